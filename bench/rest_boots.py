@@ -22,7 +22,7 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from deploy.processes import free_port
 
-AT_ONCE = 4  # batches that are sent concurrently
+AT_ONCE = 8  # batches that are sent concurrently
 PROJECT = "web"
 
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--layout", default="separate", choices=("separate", "compact"))
     arguments = parser.parse_args()
     address = f"127.0.0.1:{free_port()}"
-    plan = LoadPlan(boots=arguments.boots, project=PROJECT)
+    plan = LoadPlan(boots=arguments.boots, window=arguments.boots, project=PROJECT)
     rates, costs = [], []
     with a_berth(arguments.hosts, fail=0.0, layout=arguments.layout, rest_http=address) as berth:
         berth.load(LoadPlan(boots=500, project=PROJECT))

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
 from berth.rest.bodies import BatchRequested, SteerRequested
-from berth.rest.callers import NotFound, RestCaller, rest_caller
+from berth.rest.callers import NotFound, RestCaller, combined, rest_caller
 from berth.rest.door import ANY_CELL, RestDoor
 from berth.rest.ends import Expired
 from berth.rest.openapi import ADDRESS, OPERATIONS, rest_document
@@ -80,7 +80,7 @@ class RestAccess:
         """Record the acts of a request with the status and reason of the response."""
         if response[0] == 401:
             self.records.put(came, SIGN_IN, Target(), response)
-        for noted in caller.acts:
+        for noted in combined(caller.acts):
             shown = (403, response[1]) if noted.is_denied else response
             self.records.put(came, noted.act.name, noted.target, shown, asked=noted.asked)
 

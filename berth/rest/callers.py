@@ -2,8 +2,10 @@
 client does.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 from msgspec import structs
 
 from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe
@@ -11,8 +13,10 @@ from bus.audit_trail import Operator
 from bus.client_acts import NotAllowed
 from bus.clients import RegisteredClient
 from bus.messages import BuildRequested
-from bus.vocabulary import UNSAID_ID, Message
+from bus.vocabulary import UNSAID_ID, Message, portions
 from placement_worker.http.access import AccessPolicy, Identity
+
+IDS_IN_RECORD = 100
 
 
 class NotFound(Exception):
@@ -92,6 +96,23 @@ class RestCaller:
 
     def _is_member_of(self, project: str) -> bool:
         return self.is_member and project == self.operator.project
+
+
+def combined(acts: Iterable[NotedAct]) -> list[NotedAct]:
+    """Return the acts with one for boots of a batch in the same cell and project, which lists their ids."""
+    groups: dict[tuple[str, str, str, bool], list[NotedAct]] = {}
+    for noted in acts:
+        key = noted.act.name, noted.target.cell, noted.target.project, noted.is_denied
+        groups.setdefault(key, []).append(noted)
+    return [_as_one(some) for group in groups.values() for some in portions(group, IDS_IN_RECORD)]
+
+
+def _as_one(acts: Sequence[NotedAct]) -> NotedAct:
+    first, ids = acts[0], [noted.target.id for noted in acts]
+    if len(acts) == 1:
+        return first
+    target = replace(first.target, id=f"{ids[0]} and {len(ids) - 1} more")
+    return replace(first, target=target, asked=msgspec.json.encode(ids).decode())
 
 
 def rest_caller(policy: AccessPolicy, identity: Identity, known_by: str) -> RestCaller:

@@ -1,6 +1,7 @@
 """The REST API and the table of docs/roles.md: what each role may do with each operation, and its records."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -234,8 +235,9 @@ async def test_a_record_says_who_did_what_when_and_from_where() -> None:
         batch = {"requests": [a_body(), a_body()]}
         response = await region.send(member, "POST", "/v1/requests/batch", batch)
         records = await region.recorded()
-        assert [record.target for record in records] == [each["request"] for each in batch["requests"]]
-        (first, _) = records
+        ids = [each["request"] for each in batch["requests"]]
+        (first,) = records
+        assert (first.target, first.asked) == (f"{ids[0]} and 1 more", json.dumps(ids, separators=(",", ":")))
         assert (first.operator.name, first.operator.role, first.operator.project) == ("ann", "", "p1")
         assert (first.operator.is_program, first.operator.known_by) == (True, "token file")
         assert (first.door, first.origin, first.act, first.project) == ("rest", "192.0.2.7", "boot", "p1")
