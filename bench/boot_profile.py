@@ -29,7 +29,7 @@ _PACKAGES = (
     "ironic_sync",
     "berth",
 )
-_WAITING = ("asyncio/runners.py", "concurrent/futures/thread.py")
+_WAITING = ("asyncio/runners.py", "concurrent/futures/thread.py", "/socket.py", "berth/process_watch.py")
 _KINDS = ("scheduler", "placement", "conductor", "compute")
 
 
