@@ -40,7 +40,7 @@ def causes_in(traits: Iterable[str]) -> list[str]:
 
 
 def why_disabled(traits: Iterable[str]) -> str:
-    """Return why a host with the trait `DISABLED` is disabled, with the causes that operators gave."""
+    """Return a text with the causes that operators gave when they disabled a host with these traits."""
     causes = causes_in(traits)
     if not causes:
         return "disabled"

@@ -109,7 +109,9 @@ class ClientDoor:
         judged: Sequence[Published | Poison],
         clients: Mapping[str, RegisteredClient],
     ) -> list[Published | Poison | Sequence[Published]]:
-        """Return the outcomes, and with the first one the records of all requests for the audit trail."""
+        """Return an outcome for each request. The first valid one also publishes the audit records of all
+        requests.
+        """
         records = [
             _record(request, outcome, clients.get(request.client), self.clock.now())
             for request, outcome in zip(asked, judged, strict=True)

@@ -1,6 +1,7 @@
 """Begins, refuses or stores moves of a batch; the decisions are made in core/move_state.py.
 
-If a move has begun but its cell has no record of it, its result is published again from its allocations.
+A move has begun when its claim is stored. If its cell has not recorded it, the order to the cell is made from
+the allocations of the claim and published again.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence

@@ -65,7 +65,7 @@ class MoveLookups:
         return results
 
     async def recorded(self, moves: Sequence[Id]) -> set[Id]:
-        """Return the moves of which a cell has a record. Cells that do not answer are left out."""
+        """Return which of these moves are recorded by a cell that answers."""
         if not moves:
             return set()
         pages = [(cell, some) for cell in self._cells() for some in portions(moves, MOVES_ASKED)]

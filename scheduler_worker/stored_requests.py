@@ -86,7 +86,9 @@ class StoredProject:
 
 
 class StoredRequests:
-    """Stores requests and reads them into `queue`. `live` stores a heartbeat in a transaction."""
+    """Stores requests and reads them into `queue`. `live` stores this scheduler's heartbeat in the same
+    transaction, so that no other scheduler takes the requests over.
+    """
 
     def __init__(
         self,
@@ -244,7 +246,7 @@ class StoredRequests:
         return adopted
 
     async def release(self) -> None:
-        """Delete the bundles that are done, and release the others for another scheduler."""
+        """Delete the bundles whose requests are all handled, and leave the others to another scheduler."""
         await self.flush()
         if self.projects:
             async with self._database.write() as tx:

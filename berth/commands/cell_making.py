@@ -155,7 +155,8 @@ async def delete_file(file: Path) -> None:
 async def broker_password(
     user: str, known: CellFile | None, admin: RecordedUsers, file: Path, rotate: bool
 ) -> str:
-    """Return a RabbitMQ user's password: from the cell's file, or new for a new user or with `rotate`.
+    """Return a RabbitMQ user's password: the one in the cell's file (`known`), or a new one if the user is
+    new or with `rotate`. `admin` lists the users.
 
     Raise OperationRefused if the user exists and the file lacks its password.
     """

@@ -128,8 +128,9 @@ async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
 
 
 def reasons_to_leave(found: MaintenanceFound, hosts: Sequence[str]) -> Iterator[str]:
-    """Yield why windows and automatic evacuations moved an instance, and why its present host is not
-    evacuated. `found` is the answer about the instance; `hosts` are the names of its present hosts.
+    """Yield lines about an instance: each move by a maintenance window or an automatic evacuation, and each
+    evacuation of its host that has not begun. `found` is the scheduler's answer about the instance; during a
+    move it has two `hosts`.
     """
     windows = {each.window.id: each for each in found.windows}
     evacuations = {each.id: each for each in found.evacuations}

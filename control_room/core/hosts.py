@@ -52,7 +52,9 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many instances of a flavor fit on the host; only one provider per class is counted."""
+        """Return how many instances of a flavor fit on the host, at least: of each class only the provider
+        with the most free amount counts.
+        """
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)

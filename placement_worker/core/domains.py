@@ -18,7 +18,7 @@ class GroupDomains:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label
 
     def label(self, root: str, level: str) -> str:
-        """Return the domain of a host; "" if it has none."""
+        """Return a host's domain at a level, such as the name of its rack; "" if it has none."""
         return root if level == HOST else self.labels.get(root, {}).get(level, "")
 
     def refusal(

@@ -39,7 +39,7 @@ class QuotaLimits:
 
     @property
     def weights(self) -> dict[str, int]:
-        """Return the weights of all projects that have one, and the default."""
+        """Return the weights for fair shares by project; the key of the default is ""."""
         return {project: limits[WEIGHT] for project, limits in self.by_project.items() if WEIGHT in limits}
 
     def rows(self) -> set[LimitRow]:

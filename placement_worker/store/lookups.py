@@ -223,8 +223,8 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return the given consumers, or all consumers of the given providers, with their allocations. Also
-    return the generations of the providers."""
+    """Return these consumers, or without any the consumers that use the providers `of`, with their
+    allocations. Also return the generations of the providers. `book` has the names of classes."""
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:

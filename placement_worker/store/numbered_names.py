@@ -204,8 +204,8 @@ class Book:
             self.quotas_edition, self.quotas = edition, limits
 
     async def check_quotas(self, tx: Transaction, edition: int | None = None) -> None:
-        """Raise Conflict if the cached limits are outdated, after reading them. `edition` is the version
-        in the database; None: it is read.
+        """If the cached limits are older than `edition`, the version in the database (None: read it), read
+        them again and raise Conflict: a retry then uses the new limits.
         """
         if edition is None:
             edition = await quotas_edition(tx)

@@ -200,7 +200,9 @@ class Choosing:
         return ""
 
     def grouped(self, alternative: Alternative, count: int) -> Alternative:
-        """Return a flavor with the present hosts of its server group's members, for `count` new members."""
+        """Return a flavor of a request with the hosts of its server group's members, so that the group's
+        policy can be applied to `count` new members.
+        """
         group = alternative.group
         if group is None:
             return alternative

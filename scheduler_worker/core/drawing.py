@@ -20,10 +20,10 @@ def drawing_on(
     now: float,
     alike: Set[str] | None = None,
 ) -> Alternative:
-    """Return a flavor of a request restricted to the hosts with a slot of the reservation that it fits into.
-    With `alike`, only slots of exactly its size on these hosts count.
+    """Return an alternative flavor of a request, restricted to the hosts with a slot that it fits into.
+    `alike` are hosts: then only slots on them of exactly the flavor's size count.
 
-    If the request does not name the reservation, it is placed elsewhere if no such host accepts it.
+    A request that does not name the reservation may use other hosts if none of these accepts it.
     """
     question, asked = alternative.question, alternative.asked
     fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]

@@ -45,8 +45,8 @@ class PreemptingParts:
 
     @cached_property
     def limits(self) -> tuple[Ints, Ints, dict[int, int] | None]:
-        """Return by position how many instances a host may take and its spread domain, and how many instances
-        each spread domain may take; None without such domains."""
+        """Return for each host, by its position, how many instances it may take and the number of its spread
+        domain; and for each spread domain how many it may take, or None if the request has no spread."""
         size = len(self.rules.domains)
         hosts, spread, left = np.full(size, UNLIMITED), np.zeros(size, np.intp), None
         for level, most in self.rules.spreads:

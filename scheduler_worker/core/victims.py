@@ -66,7 +66,9 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Option:
-    """Instances of a request that one host, or one spread domain (`table`), may take, and their cost."""
+    """How many instances of each part of a request can be placed on one host (`choice`), or on the hosts of
+    one spread domain (`table`), and the cost of the victims.
+    """
 
     placed: tuple[int, ...]
     cost: int

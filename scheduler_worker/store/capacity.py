@@ -1,4 +1,4 @@
-"""SQL for samples of the capacity over time: each scheduler may store the sample of an interval, once."""
+"""SQL for samples of the capacity over time: of each interval the first sample counts, of any scheduler."""
 
 from collections.abc import Sequence
 from typing import Any
