@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from bus.audit_trail import ActRecord, FindActs, Role
 from bus.broker_urls import user_of as user_in
 from bus.clients import FindClients, RegisteredClient
 from bus.clock import time_text
-from bus.errors import BrokerRefused, Unavailable
+from bus.errors import BrokerRefused, Unavailable, Unroutable
 
 commands = Commands()
 
@@ -49,27 +49,39 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
     """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
 
     Each has its role with limits (docs/roles.md), the time of its secret, and the command that revokes it.
-    Users of Keystone are not listed.
+    Users of Keystone are not listed. Exit code 1: RabbitMQ or placement does not answer, and only tokens are
+    listed.
     """
     settings, found = cli.settings, list[Credential]()
     if (auth := settings.placement.auth) in _NOTES:
         note(f"placement_auth = {auth}: {_NOTES[auth]}")
     if settings.placement.tokens and auth != "keystone":
         found += token_credentials(settings)
+    status = 0
     if not settings.embedded:
-        async with cli.bus("credentials") as bus:
-            clients = (await bus.asker(topics.CLIENTS)(FindClients())).clients
-            since = made_at([record async for record in acts_found(bus, FindActs(act="credential"))])
         try:
-            users = await (await tool.users(cli)).users()
-        except (Unavailable, BrokerRefused) as problem:
-            note(f"only RabbitMQ users of registered clients are listed: {problem}")
-            users = {user_of(settings, client.name) for client in clients}
-        found += broker_credentials(settings, users, clients, since)
+            found += [each async for each in _in_broker(cli, tool)]
+        except (Unavailable, Unroutable) as problem:
+            note(f"only tokens are listed, because clients cannot be read: {problem}")
+            status = 1
     rows = ((each.kind, each.name, *_rights(each), time_text(each.since), each.revoke) for each in found)
     titles = ("kind", "name", "role", "cells", "projects", "since (UTC)", "revoke with")
     cli.rows(found, plain_table(titles, rows, folded=titles[3:5]) if found else "no credentials")
-    return 0
+    return status
+
+
+async def _in_broker(cli: Cli, tool: BrokerTool) -> AsyncIterator[Credential]:
+    settings = cli.settings
+    async with cli.bus("credentials") as bus:
+        clients = (await bus.asker(topics.CLIENTS)(FindClients())).clients
+        since = made_at([record async for record in acts_found(bus, FindActs(act="credential"))])
+    try:
+        users = await (await tool.users(cli)).users()
+    except (Unavailable, BrokerRefused) as problem:
+        note(f"only RabbitMQ users of registered clients are listed: {problem}")
+        users = {user_of(settings, client.name) for client in clients}
+    for each in broker_credentials(settings, users, clients, since):
+        yield each
 
 
 def _rights(credential: Credential) -> tuple[str, str, str]:

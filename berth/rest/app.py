@@ -26,6 +26,7 @@ from berth.settings import BadSetting
 from bus import protocol
 from bus.acts import Target
 from bus.client_acts import NotAllowed
+from bus.clock import set_within
 from bus.delivery.recording import Caller
 from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.messages import BuildRequested
@@ -40,7 +41,7 @@ from placement_worker.http.recording import SIGN_IN, RecordedRequests, origin_of
 log = logging.getLogger(__name__)
 
 MOST_WAIT = 300.0  # seconds of a long poll
-BEAT_SECONDS = 15.0  # between comments that keep a stream of events open
+BEAT_SECONDS = 15.0  # between comments that keep a stream of events open, and between checks of its token
 LONGEST_BODY = protocol.MAX_MESSAGE_BYTES
 
 M = TypeVar("M", bound=Message)
@@ -93,6 +94,7 @@ class Call:
     operation: DescribedOperation
     door: RestDoor
     caller: RestCaller
+    find_caller: Callable[[], Awaitable[RestCaller]]  # judges the token again
 
     @property
     def id(self) -> str:
@@ -205,24 +207,30 @@ async def list_events(call: Call) -> Response:
 
 async def stream_events(call: Call) -> Response:
     asked = call.asked
-    project = call.caller.reading(asked.get("project", ""))
+    named = asked.get("project", "")
+    call.caller.reading(named)
     after = call.request.headers.get("last-event-id") or asked.get("after")
     last = await call.door.ends.checked(call.number("after", after))
     return EventSourceResponse(
-        _stream(call, project, last), ping=BEAT_SECONDS, ping_message_factory=_beat, sep="\n"
+        _stream(call, named, last), ping=BEAT_SECONDS, ping_message_factory=_beat, sep="\n"
     )
 
 
-async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
-    """Yield server-sent events, all that are there together."""
+async def _stream(call: Call, named: str, last: int) -> AsyncIterator[bytes]:
+    """Yield server-sent events, all that are there together, until the token is revoked."""
     yield _beat().encode()  # the client sees immediately that the stream works
+    clock, project = call.door.bus.clock, call.caller.reading(named)
+    judged = clock.monotonic()
     with call.door.ends.watching(project) as changed:
         while not call.door.ends.is_closed:
             changed.clear()
             try:
+                if clock.monotonic() - judged >= BEAT_SECONDS:
+                    (await call.find_caller()).reading(named)
+                    judged = clock.monotonic()
                 found = await call.door.ends.after(last, project)
-            except Unavailable:
-                return  # the client reconnects with the last number that it received
+            except _REFUSALS:
+                return  # the client reconnects with the last number that it received, and is told the reason
             if found:
                 last = found[-1].number
                 yield b"".join(
@@ -230,7 +238,7 @@ async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
                     for end in found
                 )
             else:
-                await changed.wait()
+                await set_within(changed, BEAT_SECONDS)
 
 
 def _beat() -> ServerSentEvent:
@@ -260,7 +268,9 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
         id_, caller, status, why = f"req-{door.bus.clock.uuid()}", RestCaller(), 500, ""
         try:
             caller = await access.caller(request)
-            response = await HANDLERS[key](Call(request, OPERATIONS[key], door, caller))
+            response = await HANDLERS[key](
+                Call(request, OPERATIONS[key], door, caller, partial(access.caller, request))
+            )
             status = response.status_code
         except _REFUSALS as problem:
             response, why = _refusal(problem, id_), str(problem)

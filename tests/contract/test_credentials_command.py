@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from berth.commands import credentials
+from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, Operator, Outcome
 from bus.clients import RegisteredClient
+from bus.errors import Unavailable
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 
@@ -45,6 +47,26 @@ async def test_tokens_are_listed_with_role_limits_age_and_without_secrets(
     assert (nova["role"], nova["roles"], nova["since"]) == ("reader", ["service"], 0.0)
     shown = await command()
     assert "2026-11-26 06:00" in shown and "secret" not in shown
+
+
+async def test_tokens_are_listed_although_rabbitmq_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokens.toml").write_text(TOKENS)
+    monkeypatch.setenv("BERTH_PLACEMENT_TOKENS", str(tmp_path / "tokens.toml"))
+    monkeypatch.setenv("BERTH_PLACEMENT_AUTH", "tokens")
+    monkeypatch.setenv("BERTH_AMQP_URL", "amqp://127.0.0.1/")
+    monkeypatch.setenv("BERTH_DATABASE_URL", "postgresql://127.0.0.1/berth")
+
+    class Away:
+        async def __aenter__(self) -> None:
+            raise Unavailable("cannot connect")
+
+        async def __aexit__(self, *problem: object) -> None: ...
+
+    monkeypatch.setattr(Cli, "bus", lambda self, name: Away())
+    shown = await CommandLine("credentials", credentials, monkeypatch, capsys)(ends=1)
+    assert "ann" in shown and "only tokens are listed" in shown
 
 
 def listed(*users: str, clients: tuple[RegisteredClient, ...] = ()) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ from placement_worker.http.app import without_token
 from placement_worker.http.recording import RecordedRequests
 from tests.contract.test_client_door import a_stands
 from tests.support.ids import uid
+from tests.support.waiting import until
 
 # An instance of the project p1 in cell c1 with a move, a request that waits, and an instance of p2.
 BUILD, MOVE, WAITS, OTHER = uid(1, "b"), uid(1, "d"), uid(7), uid(8)
@@ -86,6 +87,7 @@ class RestRegion:
     cloud: TwoCellBus
     http: httpx.AsyncClient
     records: RecordedRequests
+    ends: EndLog
     identities: dict[str, Identity] = field(default_factory=dict)
 
     async def send(self, identity: Identity, method: str, path: str, body: Any = None) -> httpx.Response:
@@ -120,7 +122,7 @@ async def a_region(**rules: str) -> AsyncIterator[RestRegion]:
     working = asyncio.create_task(door.accepted.run())
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://berth") as http:
-            yield RestRegion(cloud, http, records, identities)
+            yield RestRegion(cloud, http, records, ends, identities)
     finally:
         working.cancel()
         await database.close()
@@ -227,6 +229,18 @@ async def test_a_reader_of_a_project_without_a_role_reads_in_its_project_only() 
         assert (await region.send(reader, "GET", f"/v1/builds/{OTHER}")).status_code == 404
         assert (await region.send(reader, "GET", "/v1/builds?project=p2")).status_code == 403
         assert (await region.send(reader, "DELETE", f"/v1/builds/{BUILD}")).status_code == 403
+
+
+async def test_a_stream_of_events_ends_after_its_token_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("berth.rest.app.BEAT_SECONDS", 0.01)
+    async with a_region() as region:
+        region.ends.is_closed = False
+        member = a_caller("member", project="p1")
+        stream = asyncio.create_task(region.send(member, "GET", "/v1/events/stream"))
+        await until(lambda: "p1" in region.ends._watches)
+        region.identities.clear()
+        response = await asyncio.wait_for(stream, 10)
+        assert response.status_code == 200
 
 
 async def test_a_record_says_who_did_what_when_and_from_where() -> None:
