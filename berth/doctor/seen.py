@@ -8,7 +8,7 @@ Level = Literal["fine", "warning", "broken"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A problem of a berth or its services, and what to do about it."""
+    """A judgement on one part of berth or its services (`about`), and what to do if it is not fine."""
 
     level: Level
     about: str

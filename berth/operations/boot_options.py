@@ -190,7 +190,9 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Return an alternative flavor: from a JSON file, or with changes such as `vcpus=2,hw:numa_nodes=`."""
+    """Return the alternative flavor of an option --or-else: the path of a JSON file, or changes of `flavor`
+    such as `vcpus=2,hw:numa_nodes=`, where an empty value removes an extra spec.
+    """
     if "=" not in given:
         try:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
@@ -272,7 +274,9 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish a build request, wait for the ends of its builds, and return how many became active."""
+    """Publish a build request, report its progress to `listener`, and return how many builds became active
+    when all have ended. Raise OperationRefused after `timeout` seconds.
+    """
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()
@@ -316,7 +320,7 @@ async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListene
 
 
 async def notes_of(bus: Bus, ended: BuildEnded) -> list[str]:
-    """Query an ended build's cell for the notes in its decision about ignored parts of the request."""
+    """Return the notes in an ended build's decision record about ignored parts of the request."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     found = await find(FindBuilds(cell=ended.cell, builds=(ended.build,)))
     return [note for build in found.builds for note in build.placed.decision.notes]

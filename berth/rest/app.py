@@ -64,7 +64,9 @@ _REFUSALS: tuple[type[Exception], ...] = (Problem, *_STATUSES)
 
 @dataclass(frozen=True)
 class RestAccess:
-    """Finds the identity of a request, and records what it asks for. The policy gives the roles."""
+    """Authenticates requests to the REST API, and records their acts in the audit trail. The access policy
+    gives the roles of callers.
+    """
 
     authenticate: Authenticate
     unauthorized: Callable[[], Problem]
@@ -105,7 +107,7 @@ class Call:
 
     @property
     def asked(self) -> dict[str, str]:
-        """Return the parameters of the URL; raise BadSetting for an unknown one."""
+        """Return the query parameters of the URL; raise BadSetting for an unknown one."""
         known = self.operation.query or {}
         for name in self.request.query_params:
             if name not in known:
@@ -132,7 +134,9 @@ class Call:
         return int(given)
 
     async def body(self, kind: type[M]) -> M:
-        """Return the body as a message of the bus; raise Undecodable with the wrong field."""
+        """Return the request's body as a message of this type; raise Undecodable with the wrong field, or
+        TooBig.
+        """
         parts, size = [], 0
         async for part in self.request.stream():
             size += len(part)
@@ -214,7 +218,9 @@ async def stream_events(call: Call) -> Response:
 
 
 async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
-    """Yield server-sent events, all that are there together."""
+    """Yield the project's events with numbers above `last` as server-sent events; those that exist already
+    are sent together.
+    """
     yield _beat().encode()  # the client sees immediately that the stream works
     with call.door.ends.watching(project) as changed:
         while not call.door.ends.is_closed:
