@@ -33,7 +33,9 @@ class MeasuredRegion:
     rates: list[float] = field(default_factory=list)
 
     async def round(self, boots: int) -> None:
-        """Boot servers at once and wait for their ends; delete them after the measurement."""
+        """Boot this number of servers at the same time, and record how many became active per second; delete
+        them after the measurement.
+        """
         nova, began = self.region.nova, monotonic()
         servers = await asyncio.gather(*(nova.boot() for _ in range(boots)))
         while True:

@@ -1,4 +1,4 @@
-"""Runs all workers in this process, one worker in this process, or each worker as a supervised process."""
+"""Runs all or some workers in this process, or all workers in supervised processes."""
 
 import asyncio
 import ctypes
@@ -131,7 +131,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Runs each worker as a process, and restarts processes that end."""
+    """Runs all workers in processes, of one or several workers each, and restarts processes that end."""
 
     settings: Settings
     tell: Callable[[str], None] = print
@@ -166,7 +166,7 @@ class Supervisor:
             await asyncio.sleep(pause)
 
     async def _end_of(self, child: _Child) -> str:
-        """Start a worker, wait until it ends, and return the cause."""
+        """Start a process of workers, wait until it ends, and return the cause as text."""
         try:
             child.process = await self._start(child)
         except (EOFError, OSError) as problem:  # also if the process that forks workers has just ended

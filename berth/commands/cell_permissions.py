@@ -214,7 +214,9 @@ def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) ->
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return RabbitMQ definitions that create a user; `bounded` adds policies that limit its queues."""
+    """Return RabbitMQ definitions that create a user with the password, permissions and limits in `known`;
+    `bounded` adds policies that limit the queues of its cell.
+    """
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)

@@ -125,7 +125,9 @@ async def _gathered(bus: Bus, cli: Cli, since: float, options: PolicyTestOptions
 
 
 def show_test(cli: Cli, result: PolicyTest, listed: int, omitted: int) -> None:
-    """Print the numbers of equal and different decisions, and so many of the different ones."""
+    """Print the numbers of equal and different decisions, and at most `listed` of the different ones.
+    `omitted` is the number of older decisions that were not tested.
+    """
     if cli.as_json:
         for decision in result.decisions:
             write_json(decision)

@@ -1,5 +1,5 @@
-"""Finds durable queues without a consumer, left by an agent that was removed or by a former setting, without
-I/O.
+"""Finds durable queues without a consumer, left by an agent that does not run any more or by a former
+setting, without I/O.
 
 Such a queue stays bound, so it keeps a copy of every further order. Only RabbitMQ's management API lists the
 queues of agents: which agents exist is in no setting.

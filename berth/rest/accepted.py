@@ -34,8 +34,9 @@ class AcceptedRequests:
             group.create_task(self._adding.run())
 
     async def projects(self, new: Collection[str], existing: Collection[str]) -> Mapping[str, str]:
-        """Return the project of each id that has a record; the result may contain other ids, too. Only the
-        ids `existing` are also looked up in cells, in a query that is not shared: a cell may be slow.
+        """Return the projects of ids of which a worker has a record, by id; the result may contain other ids,
+        too. Only the ids `existing` are also looked up in cells, in a query that is not shared: a cell may be
+        slow.
         """
         return await (self._find(new, existing) if existing else self._finding(new))
 
