@@ -49,7 +49,9 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
 
 
 async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings, way: Transport) -> None:
-    """Run one worker, or the workers of several cells, in this process until a signal stops them."""
+    """Run the workers of the roles `together` in this process, on the connection `way` to the broker, until a
+    signal stops them.
+    """
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
@@ -103,7 +105,9 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return each process's metrics port: the first has the configured port, the others the next ports."""
+    """Return the metrics port of each process, by the roles that it runs: the first has the configured port,
+    the others the next ports; all have 0 if none is configured.
+    """
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(

@@ -238,7 +238,7 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
-    """Return a mapping of each role to the durable queues whose messages its workers receive."""
+    """Return the durable queues whose messages a role's workers receive, by role."""
     return {role: specs for role, made in _tables(settings).items() if (specs := _durable(made))}
 
 

@@ -1,5 +1,4 @@
-"""`berth up` runs all workers, `berth run` runs one process of them, `berth migrate` migrates the databases.
-"""
+"""`berth up` runs all workers, `berth run` runs a process of workers, `berth migrate` migrates databases."""
 
 import asyncio
 import atexit

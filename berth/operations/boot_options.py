@@ -76,7 +76,7 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the server group and the aggregates that the boot options name, each by name or by uuid."""
+    """Return the server group, aggregates and reservation that the boot options name, by name or by uuid."""
     return ByName(
         options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),
@@ -86,7 +86,9 @@ def names_of(options: BootOptions) -> ByName:
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Convert boot options to a build request, without group and aggregates, whose uuids must be queried."""
+    """Convert boot options to a build request, without server group, aggregates and reservation: `resolved`
+    queries their uuids.
+    """
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both name a group")

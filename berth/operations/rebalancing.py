@@ -101,8 +101,8 @@ def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
 
 @dataclass(frozen=True)
 class BalanceController:
-    """Plans after changes of placement, and moves instances if every plan during a configured time (`hold`)
-    contained moves.
+    """Plans a rebalancing after changes of placement, and carries the plan out if every plan during `hold`
+    seconds contained moves.
     """
 
     bus: Bus
