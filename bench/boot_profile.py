@@ -96,8 +96,8 @@ def _print_samples(kept: Path, kind: str, milliseconds: float, top: int) -> None
 
 
 def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
-    """Return the numbers of samples in texts of py-spy's raw format: by package of berth, by package or
-    library of the running code, and by function of berth. `here` is the path of the repository.
+    """Return the numbers of samples in py-spy's raw output by package of berth, by any package or library,
+    and by function. `here`: the repository.
     """
     packages: Counter[str] = Counter()
     below: Counter[str] = Counter()

@@ -339,7 +339,7 @@ def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: i
 
 
 def _run(nodes: int, more: dict[str, Any], work: Stage[R]) -> R:
-    """Run one stage of the benchmark on new servers, and return its result. `more` are fields of Site."""
+    """Run one stage on new servers; `more` are fields of Site."""
     with broker_and_database() as (amqp_url, database_url):
         site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(3), nodes=nodes, **more)
         return asyncio.run(_stage(site, work))

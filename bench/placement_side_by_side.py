@@ -132,8 +132,8 @@ class Side:
         return made / (monotonic() - begun)
 
     async def latency(self, path: str, expected: int) -> float:
-        """Return the median latency, in milliseconds, of requests for candidates that are sent one after the
-        other. Raise SystemExit if a response has another number of candidates than expected.
+        """Return the median latency, in milliseconds, of requests that are sent one after the other, each
+        with the `expected` number of candidates.
         """
         taken: list[float] = []
         body = await self.client.must("GET", path)  # warm

@@ -47,7 +47,7 @@ def processor_seconds(pid: int) -> float:
 
 def memory(line: str = "VmRSS") -> dict[str, float]:
     """Return the memory in megabytes of the largest worker of each type, from a line of /proc/PID/status:
-    VmRSS is the present memory, VmHWM the peak.
+    VmHWM is the peak.
     """
     largest: dict[str, float] = {}
     for pid, command in _family().items():

@@ -45,7 +45,7 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
     """Write the secrets `has` into a cell's settings file, keep its other lines, and return whether it
-    changed. A new file also gets the settings that the cell's workers share with all others.
+    changed.
     """
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:

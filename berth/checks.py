@@ -64,8 +64,8 @@ _CHOICES = {
 
 
 def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first unusable value. `given`: the settings that are not left at defaults;
-    `origins`: the source of each, for the error.
+    """Raise `BadSetting` for the first unusable value. `given`: settings that are not left at defaults;
+    `origins`: their sources.
     """
     values = {**by_name(settings), **given}
 

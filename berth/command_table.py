@@ -36,8 +36,8 @@ ONE: dict[str, str] = {
 
 
 def commands(app: typer.Typer, *, groups: bool = False) -> Iterator[tuple[str, click.Command]]:
-    """Yield the name (such as `cell add`, without `berth`) and the command of every command of the program;
-    with `groups` also of each group of commands.
+    """Yield every command with its name without `berth`, such as `cell add`; with `groups` also each group of
+    commands.
     """
 
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:

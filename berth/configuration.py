@@ -49,8 +49,8 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read settings from environment, TOML file, --set (`sets`) and options (`flags`); the last source with a
-    value wins. In a supervised process read only the settings that its supervisor passes.
+    """Read settings from environment, file, --set (`sets`) and options (`flags`); the last source with a
+    value wins. A supervised process reads its supervisor's settings.
     """
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
@@ -145,8 +145,8 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
-    """Convert the TOML tables [cells.NAME] in `values` to settings with a value for each cell, such as
-    `cell_amqp_urls`; return the names of the cells with a table.
+    """Convert TOML tables [cells.NAME] to settings with a value for each cell, such as `cell_amqp_urls`;
+    return the names of these cells.
     """
     tables = values.get("cells")
     if not isinstance(tables, dict):

@@ -83,8 +83,8 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Ask a move's cell to confirm, revert, abort or force it (`to`); return the move's phase, or a
-        sentence if the cell has not answered yet.
+        """Ask a move's cell to confirm, revert, abort or force it (`to`); return the move's phase, or that
+        the cell is silent.
         """
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
@@ -112,8 +112,8 @@ class ControlRoomActions:
         return limits
 
     async def unset_quota(self, project: str, resources: str) -> str:
-        """Delete a project's limits of the resources in a text such as `VCPU instances`, or all if it is
-        empty; return these resources as text, or "all".
+        """Delete a project's limits of the resources in a text such as `VCPU instances` ("": all); return
+        what was deleted, as text.
         """
         with operations_refused():
             id_, names = project_named(project), _words(resources)

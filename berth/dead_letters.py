@@ -13,8 +13,8 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Publish the dead letters with these ids (None: all) to their queues again, and delete them; return how
-    many. Call `stays` with a sentence about each that cannot be published and is kept.
+    """Publish dead letters (`ids` None: all) again and delete them; return how many. Call `stays` with the
+    reason for each that is kept.
     """
 
     async def rescue(letter: DeadLetter) -> bool:

@@ -43,8 +43,8 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def begin(settings: Settings, process: str = "") -> None:
-    """Configure logging to standard error, with the format and level in the settings. Each line contains the
-    name `process`.
+    """Configure logging to standard error, with the format and level in the settings; `process` is in each
+    line.
     """
     handler = logging.StreamHandler(sys.stderr)
     formats = JsonLines if settings.process.log_format == "json" else TextLines

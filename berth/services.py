@@ -105,8 +105,8 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return the metrics port of each process, by the roles that it runs: the first has the configured port,
-    the others the next ports; all have 0 if none is configured.
+    """Return each process's metrics port, by its roles: the first has the configured port, the others the
+    next ports; 0: none.
     """
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
@@ -135,7 +135,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Runs all workers in processes, of one or several workers each, and restarts processes that end."""
+    """Runs all workers in processes, which several may share, and restarts processes that end."""
 
     settings: Settings
     tell: Callable[[str], None] = print

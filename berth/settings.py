@@ -128,8 +128,8 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return Cell(name, broker, known.database or everybodys, known.ferry)
 
     def database_for(self, store: str) -> str:
-        """Return the URL of the database of a store, which is `cell_NAME` for a conductor, else the worker's
-        type. Stores with the same URL have separate schemas or files.
+        """Return the URL of the database of a store, such as `cell_c1` or `scheduler`. By default each has a
+        separate schema or file.
         """
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 

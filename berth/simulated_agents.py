@@ -43,8 +43,8 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return the simulated agents of a role as workers. Their guests are stored in files, which the exit
-    stack `disks` closes; if it is None, only in memory.
+    """Return the simulated agents of a role as workers; the exit stack `disks` closes the files of their
+    guests (None: there are none).
     """
     compute = settings.compute
     options = SimOptions(

@@ -47,8 +47,8 @@ def alone() -> Transport:
 
 
 def transport(settings: Settings, name: str, cell: str = "") -> Transport:
-    """Return a connection to RabbitMQ (of the cell's workers, if one is given) or, if the settings name none,
-    to the socket of a running `berth up`. `name` identifies the connection.
+    """Return a connection with this name to RabbitMQ (of `cell`, if given) or, if the settings name none, to
+    the socket of a `berth up`.
     """
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
@@ -156,7 +156,7 @@ async def serve(
     turns: asyncio.Lock | None = None,
 ) -> None:
     """Run the workers of these roles on a new bus over the connection `way` until `stopping` is set; then
-    stop them in stages. `shared` has placement's index, for a scheduler in the same process.
+    stop them in stages.
     """
     kinds = {role.worker for role in together}
     if len(kinds) > 1:

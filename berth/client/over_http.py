@@ -165,8 +165,8 @@ def _of(project: str) -> dict[str, str]:
 
 
 def _pauses(patience: float) -> Iterator[float | None]:
-    """Yield, for each attempt, the seconds to wait before the next one; None for the last attempt, after
-    about `patience` seconds.
+    """Yield, for each attempt in `patience` seconds, the seconds until the next attempt; None for the last
+    one.
     """
     deadline, pause = monotonic() + patience, 0.1
     while monotonic() + pause < deadline:

@@ -172,7 +172,7 @@ def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
     """Return a drawing of a host's provider tree, with the inventories, usage and traits of each provider.
-    The text `about` follows the name of the root provider.
+    `about` is printed after the root's name.
     """
     found: dict[str | None, Picture] = {}
     waiting = sorted(tree, key=lambda each_provider: each_provider.name)

@@ -214,8 +214,8 @@ class _Report:
 def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Return how many objects an import would write, by type, and how many it would remove (with `prune`).
-    `found` are the differences of both Placements, `refused` the consumers that cannot be written.
+    """Return how many of the differences `found` an import would write, by type, and how many objects it
+    would remove.
     """
     wanted = {kind: len({unlike.id for unlike in found
                          if unlike.what == kind and not unlike.ours_alone and unlike.id not in refused})

@@ -125,9 +125,7 @@ async def _gathered(bus: Bus, cli: Cli, since: float, options: PolicyTestOptions
 
 
 def show_test(cli: Cli, result: PolicyTest, listed: int, omitted: int) -> None:
-    """Print the numbers of equal and different decisions, and at most `listed` of the different ones.
-    `omitted` is the number of older decisions that were not tested.
-    """
+    """Print the numbers of equal, different and `omitted` decisions, and at most `listed` different ones."""
     if cli.as_json:
         for decision in result.decisions:
             write_json(decision)

@@ -283,8 +283,8 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until `enough` accepts the answer; raise Unavailable with the reason `else_why` after a
-    timeout, to which `more` seconds are added.
+    """Repeat a query until `enough` accepts the answer; raise Unavailable after a timeout, which `more`
+    seconds prolong.
     """
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience

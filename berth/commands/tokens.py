@@ -100,8 +100,8 @@ async def revoke(cli: Cli, id_: Id) -> int:
 async def _changed(
     cli: Cli, act: str, id_: str, change: Callable[[StoredToken], StoredToken | None]
 ) -> StoredToken:
-    """Change or remove the only token whose id begins with `id_`; return the changed or removed token.
-    `change` returns the changed token, or None to remove it; `act` is its name in the audit trail.
+    """Change the token whose id begins with `id_`, or remove it if `change` returns None; return the changed
+    or removed token.
     """
     file = _file(cli)
     tokens = tokens_in(file)

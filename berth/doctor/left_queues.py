@@ -99,8 +99,8 @@ def _listed(queues: Sequence[DurableQueue]) -> str:
 
 
 def _deletion(queues: Sequence[DurableQueue], at: ManagementSeen) -> str:
-    """Return a shell command that deletes all queues of a cell's agents, or of its gateway (as these queues
-    are), that have no consumer when the command runs.
+    """Return a shell command that deletes all queues of the cell's agents (or of its gateway) that have no
+    consumer when it runs.
     """
     vhost = "" if at.vhost == "/" else f" -p {at.vhost}"
     first = queues[0]

@@ -8,7 +8,7 @@ Level = Literal["fine", "warning", "broken"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A judgement on one part of berth or its services (`about`), and what to do if it is not fine."""
+    """The judgement on a part of berth or its services, and what to do about it."""
 
     level: Level
     about: str

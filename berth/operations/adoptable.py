@@ -44,8 +44,8 @@ class OldServer:
 
 
 def old_servers(path: Path) -> dict[str, OldServer]:
-    """Return the instances that another system has listed in a file, by uuid. The file's ending selects the
-    format: JSON, JSON lines, YAML, or CSV with a header. Raise BadSetting if the file is unusable.
+    """Return the instances in a file that another system has exported, by uuid: JSON, JSON lines, YAML or CSV
+    with a header.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -155,10 +155,8 @@ def judge(
     named: bool,
     foreign: Collection[str] = (),
 ) -> Judged:
-    """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it.
-
-    `server` is the other system's entry about it. `named`: the operator gave its id. `foreign` are agents
-    that are not berth's.
+    """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it. `server`:
+    its entry in the other system's list; `named`: by the operator; `foreign`: other systems' agents.
     """
     why, home = _no_instance(consumer, named=named or server is not None), _home(consumer, providers)
     if isinstance(home, str):

@@ -50,8 +50,8 @@ class Mending:
         self.guests = GuestMending(bus, self._guests_of, self._adopt, self._reply_to, seconds)
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Ask cells and agents about each build with wrong allocations, and return for each whether the
-        cell's record is proven right, so that the allocations can be repaired from it.
+        """Ask cells and agents about each build with wrong allocations, and return which can be repaired from
+        the cell's record.
         """
         stands = await self._stands(found)
         holders = await self._holders(found)

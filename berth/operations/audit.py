@@ -219,9 +219,8 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a violation to `found` for each consumer that holds resources without a build; or a note, if berth
-    is not responsible for the consumer or could not check it (`unread`: cells whose databases were not read).
-    A violation by a consumer that changed after the time `old` is left out.
+    """Add a violation to `found` for each consumer that holds resources without a build since before the time
+    `old`; or a note, if berth is not responsible for it, or its cell is `unread` (could not be checked).
     """
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
@@ -237,8 +236,8 @@ def _judge_ownerless(
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
-    """Return why a consumer that is no build may have allocations, such as another owner; None if it may not.
-    `unread` are cells whose databases were not read.
+    """Return why a consumer that is no build of a cell may have allocations, such as another owner or an
+    `unread` cell; None if it may not.
     """
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"

@@ -192,8 +192,8 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Return the alternative flavor of an option --or-else: the path of a JSON file, or changes of `flavor`
-    such as `vcpus=2,hw:numa_nodes=`, where an empty value removes an extra spec.
+    """Return an alternative flavor: from a JSON file, or `flavor` with changes such as
+    `vcpus=2,hw:numa_nodes=` (empty: no such extra spec).
     """
     if "=" not in given:
         try:
@@ -276,8 +276,8 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish a build request, report its progress to `listener`, and return how many builds became active
-    when all have ended. Raise OperationRefused after `timeout` seconds.
+    """Publish a build request, report its progress to `listener` until all builds have ended, and return how
+    many became active.
     """
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))

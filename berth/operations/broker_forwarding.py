@@ -78,8 +78,8 @@ def _reading(path: str) -> Iterator[None]:
 def forwarder_for(
     settings: Settings, old: str, new: str, queues: Sequence[str], *, all_must_exist: bool
 ) -> Forwarder:
-    """Return a forwarder of these queues from the broker at the URL `old` to the one at `new`. Its exchanges
-    are those of the settings.
+    """Return a forwarder of these queues between the brokers at the URLs `old` and `new`, with berth's
+    exchanges in the settings.
     """
     return Forwarder(old, new, BrokerNames(settings.bus.exchange), queues, all_must_exist=all_must_exist)
 

@@ -20,7 +20,7 @@ _ENDED = {"moved": 0, "error": 1, "deleted": 2}  # of several ended records, the
 
 @dataclass(frozen=True)
 class KnownBuild:
-    """A cell's record of a build: its state and the root provider of its host."""
+    """A cell's record of a build: state and host."""
 
     cell: str
     status: str
@@ -37,8 +37,8 @@ class BuildsByCell:
     failed: set[str] = field(default_factory=set)
 
     def add(self, build: str, records: Sequence[KnownBuild]) -> None:
-        """Add the records that one or several cells have of a build. A record without an end counts, else a
-        record that it was deleted, has failed or has moved, in this order.
+        """Add the records that cells have of a build. One without an end counts, else one that was deleted,
+        failed or moved, in this order.
         """
         known = max(records, key=lambda record: _ENDED.get(record.status, len(_ENDED)))
         self.builds[build] = known

@@ -26,8 +26,8 @@ SECONDS = 1.0  # for placement's answer; without it only the cells of the settin
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
-    """Return the names of the cells in the settings, followed by those that are only registered in placement.
-    If placement does not answer, return only the first.
+    """Return the names of the cells in the settings, followed by those that are only registered in placement,
+    if it answers.
     """
     if settings.embedded:
         return settings.cell_names

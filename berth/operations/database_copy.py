@@ -23,10 +23,10 @@ def schemas_in(settings: Settings, url: str) -> dict[str, str]:
 async def copying(
     settings: Settings, new: str, *, cell: str = "", old_admin: str = "", new_admin: str = ""
 ) -> AsyncIterator[LiveCopy]:
-    """Connect to the database of the settings (or of the given cell) and to the new one at the URL `new`, and
-    yield the copy.
+    """Connect to the database of the settings, or of a cell, and to the new one at the URL `new`, and yield
+    the copy.
 
-    `old_admin` and `new_admin` are URLs with an administrator's rights; without them the workers' are used.
+    The administrators' URLs `old_admin` and `new_admin` default to the workers' URLs.
     """
     old = settings.cell(cell).database
     if not old.startswith("postgresql"):
@@ -36,7 +36,7 @@ async def copying(
 
 
 async def make_tables(settings: Settings, new: str, *, cell: str = "") -> None:
-    """Create empty tables in the database at the URL `new` for all workers that use the old database."""
+    """Create the workers' empty tables in the new database at the URL `new`."""
     for schema, package in schemas_in(settings, settings.cell(cell).database).items():
         database = Database(new, namespace=schema)
         try:

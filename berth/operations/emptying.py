@@ -153,7 +153,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Wait until the move of an instance that another client requested has ended; record its result."""
+        """Wait until an instance's move that another client requested has ended."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:
@@ -236,8 +236,8 @@ class SupposedHost:
 
 
 async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
-    """Return for each host which instances a drain could move and which would stay, without moving them.
-    `asked` is the move request that is copied for each instance.
+    """Return for each host which instances a drain could move and which would stay. `asked`: the request for
+    each move.
     """
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
     active = [one for host in hosts for one in instances[host.id] if one.status == "active"]

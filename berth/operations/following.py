@@ -76,10 +76,8 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Begin to follow a move, and return a future of its result.
-
-        With `past_verifying`, waiting for confirmation is no result. `asked` is the request, published again
-        if it is lost; None if another client sent it.
+        """Begin to follow a requested move, and return the future of its result; with `past_verifying` the
+        result after its confirmation. `asked`: the request, if this client sent it.
         """
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()

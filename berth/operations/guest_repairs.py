@@ -199,8 +199,8 @@ class GuestMending:
         )
 
     async def _destroy(self, difference: GuestDifference) -> str:
-        """Order an agent to destroy exactly this guest, and wait until the agent does not list it. Return "",
-        or that the guest still exists.
+        """Order an agent to destroy exactly this guest, and wait until the agent does not list it; return "",
+        or that it does.
         """
         guest, (cell, agent) = difference.guest, difference.agent
         assert guest is not None

@@ -78,8 +78,7 @@ async def _mended_doubles(
     bus: Bus, found: Audit, guests: GuestComparison, yes: bool
 ) -> tuple[list[Healed], dict[str, str]]:
     """Delete each build that several cells know, except in the cell with its allocations and its guest.
-
-    Return the repairs (made if `yes`), and the violations that are not repaired, each with the reason.
+    Return the repairs (made if `yes`), and other violations with the reason.
     """
     mending = Mending(bus).guests
     proven: list[Healed] = []

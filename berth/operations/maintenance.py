@@ -64,7 +64,7 @@ class WindowOptions:
     reason: str | None = None
 
     def fields(self, now: float) -> dict[str, Any]:
-        """Return the fields of MaintenanceWindow that the options set; `now` is for times such as `+2h`."""
+        """Return the fields of a MaintenanceWindow that the options set; `now`: for times such as `+2h`."""
         found = {
             "begins": time_given("--from", self.begin, now) or None,
             "ends": time_given("--until", self.end, now) or None,
@@ -104,8 +104,8 @@ def window_text(window: MaintenanceWindow) -> str:
 
 
 async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
-    """Send an edit of maintenance windows or automatic evacuations to the scheduler, and return how many
-    windows, hosts or evacuations it changed. Raise OperationRefused if it is refused.
+    """Edit windows or automatic evacuations; return how many windows, hosts or evacuations were changed.
+    Raise OperationRefused if refused.
     """
     answer = await bus.asker(topics.EDIT_MAINTENANCE)(checked(MaintenanceEditRequested(edit=edit)))
     if answer.refused:

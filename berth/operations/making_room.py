@@ -53,8 +53,8 @@ async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
 
 
 class MakingRoom:
-    """Carries out plans, with at most `most` moves at a time, until all builds of the request fit. If no plan
-    is left before, the moves are undone, unless `undo` is False.
+    """Carries out plans until all builds of the request fit or no plan is left; then undoes the moves, if
+    `undo` is set and not all fit.
     """
 
     def __init__(

@@ -80,8 +80,8 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 async def follow_moves(
     bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: MoveListener
 ) -> bool:
-    """Publish move requests and await their results, at the reply address `name`. Return True if each move is
-    done or waits for confirmation; raise OperationRefused after `timeout` seconds.
+    """Publish move requests with the reply address `name`, await results for `timeout` seconds; return True
+    if each move is done or waits for confirmation.
     """
     open_ = {request.move for request in requests}
     good = 0
@@ -166,9 +166,7 @@ async def end_wait(bus: Bus, request: str) -> BuildCancelled:
 
 
 async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
-    """Return the move in progress with this id, or of the build with this id, from the given cells. Raise
-    OperationRefused if there is none.
-    """
+    """Return the move in progress with this id or of the build with this id, or raise OperationRefused."""
     ended_move: MoveStands | None = None
     elsewhere: MoveStands | None = None
     silent = []

@@ -20,7 +20,7 @@ async def observed(
     settings: Settings, placement: PlacementClient, *, step: Step | None = None, is_done: bool = False
 ) -> TakeoverFacts:
     """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue.
-    `step` is the step of the takeover to check, `is_done` whether to check the state after the step.
+    `is_done`: the step of the take-over was taken.
     """
     nova_settings = settings.nova
     queue = None

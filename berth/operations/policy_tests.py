@@ -54,9 +54,7 @@ class RecordedDecision:
 
 
 class RepeatedDecision(msgspec.Struct, frozen=True):
-    """A recorded decision that was made again: its host without (`before`) and with (`after`) the changed
-    policy.
-    """
+    """A recorded decision, and its host without (`before`) and with (`after`) the changed policy."""
 
     build: str
     project: str
@@ -218,8 +216,8 @@ def from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedD
 
 
 def on_hosts(decision: RecordedDecision, result: TrialResult, by: Source) -> RepeatedDecision:
-    """Return a decision with the hosts that `result` has for an equal request without and with the change.
-    `by` names the hosts on which that was tried.
+    """Return a decision with the hosts that an equal request gets without and with the change, on the hosts
+    that `by` names.
     """
     present, trial = result.present, result.trial
     verdict: Verdict = "same"

@@ -50,8 +50,8 @@ class _Usage:
                 self._used[decision.request.project].subtract(_growth(decision))
 
     def judge(self, decision: RecordedDecision, *, is_certain: bool = False) -> OverQuota | None:
-        """Return how a decision exceeds its project's quota, or None if it does not. Then add its resources
-        to the usage, if its instance still exists. With `is_certain` the quota is not checked.
+        """Return how a decision exceeds its project's quota; otherwise None, and its resources count as used
+        if its instance exists. With `is_certain` the quota is not checked.
         """
         project, growth = decision.request.project, _growth(decision)
         limits = {**self._own.get(DEFAULT, {}), **self._own.get(project, {})}

@@ -1,5 +1,5 @@
-"""Parses changes of priority classes and reservations, which databases store, for the test of a policy: such
-as `priority.batch.preempts=true` and `reservation.season=none`.
+"""Parses changes of priority classes and reservations for the test of a policy, such as
+`priority.batch.preempts=true` and `reservation.season=none`.
 """
 
 from collections import Counter
@@ -36,8 +36,8 @@ class StoredChanges:
         return bool(self.removed or self.added)
 
     def take(self, change: str) -> bool:
-        """Parse and store a change of a priority class or reservation; return False if it changes something
-        else. Raise BadSetting if it is invalid.
+        """Store a change of a priority class or reservation; return False if it is about something else.
+        Raise BadSetting if it is invalid.
         """
         name, _, value = change.partition("=")
         subject, _, named = name.partition(".")

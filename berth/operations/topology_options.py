@@ -36,7 +36,7 @@ def topology_given(pack: str, spread: str, prefer: bool = False) -> DomainConstr
 
 
 def labels_given(given: Sequence[str]) -> dict[str, str]:
-    """Return labels by level from texts such as `rack=r1`; raise BadSetting if one is invalid."""
+    """Return the labels in texts such as `rack=r1`, by level."""
     labels = {}
     for text in given:
         level, equals, label = text.partition("=")

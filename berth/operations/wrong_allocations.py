@@ -215,7 +215,7 @@ def leaks(
     all_read: bool,  # every cell was read
     old: float,  # consumers created after this time are skipped: the cell may not know them yet
 ) -> Iterator[Leak]:
-    """Yield the holder consumers whose move or clean-up the cells have no record of any more."""
+    """Yield the holder consumers whose move or clean-up no cell has a record of."""
     for holder in holders:
         if holder.since > old:
             continue
@@ -242,8 +242,8 @@ def leaks(
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """Return the attempt of a build from which a holder consumer's id was computed, or 0 if none matches.
-    `highest` is the last attempt that the cell knows.
+    """Return the build's attempt, at most a few above `highest`, from which a holder consumer's id was
+    computed; 0 if none matches.
     """
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:

@@ -218,9 +218,7 @@ async def stream_events(call: Call) -> Response:
 
 
 async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
-    """Yield the project's events with numbers above `last` as server-sent events; those that exist already
-    are sent together.
-    """
+    """Yield the project's events after the number `last` as server-sent events, existing ones together."""
     yield _beat().encode()  # the client sees immediately that the stream works
     with call.door.ends.watching(project) as changed:
         while not call.door.ends.is_closed:

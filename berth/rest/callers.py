@@ -62,8 +62,8 @@ class RestCaller:
         return is_own or not allowed(self.operator, READ, Target(project=project))
 
     def reading(self, named: str) -> str:
-        """Return the project that a request reads: `named` or, if empty, the project of the token. Raise
-        NotAllowed if the caller may not read there.
+        """Return the project in which to read, by default that of the token; raise NotAllowed if the caller
+        may not read there.
         """
         project = self.named(named)
         if not self.may_read(project):
@@ -73,7 +73,7 @@ class RestCaller:
         return project
 
     def note(self, message: Message, project: str, *, is_denied: bool = False) -> NotedAct:
-        """Record, for the audit trail, that this request asks for the act of a message about a project."""
+        """Note the act that a message requests in a project, for the audit trail."""
         act = act_of(message)
         assert act is not None
         # a decision and the cell's record contain the request of a boot
@@ -102,8 +102,8 @@ class RestCaller:
 
 
 def combined(acts: Iterable[NotedAct]) -> list[NotedAct]:
-    """Return the acts with those that have the same name, cell and project, such as the boots of a batch,
-    merged into one that lists their ids; each lists at most IDS_IN_RECORD.
+    """Merge acts of the same name, cell and project, such as the boots of a batch, into acts that list up to
+    IDS_IN_RECORD ids each.
     """
     groups: dict[tuple[str, str, str, bool], list[NotedAct]] = {}
     for noted in acts:

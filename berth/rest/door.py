@@ -175,9 +175,7 @@ class RestDoor:
         return BuildDetails(build=id_, project=project, status=status, decision=decision)
 
     async def _stands(self, build: str) -> tuple[str, BuildStands | None]:
-        """Return the cell that has a build, and its record of the build; ("", None) if no cell that answers
-        has one.
-        """
+        """Return the cell that has a build, and its record of the build, or ("", None)."""
         find = self.bus.asker(topics.FIND_BUILDS)
         cells = await known_cells(self.bus, self.settings)
         found, _ = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
@@ -278,8 +276,8 @@ class RestDoor:
     # Events
 
     async def events(self, caller: RestCaller, named: str, after: int | None, wait: float) -> EventsListed:
-        """Return a project's events with numbers above `after` (None: the newest). If there are none, wait up
-        to `wait` seconds for one. `named` is the project in the request, "" for that of the token.
+        """Return a project's events with numbers above `after` (None: the newest); without any, wait up to
+        `wait` seconds for one.
         """
         project = caller.reading(named)
         deadline = self.bus.clock.monotonic() + wait

@@ -198,7 +198,7 @@ def _end(message: End) -> StoredEnd:
 
 
 def results_of(event: str, body: str) -> list[BuildResult]:
-    """Return the results of builds that a stored end contains; empty for an event that has none."""
+    """Return the results of builds in a stored end; empty for other events."""
     if EVENTS[event] is BuildEnded:
         ended = protocol.decode(BuildEnded, body.encode())
         return [
