@@ -96,7 +96,9 @@ def _print_samples(kept: Path, kind: str, milliseconds: float, top: int) -> None
 
 
 def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
-    """Return the numbers of samples by package, by owner of the running code, and by function."""
+    """Return the numbers of samples in py-spy's raw output by package of berth, by any package or library,
+    and by function. `here`: the repository.
+    """
     packages: Counter[str] = Counter()
     below: Counter[str] = Counter()
     functions: Counter[str] = Counter()
@@ -113,7 +115,7 @@ def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
 
 
 def _own_package(frame: str, here: str) -> str:
-    """Return the package that a frame is in: `bus/delivery`, `cell_conductor/core`, ..., or an empty text."""
+    """Return the package of berth that a frame is in, such as `bus/delivery`; "" if it is in another one."""
     path = frame[frame.rfind("(") + 1 :]
     if not path.startswith(here) or "site-packages" in path:
         return ""

@@ -118,7 +118,7 @@ async def _publish(berth: BenchBerth, boots: int, project: str) -> None:
 
 
 async def _publish_sharing(bus: Bus, boots: int) -> None:
-    """Publish requests of all projects, as many as are served in the same time."""
+    """Publish requests of all projects, of each as many as its weight lets it be served in the same time."""
     boots_for_weight = {project: weight / vcpus for project, (weight, vcpus) in SHARING.items()}
     each = boots / sum(boots_for_weight.values())
     left = Counter({project: int(each * share) for project, share in boots_for_weight.items()})

@@ -215,7 +215,7 @@ async def _some_open(api: IronicApi) -> bool:
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """Return the times, by Ironic's clock, at which the nodes requested together became available."""
+    """Return the times, by Ironic's clock, at which the nodes of the storm became available, in order."""
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
     nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]
@@ -227,7 +227,7 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Free nodes one by one, publish a build for each immediately, and count builds on the right node."""
+    """Make nodes available one by one, publish a build for each, and return how many got it, as text."""
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")
@@ -251,7 +251,7 @@ async def _next_build(watch: Watch, api: IronicApi) -> str:
 
 
 async def _first_of(ended: Listener[BuildEnded], lost: Listener[BuildUnplaceable]) -> str:
-    """Return the node that the build is active on, or an empty text if it failed."""
+    """Return the node on which the next build to end is active, or "" if it failed."""
     async with asyncio.TaskGroup() as group:
         fates = [group.create_task(ended.get()), group.create_task(lost.get())]
         done, late = await asyncio.wait(fates, return_when=asyncio.FIRST_COMPLETED)
@@ -339,7 +339,7 @@ def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: i
 
 
 def _run(nodes: int, more: dict[str, Any], work: Stage[R]) -> R:
-    """Run one stage on new servers."""
+    """Run one stage on new servers; `more` are fields of Site."""
     with broker_and_database() as (amqp_url, database_url):
         site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(3), nodes=nodes, **more)
         return asyncio.run(_stage(site, work))

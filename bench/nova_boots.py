@@ -33,7 +33,7 @@ class MeasuredRegion:
     rates: list[float] = field(default_factory=list)
 
     async def round(self, boots: int) -> None:
-        """Boot servers at once and wait for their ends; delete them after the measurement."""
+        """Boot servers at the same time, and record how many became active per second; then delete them."""
         nova, began = self.region.nova, monotonic()
         servers = await asyncio.gather(*(nova.boot() for _ in range(boots)))
         while True:

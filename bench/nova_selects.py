@@ -58,7 +58,9 @@ class Calls:
         return True
 
     async def many(self, calls: int, at_once: int) -> float:
-        """Send calls, so many of them at once; return how many were answered per second."""
+        """Send this number of calls, `at_once` of them concurrently; return how many were answered per
+        second.
+        """
         left = iter(range(calls))
         self.latencies.clear()
 

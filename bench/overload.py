@@ -97,7 +97,7 @@ def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
 async def _watched(
     berth: BenchBerth, url: str, plan: LoadPlan, names: Sequence[str]
 ) -> tuple[LoadedBoots, dict[str, int]]:
-    """Run a load; return it with the greatest depth of each queue."""
+    """Run a load; return its result, and the greatest depth of each queue during the load."""
     longest: dict[str, int] = {}
     over = asyncio.Event()
 
@@ -116,7 +116,9 @@ async def _watched(
 
 
 async def _lengths(url: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of messages in each queue, except deleted queues and those of other connections."""
+    """Return the number of messages in each queue, except queues that were deleted or belong exclusively to
+    another connection.
+    """
     lengths: dict[str, int] = {}
     async with await aio_pika.connect(url) as connection:
         for name in names:

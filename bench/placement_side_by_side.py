@@ -132,7 +132,9 @@ class Side:
         return made / (monotonic() - begun)
 
     async def latency(self, path: str, expected: int) -> float:
-        """Return the median latency, in milliseconds, of a client that sends one request after the other."""
+        """Return the median latency, in milliseconds, of requests that are sent one after the other, each
+        with the `expected` number of candidates.
+        """
         taken: list[float] = []
         body = await self.client.must("GET", path)  # warm
         found = len(json.loads(body)["allocation_requests"])

@@ -15,7 +15,7 @@ ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds
 
 
 def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> defaultdict[str, float]:
-    """Return the processor time per boot in milliseconds, by type of process."""
+    """Return the processor time per boot in milliseconds, by type of process, between two readings."""
     cost: defaultdict[str, float] = defaultdict(float)
     for process, seconds in after.items():
         cost[process[1]] += (seconds - before.get(process, 0.0)) * 1000 / boots
@@ -46,7 +46,9 @@ def processor_seconds(pid: int) -> float:
 
 
 def memory(line: str = "VmRSS") -> dict[str, float]:
-    """Return the memory in megabytes of the largest worker of each type; the line VmHWM gives the peak."""
+    """Return the memory in megabytes of the largest worker of each type, from a line of /proc/PID/status:
+    VmHWM is the peak.
+    """
     largest: dict[str, float] = {}
     for pid, command in _family().items():
         worker = kind(pid, command)

@@ -177,7 +177,9 @@ def _uuid(number: int) -> str:
 
 
 async def follow(url: str) -> None:
-    """Run the replica's process; print the cost of loading, and of the changes up to the given number."""
+    """Run the replica's process; print the cost of loading, and of the changes up to the change number that
+    standard input gives.
+    """
     async with Bus(transport(url)) as bus, asyncio.TaskGroup() as group:
         ask = bus.asker
         reader = BusReader(ask(topics.TREES), ask(topics.CHANGES), ask(topics.AGGREGATES), ask(topics.CELLS))

@@ -103,7 +103,9 @@ async def measured(servers: Sequence[MeasuredServer], requests: int, rounds: int
 
 
 def servers_in(directory: Path, stack: ExitStack) -> tuple[MeasuredServer, MeasuredServer]:
-    """Start a Keystone and both placement processes; return noauth2's and Keystone's."""
+    """Start a Keystone and two placement processes; return that without authentication and that with
+    Keystone.
+    """
     keystone = stack.enter_context(KeystoneServer(directory / "keystone"))
     tokens = [issued_token(keystone.admin) for _ in range(TOKENS)] * (CLIENTS // TOKENS)
     found = []

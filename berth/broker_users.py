@@ -166,9 +166,11 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the management API or rabbitmqctl that administers users, as named by the command's options.
+    """Return the means to administer RabbitMQ's users: the command `rabbitmqctl` or the management API at the
+    URL `management`, whichever is not "".
 
-    Without options the first management API that answers is used, or else a local broker's rabbitmqctl.
+    Without both, use the first management API that answers, or else a local broker's rabbitmqctl; raise
+    Unavailable if there is neither.
     """
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)

@@ -44,7 +44,9 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Write secrets into a cell's settings file, keep its other lines, and return whether it changed."""
+    """Write the secrets `has` into a cell's settings file, keep its other lines, and return whether it
+    changed.
+    """
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:
         after = before = path.read_text(encoding="utf-8")
@@ -82,7 +84,7 @@ def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
 
 
 def password_of(url: str, user: str) -> str:
-    """Return the password in a URL, or an empty text if the user in the URL is not `user`."""
+    """Return the password in a URL, or "" if the user in the URL is not `user`."""
     parts = urlsplit(first_url(url))
     return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
 

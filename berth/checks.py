@@ -64,7 +64,9 @@ _CHOICES = {
 
 
 def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first unusable value; `given`: settings that are not left at defaults."""
+    """Raise `BadSetting` for the first unusable value. `given`: settings that are not left at defaults;
+    `origins`: their sources.
+    """
     values = {**by_name(settings), **given}
 
     def refuse(name: str, why: str) -> None:
@@ -171,7 +173,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
-    """Call `refuse` for each certificate file in a URL's options that does not exist or cannot be read."""
+    """Call `refuse` for each file, in the options `named` of a URL, that does not exist or cannot be read."""
     for option, path in parse_qsl(url.partition("?")[2]):
         if option in named and not os.access(path, os.R_OK):
             refuse(name, f"{option}={path}: there is no such file, or it cannot be read")

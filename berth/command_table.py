@@ -36,7 +36,9 @@ ONE: dict[str, str] = {
 
 
 def commands(app: typer.Typer, *, groups: bool = False) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command with its name after `berth`; with `groups` also each group of commands."""
+    """Yield every command with its name without `berth`, such as `cell add`; with `groups` also each group of
+    commands.
+    """
 
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
         if isinstance(command, Later):

@@ -49,7 +49,9 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read settings from environment, file, --set (`sets`) and options (`flags`); later sources override."""
+    """Read settings from environment, file, --set (`sets`) and options (`flags`); the last source with a
+    value wins. A supervised process reads its supervisor's settings.
+    """
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
         return _inherited(environment[EFFECTIVE_ENV])
@@ -143,7 +145,9 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
-    """Convert TOML tables [cells.NAME] to settings with a value for each cell; return the cells' names."""
+    """Convert TOML tables [cells.NAME] to settings with a value for each cell, such as `cell_amqp_urls`;
+    return the names of these cells.
+    """
     tables = values.get("cells")
     if not isinstance(tables, dict):
         return set()

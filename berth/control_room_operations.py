@@ -83,7 +83,9 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Ask a move's cell to confirm, revert, abort or force it; return the move's phase as text."""
+        """Ask a move's cell to confirm, revert, abort or force it (`to`); return the move's phase, or that
+        the cell is silent.
+        """
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
                 steered = answer.result() if answer.done() else None
@@ -110,7 +112,9 @@ class ControlRoomActions:
         return limits
 
     async def unset_quota(self, project: str, resources: str) -> str:
-        """Delete limits of a project, of the resources in the text or all; return what was deleted."""
+        """Delete a project's limits of the resources in a text such as `VCPU instances` ("": all); return
+        what was deleted, as text.
+        """
         with operations_refused():
             id_, names = project_named(project), _words(resources)
             [before] = await quotas_of(self._bus, id_)
@@ -123,7 +127,9 @@ class ControlRoomActions:
         return " ".join(names) or "all"
 
     async def create_reservation(self, name: str, project: str, form: NewReservation) -> str:
-        """Create a reservation and claim its slots; return how many have a host as text."""
+        """Create a reservation and claim its slots; return a sentence with the number of slots that have a
+        host.
+        """
         with operations_refused():
             now = self._bus.clock.now()
             reservation = new_reservation(name, project, form, now)
@@ -137,7 +143,9 @@ class ControlRoomActions:
         return edited.reservation.name
 
     async def store_window(self, id_: str, form: WindowForm) -> str:
-        """Add a maintenance window, or change the window of this id; return a sentence about it."""
+        """Add a maintenance window if `id_` is "", else change the window with this id; return a sentence
+        about the window.
+        """
         options = WindowOptions(**vars(form))
         with operations_refused():
             stored = change_window(self._bus, id_, options) if id_ else add_window(self._bus, options)

@@ -13,7 +13,9 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Publish dead letters again and delete them; call `stays` with the reason for each that is kept."""
+    """Publish dead letters (`ids` None: all) again and delete them; return how many. Call `stays` with the
+    reason for each that is kept.
+    """
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.cell and cell_of(letter.queue) != letter.cell:

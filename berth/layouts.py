@@ -66,7 +66,9 @@ def completion_script(shell: str) -> str:
 def files_of(
     layout: str, cells: Sequence[str], app: typer.Typer, berth: Path | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each file of a layout; `berth`: the program that services start."""
+    """Yield the path and the text of each file of an installation; `berth`: the path of the program that
+    services start.
+    """
     if layout == "up":
         yield "berth.toml", settings_file({"cells": cells})
     elif layout == "kubernetes":

@@ -43,7 +43,9 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def begin(settings: Settings, process: str = "") -> None:
-    """Configure logging to standard error, with the format and level in the settings."""
+    """Configure logging to standard error, with the format and level in the settings; `process` is in each
+    line.
+    """
     handler = logging.StreamHandler(sys.stderr)
     formats = JsonLines if settings.process.log_format == "json" else TextLines
     formatter = formats(process, secrets_of(settings))
@@ -83,7 +85,9 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
 
 
 def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
-    """Return the ids that the messages contain, as lists by the keys `request`, `build` and `move`."""
+    """Return the ids of requests, builds and moves that the messages contain, as lists by the keys `request`,
+    `build` and `move`.
+    """
     found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
     for envelope in envelopes:
         try:

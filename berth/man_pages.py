@@ -23,7 +23,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def man_pages(app: typer.Typer) -> Iterator[tuple[str, str]]:
-    """Yield the file name and the text of each page."""
+    """Yield the file name and the text of each manual page."""
     every = dict(commands(app, groups=True))
     top: Any = typer.main.get_command(app)
     for path, command in {"": top, **every}.items():

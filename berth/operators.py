@@ -18,7 +18,8 @@ from bus.rabbit.permissions import client_user
 
 
 def operator_bus(settings: Settings, transport: Transport, through: str, request: str = "") -> RecordingBus:
-    """Return a connection to the bus for the operator that runs this command.
+    """Return a connection to the bus for the operator that runs this command. The audit trail records the
+    command, as `through`, and the id `request` with each act.
 
     With the broker user of a client that has a role, a scheduler checks and records the acts; otherwise this
     connection does.

@@ -58,7 +58,7 @@ def addresses_markdown() -> str:
 
 
 def acts() -> list[dict[str, str]]:
-    """Return every act, with the roles that may do it, and where a limited role may."""
+    """Return every act, with the roles that may do it, and where a role limited to cells or projects may."""
     return [
         {
             "act": act.name,
@@ -213,7 +213,7 @@ def rules(settings: Settings) -> dict[str, Any]:
 
 
 def options(choosable: Choosable) -> list[str]:
-    """Return the options of a filter or weigher as lines of a settings file."""
+    """Return the options of a filter or weigher, with their values, as lines of a settings file."""
     return [f"{name} = {toml_value(value)}" for name, value in choosable.options.items()]
 
 

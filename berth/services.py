@@ -1,4 +1,4 @@
-"""Runs all workers in this process, one worker in this process, or each worker as a supervised process."""
+"""Runs all or some workers in this process, or all workers in supervised processes."""
 
 import asyncio
 import ctypes
@@ -49,7 +49,9 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
 
 
 async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings, way: Transport) -> None:
-    """Run one worker, or the workers of several cells, in this process until a signal stops them."""
+    """Run the workers of the roles `together` in this process, on the connection `way` to the broker, until a
+    signal stops them.
+    """
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
@@ -103,7 +105,9 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return each process's metrics port: the first has the configured port, the others the next ports."""
+    """Return each process's metrics port, by its roles: the first has the configured port, the others the
+    next ports; 0: none.
+    """
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
@@ -131,7 +135,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Runs each worker as a process, and restarts processes that end."""
+    """Runs all workers in processes, which several may share, and restarts processes that end."""
 
     settings: Settings
     tell: Callable[[str], None] = print
@@ -166,7 +170,7 @@ class Supervisor:
             await asyncio.sleep(pause)
 
     async def _end_of(self, child: _Child) -> str:
-        """Start a worker, wait until it ends, and return the cause."""
+        """Start a process of workers, wait until it ends, and return the cause as text."""
         try:
             child.process = await self._start(child)
         except (EOFError, OSError) as problem:  # also if the process that forks workers has just ended

@@ -29,7 +29,7 @@ from berth.setting_groups import (
 )
 from bus.broker_urls import user_of
 
-# With at most so many processor cores, workers share one process by default. A process uses one core, and
+# With at most so many processor cores, workers share processes by default. A process uses one core, and
 # broker and database use another.
 COMPACT_CORES = 2
 
@@ -86,7 +86,9 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def compact(self) -> bool:
-        """Return whether `berth up` runs placement, scheduler, conductors and agents in one process."""
+        """Return whether `berth up` runs placement and scheduler in one process, and the conductors and
+        agents of a broker in another.
+        """
         layout = self.process.layout
         return layout == "compact" or (layout == "auto" and usable_cores() <= COMPACT_CORES)
 
@@ -126,7 +128,9 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return Cell(name, broker, known.database or everybodys, known.ferry)
 
     def database_for(self, store: str) -> str:
-        """Return the URL of a worker's database. By default each worker has a separate schema or file."""
+        """Return the URL of the database of a store, such as `cell_c1` or `scheduler`. By default each has a
+        separate schema or file.
+        """
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":

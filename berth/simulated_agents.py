@@ -43,7 +43,9 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return the simulated agents of a role as workers; the exit stack `disks` closes their files."""
+    """Return the simulated agents of a role as workers; the exit stack `disks` closes the files of their
+    guests (None: there are none).
+    """
     compute = settings.compute
     options = SimOptions(
         faults=_faults(compute),

@@ -47,7 +47,9 @@ def alone() -> Transport:
 
 
 def transport(settings: Settings, name: str, cell: str = "") -> Transport:
-    """Return a connection to RabbitMQ or, if the settings name none, to the socket of a `berth up`."""
+    """Return a connection with this name to RabbitMQ (of `cell`, if given) or, if the settings name none, to
+    the socket of a `berth up`.
+    """
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     url = settings.cell(cell).broker if cell else settings.bus.amqp_url
@@ -115,7 +117,9 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: RecordingBus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate the role's database, if any; yield its workers. `shared`: placement's index, for schedulers."""
+    """Migrate the role's database, if it has one, and yield the role's workers. `shared` has placement's
+    index, for a scheduler in the same process.
+    """
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
@@ -151,7 +155,9 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of these roles on a new bus until `stopping` is set; then stop them in stages."""
+    """Run the workers of these roles on a new bus over the connection `way` until `stopping` is set; then
+    stop them in stages.
+    """
     kinds = {role.worker for role in together}
     if len(kinds) > 1:
         way = DirectTransport(way)
@@ -182,8 +188,8 @@ async def serve(
 
 
 def _asks_as(together: Sequence[worker_roles.Role], settings: Settings) -> str:
-    """Return the prefix that the RabbitMQ permissions of a cell's workers require of their reply queues; ""
-    if the process also runs other workers.
+    """Return the prefix that the RabbitMQ permissions of a cell's workers require in the names of their reply
+    queues; "" for other workers, or if the process runs workers of several types.
     """
     role = together[0]
     if any(other.worker != role.worker for other in together):
@@ -206,12 +212,12 @@ def crossings_of(cell: str) -> tuple[Crossing, ...]:
 
 
 def tables_of_cell(cell: str) -> list[Worker]:
-    """Return one worker of each type that runs in this cell; callers read the workers' tables only."""
+    """Return one worker of each type that runs in a cell; callers read only the workers' tables of topics."""
     return [worker for worker in all_workers_without_a_bus(cell) if worker.name.split(".")[1:2] == [cell]]
 
 
 def tables_of_conductor(cell: str) -> list[Worker]:
-    """Return the workers of a conductor's process: the conductor, and the gateway to agents."""
+    """Return a cell's conductor and gateway to agents; callers read only these workers' tables of topics."""
     return [worker for worker in tables_of_cell(cell) if worker.name.startswith(("conductor.", "gateway."))]
 
 
@@ -232,7 +238,7 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
-    """Return a mapping of each role to the durable queues whose messages its workers receive."""
+    """Return the durable queues whose messages a role's workers receive, by role."""
     return {role: specs for role, made in _tables(settings).items() if (specs := _durable(made))}
 
 

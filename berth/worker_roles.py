@@ -65,8 +65,10 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
 
 
 def roles_named(names: Sequence[str], cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """Return the roles of one process that runs workers of these types, in the order in which they start;
-    those of cells once for each cell in the comma-separated text `cells`.
+    """Return the roles of one process that runs workers of these types, in the order in which they start. A
+    type that belongs to a cell has one role for each cell in the comma-separated text `cells`.
+
+    Raise BadSetting if these workers cannot share a process.
     """
     several = list(dict.fromkeys(cells.split(",")))
     workers = sorted(dict.fromkeys(names), key=lambda name: WORKERS.index(name) if name in WORKERS else -1)
@@ -102,7 +104,9 @@ def _metal_cells(settings: Settings) -> list[str]:
 
 
 def roles(settings: Settings) -> list[Role]:
-    """Return the roles of all workers; workers that answer queries come before workers that send them."""
+    """Return the roles of all workers of the settings; workers that answer queries come before workers that
+    send them.
+    """
     if names_a_file(settings.database.url):
         raise BadSetting(
             f"database_url = {masked(settings.database.url)!r}: is one file, but every store needs a "
@@ -190,14 +194,16 @@ def name_of(together: Sequence[Role]) -> str:
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:
-    """Return the names of the simulated agents of a cell; `berth up` runs each as a process."""
+    """Return the names of the simulated agents of a cell, as many as the setting `agents_per_cell`."""
     from compute_sim.machines import agent_name
 
     return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
-    """Return the agent of a cell's bare-metal nodes: a simulated one if the settings name no Ironic API."""
+    """Return the name of the agent of a cell's bare-metal nodes, a simulated one if the settings name no
+    Ironic API.
+    """
     if settings.ironic.is_read:
         return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"

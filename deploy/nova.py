@@ -161,7 +161,7 @@ async def _start(
 
 
 def _buses(prefix: str, options: NovaOptions) -> dict[str, str]:
-    """Return the name of the virtual host of each cell; the key "" stands for the API."""
+    """Return the name of the RabbitMQ virtual host of each cell, by cell; the key "" stands for the API."""
     buses = {"": "nova"} | {
         cell: "nova" if options.has_shared_bus else f"nova_{cell}" for cell in options.cells
     }

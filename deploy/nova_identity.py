@@ -28,7 +28,7 @@ class RegionUsers:
         return {item["name"]: item["id"] for item in answer.json()[collection]}
 
     async def make_users(self) -> dict[str, KeystoneUser]:
-        """Create the users of OpenStack's services, with the project `service`."""
+        """Create the users of OpenStack's services in the project `service`; return them by name."""
         roles = await self._named("roles")
         for name in {"admin", "service"} - set(roles):
             roles[name] = await self._create("roles", "role", {"name": name})

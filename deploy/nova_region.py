@@ -199,7 +199,7 @@ class NovaRegion:
         return found
 
     async def memory(self) -> dict[str, float]:
-        """Return a mapping of the names of the region's processes to their memory in MB."""
+        """Return the memory in MB of each of the region's processes, by name."""
         base = {"keystone": self.foundation.keystone.pid, "rabbitmq": self.foundation.rabbitmq.pid}
         pids = self.processes.pids | {name: pid for name, pid in base.items() if pid}
         return await asyncio.to_thread(memory_of, pids)

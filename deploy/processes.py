@@ -182,7 +182,7 @@ class Server(Startable):
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of a running server."""
+        """Return the server's process id; None if it was not started or was stopped."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:

@@ -88,7 +88,7 @@ class RestClient:
         return await self._send(BuildDetails, "GET", f"/v1/builds/{id_}")
 
     async def builds(self, **query: str) -> BuildsListed:
-        """Return a page of instances; the next page has the `after` of this one."""
+        """Return a page of instances that match the query; pass its `after` to get the next page."""
         return await self._send(BuildsListed, "GET", "/v1/builds", query)
 
     async def delete(self, build: str) -> BuildAccepted:
@@ -165,7 +165,9 @@ def _of(project: str) -> dict[str, str]:
 
 
 def _pauses(patience: float) -> Iterator[float | None]:
-    """Yield the seconds until the next attempt, for each attempt; None for the last one."""
+    """Yield, for each attempt in `patience` seconds, the seconds until the next attempt; None for the last
+    one.
+    """
     deadline, pause = monotonic() + patience, 0.1
     while monotonic() + pause < deadline:
         yield pause
@@ -188,7 +190,7 @@ class _EventParser:
         self._fields: dict[str, str] = {}
 
     def add(self, line: str) -> Event | None:
-        """Return the event that this line completes."""
+        """Parse the next line; return the event that it completes, or None."""
         name, _, value = line.partition(":")
         if line and name:
             self._fields[name] = value.removeprefix(" ")

@@ -223,7 +223,9 @@ def _facts(aggregate: Aggregate) -> dict[str, Any]:
 
 
 async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
-    """Ask placement to change or delete the aggregate with the given name or uuid, and print the answer."""
+    """Ask placement to change or delete the aggregate with the given name or uuid; print the answer, and
+    return the exit code.
+    """
     checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)

@@ -214,7 +214,9 @@ def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) ->
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return RabbitMQ definitions that create a user; `bounded` adds policies that limit its queues."""
+    """Return RabbitMQ definitions that create a user as `known` describes it; `bounded` adds policies that
+    limit its queues.
+    """
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)

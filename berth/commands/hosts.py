@@ -171,7 +171,9 @@ def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
-    """Return a drawing of a host's provider tree, with the inventories, usage and traits of each provider."""
+    """Return a drawing of a host's provider tree, with the inventories, usage and traits of each provider.
+    `about` is printed after the root's name.
+    """
     found: dict[str | None, Picture] = {}
     waiting = sorted(tree, key=lambda each_provider: each_provider.name)
     while waiting:
@@ -198,7 +200,9 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:
-    """Enable, disable or force down the named hosts, or all hosts of an agent, and print their states."""
+    """Apply `marking` (enable, disable or force down) to the named hosts, or to all hosts of an agent, and
+    print their new states.
+    """
     if bool(names) == bool(agent):
         raise BadSetting("name the hosts, or give --agent")
     async with cli.bus("host") as bus:

@@ -214,7 +214,9 @@ class _Report:
 def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Return how many objects an import would write, by type, and how many it would remove."""
+    """Return how many of the differences `found` an import would write, by type, and how many objects it
+    would remove.
+    """
     wanted = {kind: len({unlike.id for unlike in found
                          if unlike.what == kind and not unlike.ours_alone and unlike.id not in refused})
               for kind in ("class", "trait", "provider", "consumer")}  # fmt: skip

@@ -1,4 +1,4 @@
-"""`berth up` runs all workers, `berth run` runs one worker, and `berth migrate` updates the databases."""
+"""`berth up` runs all workers, `berth run` runs a process of workers, `berth migrate` migrates databases."""
 
 import asyncio
 import atexit
@@ -216,7 +216,7 @@ async def _up_here(settings: Settings, console: Console) -> int:
 
 
 async def _up_as_processes(settings: Settings, console: Console) -> int:
-    """Run each worker as a process, until a signal stops them all."""
+    """Run the workers in supervised processes, until a signal stops them all."""
     stopping = asyncio.Event()
     metrics_ports(settings)  # used ports are reported before anything is done
     console.print(layout_chosen(settings), soft_wrap=True)
@@ -283,7 +283,9 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until `enough` accepts the answer; raise Unavailable after a timeout."""
+    """Repeat a query until `enough` accepts the answer; raise Unavailable after a timeout, which `more`
+    seconds prolong.
+    """
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:

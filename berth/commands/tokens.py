@@ -100,7 +100,9 @@ async def revoke(cli: Cli, id_: Id) -> int:
 async def _changed(
     cli: Cli, act: str, id_: str, change: Callable[[StoredToken], StoredToken | None]
 ) -> StoredToken:
-    """Change or remove one token of the file; return the changed token, or the removed one."""
+    """Change the token whose id begins with `id_`, or remove it if `change` returns None; return the changed
+    or removed token.
+    """
     file = _file(cli)
     tokens = tokens_in(file)
     matching = [token for token in tokens if id_of(token).startswith(id_) and id_]

@@ -58,7 +58,7 @@ def sorted_findings(found: Iterable[Finding]) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the exit code of `berth doctor`: 0 without findings, 1 with warnings, 2 with broken parts."""
+    """Return the exit code of `berth doctor`: 0 if all is fine, 1 with warnings, 2 with broken parts."""
     levels = {finding.level for finding in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0
 

@@ -1,4 +1,5 @@
-"""Finds durable queues without a consumer that an agent or a former setting left behind, without I/O.
+"""Finds durable queues without a consumer, left by an agent that does not run any more or by a former
+setting, without I/O.
 
 Such a queue stays bound, so it keeps a copy of every further order. Only RabbitMQ's management API lists the
 queues of agents: which agents exist is in no setting.
@@ -98,7 +99,9 @@ def _listed(queues: Sequence[DurableQueue]) -> str:
 
 
 def _deletion(queues: Sequence[DurableQueue], at: ManagementSeen) -> str:
-    """Return a shell command that deletes all queues of these types that have no consumer when it runs."""
+    """Return a shell command that deletes all queues of the cell's agents (or of its gateway) that have no
+    consumer when it runs.
+    """
     vhost = "" if at.vhost == "/" else f" -p {at.vhost}"
     first = queues[0]
     prefix = first.at_broker.removesuffix(first.name.replace("*", "+"))

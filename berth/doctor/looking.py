@@ -139,7 +139,9 @@ async def _brokers(
 async def _broker(
     settings: Settings, clock: Clock, url: str, expected: list[tuple[str, QueueSpec]], management: str
 ) -> tuple[BrokerSeen, list[QueueSeen], list[str]]:
-    """Return a broker's state, the expected queues that exist, and workers without any existing queue."""
+    """Return a broker's state, those of the queues `expected` (with their workers) that exist, and the
+    workers without any existing queue.
+    """
     from bus.rabbit.inspection import inspect as inspect_broker
 
     central = url == settings.bus.amqp_url
@@ -190,8 +192,9 @@ async def _broker(
 async def _on_the_bus(
     settings: Settings, clock: Clock, absent: Collection[str], *, accepting: bool
 ) -> tuple[list[WorkerSeen], LettersSeen, str]:
-    """Return the response times of workers, the dead letters, and why the bus cannot be reached. If the
-    broker is not `accepting` messages, no worker is asked: none could answer.
+    """Return the response times of workers, the dead letters, and why the bus cannot be reached ("" if it
+    can). Workers in `absent` have no queue. If the broker is not `accepting` messages, no worker is asked:
+    none could answer.
     """
     try:
         async with Bus(wiring.transport(settings, "doctor"), clock) as bus:

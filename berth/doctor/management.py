@@ -19,7 +19,9 @@ _AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 
 
 async def read_cluster(urls: Sequence[str], amqp_url: str, clock: Clock, exchange: str) -> ManagementSeen:
-    """Return the data of the first of these management APIs that answers, or no data if none answers."""
+    """Return the state of a RabbitMQ cluster from the first of these URLs of its management API that answers;
+    empty if none answers.
+    """
     reports = await asyncio.gather(*(read_management(url, amqp_url, clock, exchange) for url in urls))
     return next((report for report in reports if report is not None), ManagementSeen())
 
@@ -82,8 +84,8 @@ def _alarms(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _on_one_node(queues: Sequence[dict[str, Any]], bindings: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the nodes of the durable classic queues without a mirror that are bound, or whose bindings
-    RabbitMQ does not list because their node is down.
+    """Return the node of each durable classic queue without a mirror, by queue, if the queue is bound, or if
+    RabbitMQ does not list its bindings because the node is down.
     """
     bound = {binding.get("destination") for binding in bindings}
     return {
@@ -95,7 +97,9 @@ def _on_one_node(queues: Sequence[dict[str, Any]], bindings: Sequence[dict[str, 
 
 
 def _of_agents(queues: list[dict[str, Any]], exchange: str) -> Iterator[DurableQueue]:
-    """Yield the durable queues of agents and gateways of a berth with this exchange."""
+    """Yield the durable queues of agents and gateways among `queues` that belong to the berth with this
+    exchange.
+    """
     from bus.rabbit.topology import BrokerNames
 
     before = BrokerNames(exchange).queue("")

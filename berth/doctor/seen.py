@@ -8,7 +8,7 @@ Level = Literal["fine", "warning", "broken"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A problem of a berth or its services, and what to do about it."""
+    """The judgement on a part of berth or its services, and what to do about it."""
 
     level: Level
     about: str

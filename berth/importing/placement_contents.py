@@ -56,7 +56,7 @@ class PlacementContents:
         return provider
 
     def parents_first(self, ids: set[str]) -> list[ImportedProvider]:
-        """Return providers tree by tree, each parent before its children."""
+        """Return the providers with these ids tree by tree, each parent before its children."""
         below: dict[str | None, list[ImportedProvider]] = {}
         for provider in self.providers.values():
             if provider.id in ids:

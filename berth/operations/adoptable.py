@@ -44,7 +44,9 @@ class OldServer:
 
 
 def old_servers(path: Path) -> dict[str, OldServer]:
-    """Read another system's list of instances, by uuid, from JSON, JSON lines, YAML or CSV with a header."""
+    """Return the instances in a file that another system has exported, by uuid: JSON, JSON lines, YAML or CSV
+    with a header.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -153,7 +155,9 @@ def judge(
     named: bool,
     foreign: Collection[str] = (),
 ) -> Judged:
-    """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it."""
+    """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it. `server`:
+    its entry in the other system's list; `named`: by the operator; `foreign`: other systems' agents.
+    """
     why, home = _no_instance(consumer, named=named or server is not None), _home(consumer, providers)
     if isinstance(home, str):
         return Judged(consumer.id, why=why or home)
@@ -178,7 +182,8 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor that requests exactly the resources of these allocations.
+    """Return a flavor that requests exactly the resources of the allocations `held`, with the name and the
+    extra specs of `server`.
 
     A resource class allocated from several providers is requested in one request group for each provider.
     """
@@ -216,8 +221,8 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider in the tree of the consumer's host, or why the consumer cannot be adopted there:
-    allocations from no host or several, or a host without a cell or agent.
+    """Return a provider in the tree of the only host that the consumer has allocations from. Otherwise return
+    why it cannot be adopted, as text: no host, several hosts, or a host without a cell or agent.
     """
     trees: dict[str, Provider] = {}
     pools = set()

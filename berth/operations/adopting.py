@@ -45,7 +45,9 @@ class Adoptable:
 async def adopt_instances(
     bus: Bus, settings: Settings, selection: Adoptable, timeout: float | None, note: Callable[[str], None]
 ) -> AdoptionOutcome:
-    """Adopt instances as builds of their cells; if `timeout` is None, only return what would be adopted."""
+    """Adopt instances as builds of their hosts' cells; if `timeout` is None, only return what would be
+    adopted. `note` is called about silent cells.
+    """
     wanted, servers = selection.wanted, selection.servers
     found = await (_consumers(bus, wanted) if wanted else _on_hosts(bus, selection.hosts))
     known = await _known(bus, settings, found, note)
@@ -73,7 +75,9 @@ async def adopt_instances(
 
 
 async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False) -> dict[str, Consumer]:
-    """Return the consumers with these ids; `on_providers`: with allocations from providers with these ids."""
+    """Return the consumers with these ids, by id; with `on_providers`, those with allocations from the
+    providers with these ids.
+    """
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
     for some in portions(ids, PAGE):
@@ -83,7 +87,9 @@ async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Return consumers of clients of the Placement API with allocations on `hosts`; empty: on any host."""
+    """Return, by id, the consumers with allocations on `hosts` (empty: on any host) that a client of the
+    Placement API claimed.
+    """
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:
@@ -98,7 +104,9 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
 async def _known(
     bus: Bus, settings: Settings, found: Iterable[str], note: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return which of these ids are already builds of a cell, each with a text about the build's state."""
+    """Return which of these ids are already builds of a cell, each with a text about the build's state.
+    `note` is called about silent cells.
+    """
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
     known: dict[str, str] = {}
@@ -117,7 +125,7 @@ async def _known(
 
 
 async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
-    """Send adoption requests to cells, and return the replies that arrive in time."""
+    """Send adoption requests to cells, and return the replies that arrive in time, by build."""
     outcomes: dict[str, BuildAdopted] = {}
     if not requests:
         return outcomes

@@ -50,7 +50,9 @@ class Mending:
         self.guests = GuestMending(bus, self._guests_of, self._adopt, self._reply_to, seconds)
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Ask cells and agents about each build with wrong allocations; decide which allocation is right."""
+        """Ask cells and agents about each build with wrong allocations, and return which can be repaired from
+        the cell's record.
+        """
         stands = await self._stands(found)
         holders = await self._holders(found)
         wanted: dict[Agent, set[str]] = defaultdict(set)
@@ -66,7 +68,7 @@ class Mending:
         ]
 
     async def mend(self, mend: Mend) -> str:
-        """Repair the allocations of a build; return an empty text, or why the repair failed."""
+        """Repair the allocations of a build; return "", or why the repair failed."""
         misheld, stands = mend.one, mend.stands
         assert stands is not None and not mend.why_not, mend
         held, generation = misheld.held, misheld.generation
@@ -104,8 +106,9 @@ class Mending:
         return known
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
-        """Return a mapping of each build to the hosts from which it has allocations although its cell has
-        recorded another host. Pools of shared resources are left out."""
+        """Return for each build the hosts, by root, from which it has allocations although its cell has
+        recorded another host. Pools of shared resources are left out.
+        """
         elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
         ids = (id_ for misheld in elsewhere for id_ in misheld.held)
         providers = await providers_by_id(self._bus, ids, self._seconds)
@@ -150,7 +153,9 @@ class Mending:
         return reported
 
     async def _adopt(self, adoption: BuildAdoptRequested) -> str:
-        """Send a cell its build's restored allocations; return an empty text, or why it rejected them."""
+        """Send a cell the restored allocations of its build; return "", or why the cell rejected them or did
+        not confirm them in time.
+        """
         listener = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
         try:
             await publish(self._bus, adoption)

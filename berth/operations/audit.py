@@ -165,7 +165,9 @@ async def _assumed_guests(settings: Settings, cells: Sequence[str]) -> list[str]
 
 
 def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:
-    """Return whether one cell has a build, and its record stayed the same while placement was read."""
+    """Return whether exactly one cell has a build, with the same record `before` and `after` placement was
+    read.
+    """
     known = before.builds.get(place.build)
     if known is None or place.build in after.doubled:
         return False
@@ -187,7 +189,7 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return the cells' records of builds, from which an audit decides if holder consumers are needed."""
+    """Return the cells' records of these builds, by build, to decide if their holder consumers are needed."""
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}
@@ -201,7 +203,9 @@ async def _held_by_cells(
 def _unheld(
     before: BuildsByCell, after: BuildsByCell, held: Mapping[str, TreesOfConsumer], judged: Collection[str]
 ) -> Iterator[str]:
-    """Yield a sentence for each active build without allocations in the provider tree of its host."""
+    """Yield a sentence for each active build without allocations in the provider tree of its host, except the
+    builds in `judged`.
+    """
     for id_, known in before.builds.items():
         if known.status not in _PLACED or id_ in judged or after.builds.get(id_) != known:
             continue
@@ -215,8 +219,9 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a violation to `found` for each consumer that holds resources without a build; or a note, if berth
-    is not responsible for the consumer or could not check it."""
+    """Add a violation to `found` for each consumer that holds resources without a build since before the time
+    `old`; or a note, if berth is not responsible for it, or its cell is `unread` (could not be checked).
+    """
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:
@@ -231,7 +236,9 @@ def _judge_ownerless(
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
-    """Return why a consumer that is no build of a cell may have allocations, or None if it may not."""
+    """Return why a consumer that is no build of a cell may have allocations, such as another owner or an
+    `unread` cell; None if it may not.
+    """
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"
     if held.type == MIGRATION and held.keeps_for:  # without this field a client's, such as Nova's

@@ -76,7 +76,7 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the server group and the aggregates that the boot options name, each by name or by uuid."""
+    """Return the server group, aggregates and reservation that the boot options name, by name or by uuid."""
     return ByName(
         options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),
@@ -86,7 +86,9 @@ def names_of(options: BootOptions) -> ByName:
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Convert boot options to a build request, without group and aggregates, whose uuids must be queried."""
+    """Convert boot options to a build request, without server group, aggregates and reservation: `resolved`
+    queries their uuids.
+    """
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both name a group")
@@ -190,7 +192,9 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Return an alternative flavor: from a JSON file, or with changes such as `vcpus=2,hw:numa_nodes=`."""
+    """Return an alternative flavor: from a JSON file, or `flavor` with changes such as
+    `vcpus=2,hw:numa_nodes=` (empty: no such extra spec).
+    """
     if "=" not in given:
         try:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
@@ -272,7 +276,9 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish a build request, wait for the ends of its builds, and return how many became active."""
+    """Publish a build request, report its progress to `listener` until all builds have ended, and return how
+    many became active.
+    """
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()
@@ -316,7 +322,7 @@ async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListene
 
 
 async def notes_of(bus: Bus, ended: BuildEnded) -> list[str]:
-    """Query an ended build's cell for the notes in its decision about ignored parts of the request."""
+    """Return the notes in an ended build's decision record about ignored parts of the request."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     found = await find(FindBuilds(cell=ended.cell, builds=(ended.build,)))
     return [note for build in found.builds for note in build.placed.decision.notes]

@@ -31,8 +31,9 @@ def check_urls(old: str, new: str) -> None:
 def chosen_queues(
     settings: Settings, old: str, definitions: str, queues: Sequence[str], excluding: Collection[str]
 ) -> list[str]:
-    """Return the queues to forward: the given queues, or the queues of the exported definitions, without the
-    excluded ones. Raise BadSetting if there are none.
+    """Return the queues to forward: the given ones, or without any the durable queues in the file of exported
+    `definitions` for the virtual host of the URL `old`, without the excluded ones. Raise BadSetting if none
+    is left.
     """
     found = list(dict.fromkeys(queues))
     if not found:
@@ -49,8 +50,9 @@ def chosen_queues(
 
 
 def write_importable(exported: str, written: str) -> int:
-    """Write a copy of exported definitions that another broker can import, with the mode of that file; return
-    the number of bindings that were left out. Raise BadSetting if a file is unusable.
+    """Write the definitions in the file `exported` to the file `written`, in a form that another broker can
+    import; both files have the same mode. Return the number of bindings that were left out. Raise BadSetting
+    if a file is unusable.
     """
     with _reading(exported):
         content, left_out = importable(Path(exported).read_bytes())
@@ -64,7 +66,7 @@ def write_importable(exported: str, written: str) -> int:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """In the `with` block, convert errors of a file of definitions to BadSetting."""
+    """In the `with` block, convert errors of reading or parsing the file of definitions to BadSetting."""
     try:
         yield
     except NotDefinitions as problem:
@@ -76,12 +78,14 @@ def _reading(path: str) -> Iterator[None]:
 def forwarder_for(
     settings: Settings, old: str, new: str, queues: Sequence[str], *, all_must_exist: bool
 ) -> Forwarder:
-    """Return a forwarder of these queues, with the names of berth's exchanges in the settings."""
+    """Return a forwarder of these queues between the brokers at the URLs `old` and `new`, with berth's
+    exchanges in the settings.
+    """
     return Forwarder(old, new, BrokerNames(settings.bus.exchange), queues, all_must_exist=all_must_exist)
 
 
 async def stop_when_empty(forwarder: Forwarder, seconds: float, stopping: asyncio.Event) -> None:
-    """Set `stopping`, which ends forwarding, when all forwarded queues have been empty for this time."""
+    """Set `stopping`, which ends forwarding, when all forwarded queues have been empty for `seconds`."""
     while not stopping.is_set():
         since = forwarder.idle_since
         if since is not None and monotonic() - since >= seconds:

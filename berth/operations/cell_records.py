@@ -20,7 +20,7 @@ _ENDED = {"moved": 0, "error": 1, "deleted": 2}  # of several ended records, the
 
 @dataclass(frozen=True)
 class KnownBuild:
-    """A cell's record of a build."""
+    """A cell's record of a build: state and host."""
 
     cell: str
     status: str
@@ -37,7 +37,9 @@ class BuildsByCell:
     failed: set[str] = field(default_factory=set)
 
     def add(self, build: str, records: Sequence[KnownBuild]) -> None:
-        """Add the records of a build. A record that has not ended counts, else the one that ended last."""
+        """Add the records that cells have of a build. One without an end counts, else one that was deleted,
+        failed or moved, in this order.
+        """
         known = max(records, key=lambda record: _ENDED.get(record.status, len(_ENDED)))
         self.builds[build] = known
         if known.status == "deleted":
@@ -56,7 +58,7 @@ class BuildsByCell:
 async def of_cells(
     settings: Settings, cells: Iterable[str], read: Callable[[Database], Awaitable[R]]
 ) -> AsyncIterator[tuple[str, R]]:
-    """Call a function with each cell's database, and yield the name of the cell and the result."""
+    """Call `read` with each cell's database, and yield the name of the cell and the result."""
     for cell in cells:
         database = wiring.database(settings, worker_roles.Role("conductor", cell))
         try:
@@ -84,7 +86,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
 
 
 async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
-    """Return the host and the allocations of each active build, from the records of the cells."""
+    """Return the host and the allocations of each active build, by build, from the records of the cells."""
     from cell_conductor import places
 
     found: dict[str, PlaceByCell] = {}
@@ -94,7 +96,7 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
 
 
 async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, Shelving]:
-    """Return the shelved builds, from the records of the cells."""
+    """Return the shelved builds by id, from the records of the cells."""
     from cell_conductor import shelved
 
     found: dict[str, Shelving] = {}

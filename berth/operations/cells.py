@@ -26,7 +26,9 @@ SECONDS = 1.0  # for placement's answer; without it only the cells of the settin
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
-    """Return the names of the cells in the settings, followed by the cells that are only registered."""
+    """Return the names of the cells in the settings, followed by those that are only registered in placement,
+    if it answers.
+    """
     if settings.embedded:
         return settings.cell_names
     try:
@@ -39,7 +41,9 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
 async def chosen_cells(
     bus: Bus, settings: Settings, only: Sequence[str], option: str = "--cell"
 ) -> Sequence[str]:
-    """Return the cells that a command's option names, or all if none; raise BadSetting for an unknown one."""
+    """Return the cells `only` that a command's `option` names, or all if none. Raise BadSetting if one is
+    unknown.
+    """
     cells = await known_cells(bus, settings)
     for cell in only:
         if cell not in cells:
@@ -90,7 +94,9 @@ def uuid_of(given: str, what: str = "a build") -> str:
 async def builds_by_uuid(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
 ) -> dict[str, BuildStands]:
-    """Return builds by uuid, in the given order; raise OperationRefused if no cell knows one of them."""
+    """Return builds by uuid, in the given order; raise OperationRefused if no cell (or not the given `cell`)
+    knows one of them.
+    """
     cells = (cell,) if cell else await known_cells(bus, settings)
     find, wanted = bus.asker(topics.FIND_BUILDS, timeout=BUILD_SECONDS), tuple(dict.fromkeys(builds))
     answers, silent = await ask_cells(cells, lambda each: find(FindBuilds(cell=each, builds=wanted)))
@@ -109,7 +115,9 @@ PAGE = 500  # instances in one page
 async def instance_pages(
     bus: Bus, question: FindInstances, most: int | None = None
 ) -> AsyncIterator[InstancesFound]:
-    """Yield at most `most` instances of a cell in pages; only the first has the number of all instances."""
+    """Yield pages with together at most `most` instances of a cell. Only the first page has the number of all
+    instances, if `question` asks for it.
+    """
     ask = bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
     taken, more = 0, True
     while more and (most is None or taken < most):
@@ -223,7 +231,9 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
-    """Wait until a bare-metal agent has left nodes; return how many it has not left after `seconds`."""
+    """Wait until a bare-metal agent has released the nodes that it is leaving; return how many it still has
+    after `seconds`, 0 if none.
+    """
     until, left = monotonic() + seconds, 0
     while monotonic() < until:
         found, _ = await find_agents(bus, [cell])

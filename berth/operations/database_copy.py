@@ -12,7 +12,9 @@ from bus.sql.migrations import migrate
 
 
 def schemas_in(settings: Settings, url: str) -> dict[str, str]:
-    """Return the schemas in the database at this URL, each with the package of its migrations."""
+    """Return the PostgreSQL schemas of workers whose database has this URL, each with the Python package of
+    its migrations.
+    """
     stores = {wiring.store_of(role): package for role, package in wiring.stores(settings).items()}
     return {store: package for store, package in stores.items() if settings.database_for(store) == url}
 
@@ -21,9 +23,10 @@ def schemas_in(settings: Settings, url: str) -> dict[str, str]:
 async def copying(
     settings: Settings, new: str, *, cell: str = "", old_admin: str = "", new_admin: str = ""
 ) -> AsyncIterator[LiveCopy]:
-    """Connect to the database of these settings, or of a cell, and to the new one at the URL `new`.
+    """Connect to the database of the settings, or of a cell, and to the new one at the URL `new`, and yield
+    the copy.
 
-    The administrators' URLs default to the workers' URLs.
+    The administrators' URLs `old_admin` and `new_admin` default to the workers' URLs.
     """
     old = settings.cell(cell).database
     if not old.startswith("postgresql"):
@@ -33,7 +36,7 @@ async def copying(
 
 
 async def make_tables(settings: Settings, new: str, *, cell: str = "") -> None:
-    """Create the workers' empty tables in the new database."""
+    """Create the workers' empty tables in the new database at the URL `new`."""
     for schema, package in schemas_in(settings, settings.cell(cell).database).items():
         database = Database(new, namespace=schema)
         try:

@@ -103,7 +103,7 @@ class _Deletion:
         return [Deleted(build=self.id, why=answer.why)]
 
     async def _forwarded(self, answer: BuildCancelled) -> list[Deleted]:
-        """Return the builds that the scheduler forwarded to cells for deletion.
+        """Return the results for the builds whose deletion the scheduler forwarded to their cells.
 
         With --wait, return when placement has no more allocations for them.
         """
@@ -128,7 +128,7 @@ class _Deletion:
 
 
 async def _held(bus: Bus, consumer: str) -> str:
-    """Return the consumer's present allocations in placement as text, or an empty text without any."""
+    """Return a text with the consumer's present allocations in placement, or "" if it has none."""
     found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
     if not found.consumers:
         return ""

@@ -98,7 +98,9 @@ class Emptying:
         return self.so_far
 
     async def _round(self, moves: FollowedMoves) -> bool:
-        """Move the instances that are on the hosts now; return False if none of them had to be moved."""
+        """Try once to move each instance that is on the hosts now, except those that are known to stay;
+        return False if there was none.
+        """
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
         far.seen |= there.keys()
@@ -137,7 +139,9 @@ class Emptying:
             self.listener.so_far(self.so_far)
 
     async def _watch(self) -> None:
-        """Check repeatedly which hosts an operator has enabled again: their instances are no longer moved."""
+        """Check repeatedly from which hosts the cause of the drain was removed: their instances are no longer
+        moved.
+        """
         while self.because:
             await asyncio.sleep(POLL_SECONDS)
             for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
@@ -149,7 +153,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Wait until a move that another client requested has ended."""
+        """Wait until an instance's move that another client requested has ended."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:
@@ -224,7 +228,7 @@ def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[Mo
 
 @dataclass(frozen=True)
 class SupposedHost:
-    """The expected result of draining a host: its instances by status, and which have no destination."""
+    """The expected result of draining a host, from an evaluation without moves."""
 
     host: Provider
     statuses: Counter[str]  # its instances by status
@@ -232,7 +236,9 @@ class SupposedHost:
 
 
 async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
-    """Evaluate which instances a drain could move and which would stay, without starting a move."""
+    """Return for each host which instances a drain could move and which would stay. `asked`: the request for
+    each move.
+    """
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
     active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
     found = zip(active, await supposed(bus, requests_for(asked, active), hosts), strict=True)

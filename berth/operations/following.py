@@ -38,7 +38,7 @@ class MoveOutcome:
 
 @dataclass
 class _Open:
-    """A move without a result, which a client waits for, and the progress that the client has shown last."""
+    """A move whose result a client awaits, and the progress (`shown`) last reported to its listener."""
 
     cell: str
     asked: MoveRequested | None  # None: requested by another client
@@ -59,7 +59,7 @@ class MoveListener:
 
 
 class FollowedMoves:
-    """Watches several moves at the same time, each until it has a result; tells a listener their progress."""
+    """Watches several moves at the same time, each until it has a result; reports progress to a listener."""
 
     def __init__(self, bus: Bus, name: str, listener: MoveListener) -> None:
         self.bus = bus
@@ -76,7 +76,9 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Begin to follow a requested move, and return a future that later has its result."""
+        """Begin to follow a requested move, and return the future of its result; with `past_verifying` the
+        result after its confirmation. `asked`: the request, if this client sent it.
+        """
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()
         self._open[move] = _Open(cell, asked, since, outcome, past_verifying)
@@ -191,7 +193,9 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Return the waiting moves with these ids, or of these builds; None if no scheduler answers."""
+    """Return the moves that wait for capacity and have one of these ids, of moves or builds; None if no
+    scheduler answers.
+    """
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_MOVES_A_POLL))
     except (Unavailable, Unroutable, AnswerRefused):

@@ -66,7 +66,7 @@ class GuestComparison:
 
 
 async def compare_guests(settings: Settings) -> GuestComparison:
-    """Query all agents for their guests, and compare these with the cells' records."""
+    """Query all agents of the settings' cells for their guests, and compare these with the cells' records."""
     from placement_worker.store.audit import agents, places_of_holders, registered_cells
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
@@ -109,10 +109,10 @@ def differences(
     """Return missing guests, unknown guests, guests of deleted, failed or shelved builds, and guests on
     another host than their build.
 
-    `builds`: all recorded builds. `stood`: active, unchanged builds. `held`: each build with a
-    holder consumer, with the root of each host where this has allocations: the cell destroys the guest there.
-    `ended`: builds that had ended before the agents were queried, with DELETED or FAILED. `shelved`: the last
-    attempt of each build that was shelved before.
+    `books`: the guests of each agent that answered. `builds`: all recorded builds. `stood`: active, unchanged
+    builds. `held`: pairs of a build with a holder consumer and the root of a host where this has allocations:
+    the cell destroys the guest there. `ended`: builds that had ended before the agents were queried, with
+    DELETED or FAILED. `shelved`: the last attempt of each build that was shelved before.
     """
     found = []
     held_builds = {build for build, _ in held}

@@ -49,8 +49,8 @@ class GuestRepair:
 
 
 def judged(found: GuestComparison, consumers: Mapping[str, Consumer]) -> list[GuestRepair]:
-    """Return each difference with the reason against its repair, or an empty reason if the agents' guests and
-    the records prove the repair. `consumers`: those of builds without a record, from placement.
+    """Return each difference with the reason against its repair, which is "" if the guests and the records
+    prove that the repair is right. `consumers`: placement's consumers for guests without a build, by id.
     """
     guests: dict[str, list[tuple[Agent, ReportedGuest]]] = defaultdict(list)
     for agent, listed in found.books.items():
@@ -103,7 +103,9 @@ def _doubt_of_unknown(
 
 
 def unanswered(found: GuestComparison) -> str:
-    """Return why a build that no agent reports may still have a guest; empty: it has none."""
+    """Return why a build that no agent reports may still have a guest, such as a silent agent; "" if it
+    cannot have one.
+    """
     if found.silent:
         return f"{_names(found.silent)} did not answer and may have its guest"
     return _unread(found)
@@ -124,8 +126,8 @@ def _names(agents: Collection[Agent]) -> str:
 
 
 class GuestMending:
-    """Repairs differences between agents' guests and the cells' records. `guests_of` asks agents for guests
-    of builds; `adopt` sends an adoption to a cell, and returns why it failed.
+    """Repairs differences between agents' guests and the cells' records. `guests_of` asks agents for their
+    guests of given builds; `adopt` sends an adoption to a cell, and returns why it failed, or "".
     """
 
     def __init__(self, bus: Bus, guests_of: GuestsOf, adopt: Adopt, reply_to: str, seconds: float) -> None:
@@ -138,7 +140,9 @@ class GuestMending:
         self._consumers: dict[str, Consumer] = {}
 
     async def judged(self, found: GuestComparison) -> list[GuestRepair]:
-        """Query placement about the builds of unknown guests, and decide which differences to repair."""
+        """Query placement about the builds of unknown guests, and return for each difference whether it may
+        be repaired.
+        """
         ask = self._bus.asker(topics.ALLOCATIONS, timeout=self._seconds)
         for some in portions(
             {each.build for each in found.differences if each.wrong == "unknown"}, _CONSUMERS
@@ -152,7 +156,7 @@ class GuestMending:
     async def mend(self, repair: GuestRepair) -> str:
         """Remove a difference between guests and records: adopt or destroy the guest, or delete the build.
 
-        Return an empty text, or why the repair failed.
+        Return "", or why the repair failed.
         """
         match repair.difference.wrong:
             case "unknown":
@@ -165,7 +169,7 @@ class GuestMending:
 
     async def _adopt_guest(self, difference: GuestDifference) -> str:
         """Claim an unknown guest's allocations unless placement has them, and ask the agent's cell to adopt
-        the guest as a build. Return an empty text, or why the adoption failed.
+        the guest as a build. Return "", or why the adoption failed.
         """
         guest, (cell, agent) = difference.guest, difference.agent
         assert guest is not None
@@ -195,7 +199,9 @@ class GuestMending:
         )
 
     async def _destroy(self, difference: GuestDifference) -> str:
-        """Order an agent to destroy exactly this guest, and wait until the agent does not list it."""
+        """Order an agent to destroy exactly this guest, and wait until the agent does not list it; return "",
+        or that it does.
+        """
         guest, (cell, agent) = difference.guest, difference.agent
         assert guest is not None
         provider = self._roots.get(guest.root)
@@ -219,7 +225,7 @@ class GuestMending:
         return "its agent has not destroyed it yet: try again"
 
     async def delete(self, build: str, cell: str) -> str:
-        """Delete a build in one cell; return an empty text, or why the deletion is not confirmed."""
+        """Delete a build in one cell; return "", or that the cell has not confirmed the deletion."""
         listener = await self._bus.listen(topics.BUILD_DELETED.at(reply_to=self._reply_to))
         try:
             await publish(self._bus, BuildDeleteRequested(build=build, cell=cell, reply_to=self._reply_to))

@@ -40,8 +40,9 @@ class Healed:
 
 
 async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
-    """Return the violations of an audit that berth can repair, and the other wrong allocations with the
-    reasons against a repair; make the repairs if `yes`."""
+    """Return the violations of an audit that berth can repair, and the other violations, each with the reason
+    against a repair; make the repairs if `yes`.
+    """
     leaks = [leak for leak in found.leaks if leak.proven]
     shown = [Healed(str(leak), RELEASED) for leak in leaks]
     try:
@@ -76,7 +77,9 @@ async def _release(bus: Bus, found: Ownerless) -> Healed:
 async def _mended_doubles(
     bus: Bus, found: Audit, guests: GuestComparison, yes: bool
 ) -> tuple[list[Healed], dict[str, str]]:
-    """Delete each build that several cells know, except in the cell with its allocations and its guest."""
+    """Delete each build that several cells know, except in the cell with its allocations and its guest.
+    Return the repairs (made if `yes`), and other violations with the reason.
+    """
     mending = Mending(bus).guests
     proven: list[Healed] = []
     doubts: dict[str, str] = {}
@@ -108,7 +111,7 @@ async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]
     """Return a violation with the result of its repair, or without a result if `yes` is not set.
 
     `sentence`: the violation. `would`: the name of the repair, such as "adopted". `mend`: makes the repair;
-    returns why the repair failed, or an empty text.
+    returns why the repair failed, or "".
     """
     if not yes:
         return Healed(sentence, would)

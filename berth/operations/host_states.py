@@ -58,7 +58,7 @@ async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) 
 
 
 async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -> dict[str, Provider]:
-    """Return a mapping of these ids to the providers, with their cells, agents and traits."""
+    """Return the providers with these ids, by id, with their cells, agents and traits."""
     ask = bus.asker(topics.PROVIDERS, timeout=timeout)
     found: dict[str, Provider] = {}
     for some in portions(sorted({*ids}), A_PAGE):
@@ -101,7 +101,8 @@ class HostStandings:
 
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
-        """Query a scheduler for the health of hosts, and for the hypervisors of the hosts in `described`.
+        """Return the states of hosts: query a scheduler for their health, and for the hypervisors of the
+        hosts in `described`. If no scheduler answers, the health is unknown.
 
         Both arguments are ids of root providers; without `roots`, the health of all hosts that are not up.
         """
@@ -125,7 +126,7 @@ class HostStandings:
 
 
 def state_of(root: Provider) -> str:
-    """Return a text such as `disabled` with the host's state according to the traits of its root provider."""
+    """Return a host's state, such as `disabled` or `open`, according to the traits of its root provider."""
     if root.gone:
         return "gone"
     states = []
@@ -151,7 +152,7 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """Return a function that disables a host for a cause, an empty `cause` meaning the unnamed cause."""
+    """Return a function that disables a host for a cause such as `drain`; "" is a cause without a name."""
 
     async def disable(bus: Bus, root: Provider) -> str:
         for name in filter(None, (cause, UNNAMED if cause or causes_of(root) else "")):
@@ -162,7 +163,9 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return a function that removes a cause (empty: the unnamed one); a host without causes is enabled."""
+    """Return a function that removes a cause ("": the one without a name) from a disabled host, and enables
+    the host if no cause is left.
+    """
 
     async def enable(bus: Bus, root: Provider) -> str:
         if DISABLED in root.traits and DISABLED not in root.kept_traits and not causes_of(root):
@@ -212,7 +215,7 @@ async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str
 
 
 async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]:
-    """Return the aggregates that match the query, each with its number of hosts."""
+    """Return the aggregates that match the fields of FindAggregates, each with its number of hosts."""
     found: list[tuple[Aggregate, int]] = []
     after, more = "", True
     while more:
@@ -268,7 +271,7 @@ async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGro
 
 @dataclass(frozen=True)
 class ByName:
-    """The server group and aggregates of a request as its client named them: by name or by uuid."""
+    """The server group, aggregates and reservation of a request, each by name or by uuid."""
 
     group: str = ""
     aggregates: tuple[tuple[str, ...], ...] = ()  # the host must be in one aggregate of each tuple
@@ -277,7 +280,9 @@ class ByName:
 
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
-    """Return the build request with the uuids of its named server group and aggregates."""
+    """Return the build request with the uuids of the server group, reservation and aggregates that `by_name`
+    names.
+    """
     if by_name.group:
         joined = (await group_named(bus, by_name.group, request.project)).id
         request = structs.replace(request, hints=structs.replace(request.hints, group=joined))

@@ -64,7 +64,7 @@ class WindowOptions:
     reason: str | None = None
 
     def fields(self, now: float) -> dict[str, Any]:
-        """Return the fields of a window that the options set."""
+        """Return the fields of a MaintenanceWindow that the options set; `now`: for times such as `+2h`."""
         found = {
             "begins": time_given("--from", self.begin, now) or None,
             "ends": time_given("--until", self.end, now) or None,
@@ -90,7 +90,9 @@ async def add_window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
 
 
 async def change_window(bus: Bus, begin: str, options: WindowOptions) -> MaintenanceWindow:
-    """Change the options that are given of the only open window with an id that begins with this text."""
+    """Apply the given options to the only window that is not over and whose id begins with `begin`; return
+    the changed window.
+    """
     window = structs.replace(await window_given(bus, begin), **options.fields(bus.clock.now()))
     await edit_maintenance(bus, ChangeWindow(window=window))
     return window
@@ -102,7 +104,9 @@ def window_text(window: MaintenanceWindow) -> str:
 
 
 async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
-    """Return how many windows, hosts or evacuations were changed; raise OperationRefused if refused."""
+    """Edit windows or automatic evacuations; return how many windows, hosts or evacuations were changed.
+    Raise OperationRefused if refused.
+    """
     answer = await bus.asker(topics.EDIT_MAINTENANCE)(checked(MaintenanceEditRequested(edit=edit)))
     if answer.refused:
         raise OperationRefused(answer.refused)
@@ -114,7 +118,7 @@ async def find_maintenance(bus: Bus, *, ended: bool = False, subject: str = "") 
 
 
 async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
-    """Return the only maintenance window that is not over and has an id that begins with this text, or raise
+    """Return the only maintenance window that is not over and whose id begins with the text `begin`, or raise
     OperationRefused.
     """
     found = [

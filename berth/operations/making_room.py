@@ -42,7 +42,7 @@ class RoomListener(MoveListener):
 
 @dataclass(frozen=True)
 class RoomMade:
-    """The result: the last plan, whose code is empty if all builds fit now, and the moves that were made."""
+    """The result of making room: the last plan (its code is "" if all builds fit now) and the moves made."""
 
     plan: RoomPlanned
     done: MovesDone
@@ -53,7 +53,9 @@ async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
 
 
 class MakingRoom:
-    """Carries out plans until all builds of the request fit, or no plan is left."""
+    """Carries out plans until all builds of the request fit or no plan is left; then undoes the moves, if
+    `undo` is set and not all fit.
+    """
 
     def __init__(
         self, bus: Bus, asked: PlanRoom, most: int, listener: RoomListener, *, undo: bool = True
@@ -137,7 +139,9 @@ class MakingRoom:
                     break  # plan again without this instance
 
     async def _wave(self, steps: list[PlannedStep], moves: PlannedMoves) -> tuple[str, str] | None:
-        """Carry out independent moves; return a reason code and a sentence if the plan must be given up."""
+        """Carry out moves that do not depend on each other. Return None, or a reason code and a sentence if
+        the plan must be abandoned.
+        """
         if self.must_stop:
             return (
                 "opened",

@@ -47,8 +47,8 @@ def spec_of(stands: BuildStands) -> BuildSpec:
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return a move request for each build, based on the conductor's record of the build. Raise BadSetting if
-    a destination cell is unknown.
+    """Return a move request for each build: `making` makes it from the cell's record of the build; its ids,
+    cells and `reply_to` are filled in. Raise BadSetting if a destination cell is unknown.
     """
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
@@ -80,7 +80,9 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 async def follow_moves(
     bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: MoveListener
 ) -> bool:
-    """Publish move requests, await results; return True if each move is done or waits for confirmation."""
+    """Publish move requests with the reply address `name`, await results for `timeout` seconds; return True
+    if each move is done or waits for confirmation.
+    """
     open_ = {request.move for request in requests}
     good = 0
 
@@ -117,7 +119,7 @@ async def supposed(
 
 
 def why_not(answer: WhatIfAnswered) -> str:
-    """Return why the move of a what-if answer got no host: the reason code and a sentence."""
+    """Return why a what-if answer has no host for a move: a text with the reason code and a sentence."""
     code = f"[{answer.decision.code}] " if answer.decision.code else ""
     return f"{code}{answer.refusal or 'no host would do'}"
 
@@ -125,8 +127,8 @@ def why_not(answer: WhatIfAnswered) -> str:
 def flavor_changed(
     flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
-    """Return a copy of a flavor with the given sizes and extra specs. If `name` is empty, the copy's name
-    lists the changes.
+    """Return a copy of a flavor with the given sizes and extra specs; an empty value removes an extra spec.
+    If `name` is empty, the copy's name lists the changes.
     """
     given = {key: value for key, value in sizes.items() if value is not None}
     for key, value in specs.items():
@@ -147,8 +149,8 @@ ANSWER_SECONDS = 5.0  # for a cell to accept or refuse
 
 
 async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a move that waits for capacity; return the scheduler's reply. A move that just got a host
-    continues.
+    """Cancel a move (`request` is its id) that waits for capacity; return the scheduler's reply. A move that
+    has got a host in the meantime continues.
     """
     name = f"steer-{Clock().uuid()[:8]}"
     answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
@@ -164,7 +166,7 @@ async def end_wait(bus: Bus, request: str) -> BuildCancelled:
 
 
 async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
-    """Return the move in progress with this id or of this build, or raise OperationRefused."""
+    """Return the move in progress with this id or of the build with this id, or raise OperationRefused."""
     ended_move: MoveStands | None = None
     elsewhere: MoveStands | None = None
     silent = []
@@ -200,8 +202,8 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
 async def steering(
     bus: Bus, stands: MoveStands, to: Steering, listener: MoveListener
 ) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
-    """Send an operator's request (confirm, revert, abort, force) to a move's cell; yield the futures of the
-    move's result and of the cell's first reply.
+    """Send an operator's request `to` (confirm, revert, abort, force) to a move's cell; yield the futures of
+    the move's result and of the cell's first reply.
     """
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)

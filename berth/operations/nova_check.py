@@ -19,7 +19,9 @@ CONFIRMED = 2000  # suspects that are read again; more are not explained by requ
 async def observed(
     settings: Settings, placement: PlacementClient, *, step: Step | None = None, is_done: bool = False
 ) -> TakeoverFacts:
-    """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue."""
+    """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue.
+    `is_done`: the step of the take-over was taken.
+    """
     nova_settings = settings.nova
     queue = None
     if nova_settings.amqp_url and step in (None, "scheduler"):

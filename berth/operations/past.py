@@ -31,7 +31,7 @@ _commits = msgspec.json.Decoder(tuple[LoggedCommit, ...]).decode
 
 @dataclass(frozen=True)
 class PastTime:
-    """A past time, or a change number; `text` is how the operator wrote it."""
+    """A past time, or a change number of placement if `number` is set; `text` describes it in messages."""
 
     text: str
     at: float = 0.0
@@ -70,7 +70,7 @@ class StateHistory:
         return self._query.snapshot or 0
 
     async def later(self) -> AsyncIterator[LoggedCommit]:
-        """Yield the commits after the moment, to the end of the period; call `state` before."""
+        """Yield the commits after the moment, up to the time `until`; call `state` before."""
         if self._next is not None:
             yield self._next
         async for commit in self._commits:
@@ -104,7 +104,9 @@ class StateHistory:
 
 
 def follow(cloud: PastCloud, commit: LoggedCommit) -> None:
-    """Apply the next commit to a state; raise OperationRefused if commits between them are missing."""
+    """Apply the next commit to a past state of placement; raise OperationRefused if commits between the state
+    and this commit are missing.
+    """
     if commit.number != cloud.number + 1:
         missing = f"the changes {cloud.number + 1} to {commit.number - 1} are not stored"
         raise OperationRefused(f"{missing}: a previous version of berth wrote them, or placement was stopped")
@@ -130,7 +132,7 @@ def moment_of(text: str, now: float) -> PastTime:
 
 
 def hosts_of(cloud: PastCloud) -> list[KnownHost]:
-    """Return the hosts of a past state, to compute how many instances fit."""
+    """Return the hosts of a past state of placement, in the form that computes how many instances fit."""
     zones = {each.id: each.metadata[ZONE] for each in cloud.aggregates.values() if ZONE in each.metadata}
     page = packed(cloud.trees())
     hosts = [host for tree in page.trees if (host := host_of_tree(page, tree, zones)) is not None]
@@ -139,7 +141,7 @@ def hosts_of(cloud: PastCloud) -> list[KnownHost]:
 
 
 def providers_of(tree: Tree) -> list[Provider]:
-    """Return the providers of a tree as the queries of placement return them."""
+    """Return the providers of a tree in the form in which placement answers queries for providers."""
     return [
         Provider(
             id=state.uuid, name=state.name, parent=state.parent, root=tree.root, generation=state.generation,

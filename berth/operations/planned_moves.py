@@ -55,7 +55,9 @@ class PlannedMoves:
         return all(task.result() for task in tasks)
 
     async def exchange(self, move: BalanceMove) -> bool:
-        """Carry out the one or two moves of a rebalancing; if the second is not done, undo the first."""
+        """Carry out the one or two steps of a rebalancing move; if the second is not done, undo the first.
+        Return whether all are done.
+        """
         async with self._limit:
             for number, step in enumerate(move.steps):
                 if await self._one(step):
@@ -66,8 +68,9 @@ class PlannedMoves:
         return True
 
     async def undo(self, why: str, may_go_on: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Move all moved instances back to their first hosts, the last one first: earlier moves may have
-        made room for it. An instance that cannot be moved back stays, with the reason in `done.failed`.
+        """Move all moved instances back to their first hosts, the last one first: earlier moves may have made
+        room for it. An instance that cannot be moved back stays, with the reason in `done.failed`; if
+        `may_go_on` returns False, all others stay.
         """
         self.done.why_undone = why
         self._plan, self._note = "undo", why[:MAX_CAUSE]
@@ -120,7 +123,9 @@ class PlannedMoves:
         return outcome
 
     async def released(self, steps: Sequence[PlannedStep]) -> bool:
-        """Wait until the agents have destroyed the former guests, so that their capacity is free."""
+        """Wait until the agents have destroyed the guests on the moves' former hosts, which frees capacity;
+        return False after a timeout.
+        """
         holders = [step.holder for step in steps if step.holder]
         ask, clock = self.bus.asker(topics.ALLOCATIONS), self.bus.clock
         until = clock.monotonic() + SETTLE_SECONDS

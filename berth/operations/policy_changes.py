@@ -29,7 +29,7 @@ _NOT_RECORDED = (
 
 @dataclass(frozen=True)
 class ChangedPolicy:
-    """A policy to test, and whether it differs from recorded decisions only in numbers that they contain."""
+    """A policy to test, and which changes of it can be computed from decision records alone."""
 
     trial: TrialPolicy
     # The changed multipliers, `near` and `subset`, if nothing else was changed; None: something else was
@@ -116,7 +116,9 @@ def _number(change: str, value: str) -> float:
 
 
 def _value(text: str) -> Any:
-    """Return a value written as JSON, or else the text, which filters convert themselves."""
+    """Return the value that a text has as JSON. A text that is no JSON is returned unchanged: filters convert
+    it.
+    """
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

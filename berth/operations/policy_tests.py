@@ -39,7 +39,7 @@ Verdict = Literal["same", "elsewhere", "nowhere", "placed", "none"]
 
 @dataclass(frozen=True)
 class RecordedDecision:
-    """A recorded decision: the request, when it was decided, and the chosen host with its record."""
+    """A recorded decision: the request, when it was decided, the chosen host, and the decision record."""
 
     build: str
     at: float
@@ -54,7 +54,7 @@ class RecordedDecision:
 
 
 class RepeatedDecision(msgspec.Struct, frozen=True):
-    """A recorded decision and its host without and with the change."""
+    """A recorded decision, and its host without (`before`) and with (`after`) the changed policy."""
 
     build: str
     project: str
@@ -81,7 +81,9 @@ class Gathered:
 async def recorded_decisions(
     bus: Bus, settings: Settings, since: float, project: str, limit: int, until: float = math.inf
 ) -> Gathered:
-    """Return the newest decisions of a period: of placed builds from their cells, others from schedulers."""
+    """Return the newest decisions between two times, at most `limit`: of placed builds from their cells, of
+    builds without a host from schedulers.
+    """
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
 
@@ -161,8 +163,10 @@ def summed(resources: Iterable[Mapping[str, int]]) -> Counter[str]:
 async def tested(
     bus: Bus, decisions: Sequence[RecordedDecision], changed: ChangedPolicy, on_tested: Callable[[int], None]
 ) -> list[RepeatedDecision]:
-    """Return each decision with its host without and with the change. A decision is made again from its
-    record if that contains all that changed; otherwise with the present hosts, once for equal requests."""
+    """Return each decision with its host without and with the changed policy. A decision is made again from
+    its record if that contains all that changed; otherwise with the present hosts, once for equal requests.
+    `on_tested` is called with the number of decisions tested since its last call.
+    """
     results: dict[str, RepeatedDecision] = {}
     left: dict[bytes, list[RecordedDecision]] = defaultdict(list)
     for decision in decisions:
@@ -192,13 +196,15 @@ async def _tried(bus: Bus, policy: TrialPolicy, requests: Iterable[BuildRequeste
 
 
 def _class_of(request: BuildRequested) -> bytes:
-    """Return a key that is equal for requests that every filter and weigher treats alike."""
+    """Return a key that is equal for all requests that every filter and weigher treats alike."""
     plain = structs.replace(request, request="", instances=(), name="", reply_to="", metadata={}, user="")
     return _encode((plain, len(request.instances)))
 
 
 def from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedDecision | None:
-    """Return a decision made again from its record; None: the record lacks something that changed."""
+    """Return the decision made again from its record; None if the record lacks something that the change
+    needs.
+    """
     numbers, record = changed.only_numbers, decision.record
     if numbers is None or record is None or (decision.preempts and changed.stored.priorities):
         return None
@@ -210,7 +216,9 @@ def from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedD
 
 
 def on_hosts(decision: RecordedDecision, result: TrialResult, by: Source) -> RepeatedDecision:
-    """Return a decision with the hosts that an equal request gets on the hosts that `by` names."""
+    """Return a decision with the hosts that an equal request gets without and with the change, on the hosts
+    that `by` names.
+    """
     present, trial = result.present, result.trial
     verdict: Verdict = "same"
     if present.roots and trial.roots:
@@ -244,7 +252,7 @@ DIFFERENT: tuple[Verdict, ...] = ("elsewhere", "nowhere", "placed")
 
 @dataclass(frozen=True)
 class PolicyTest:
-    """The result of a test: every decision, and how many of each verdict."""
+    """The result of the test of a policy: every decision made again, and how many have each verdict."""
 
     decisions: Sequence[RepeatedDecision]
     counts: dict[str, int] = field(init=False)
@@ -260,5 +268,5 @@ class PolicyTest:
         return sorted(found, key=lambda decision: decision.verdict != "nowhere")
 
     def passes(self, allow: float) -> bool:
-        """Return whether at most this percentage of the decisions differ."""
+        """Return whether at most `allow` percent of the decisions differ."""
         return 100.0 * len(self.differences) <= allow * len(self.decisions)

@@ -23,7 +23,8 @@ _POLL_SECONDS = 0.1
 
 
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
-    """Publish messages and return when they are in their queues; raise Unroutable if a queue stays missing.
+    """Publish messages and return when they are in their queues; raise Unroutable if a queue is still missing
+    after `patience` seconds.
 
     All messages must have one type. If one had no queue, all are published again, so some arrive twice.
     """
@@ -56,7 +57,7 @@ def checked(message: M) -> M:
 
 
 async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
-    """Return the result of `work`; after `seconds` raise OperationRefused with the message `otherwise`."""
+    """Await `work` and return its result; after `seconds` raise OperationRefused with this text."""
     try:
         async with asyncio.timeout(seconds):
             return await work

@@ -17,7 +17,8 @@ def with_quotas(
     quotas: Sequence[Quota],
     changes: Limits,
 ) -> list[RepeatedDecision]:
-    """Return the repeated decisions, refused if they exceed the quota of their project with the changes.
+    """Return the `repeated` decisions in the same order. One that exceeds its project's quota with `changes`
+    is refused.
 
     A project's usage begins with that of the instances that are not among the decisions. A decision adds what
     it holds if its instance still exists: when deleted instances were released is not recorded.
@@ -49,8 +50,9 @@ class _Usage:
                 self._used[decision.request.project].subtract(_growth(decision))
 
     def judge(self, decision: RecordedDecision, *, is_certain: bool = False) -> OverQuota | None:
-        """Return why a decision exceeds the quota now, or count what it holds; with `is_certain` it never
-        does, because it was placed."""
+        """Return how a decision exceeds its project's quota; otherwise None, and its resources count as used
+        if its instance exists. With `is_certain` the quota is not checked.
+        """
         project, growth = decision.request.project, _growth(decision)
         limits = {**self._own.get(DEFAULT, {}), **self._own.get(project, {})}
         used = {name: max(amount, 0) for name, amount in self._used[project].items()}

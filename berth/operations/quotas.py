@@ -29,7 +29,7 @@ _MOST_PROJECTS = 1000  # in one query
 
 
 def parsed_limits(texts: Sequence[str]) -> dict[str, int]:
-    """Return limits from texts such as `VCPU=40`; raise BadSetting if one is not RESOURCE=LIMIT."""
+    """Return limits by resource from texts such as `VCPU=40`; raise BadSetting if a text is invalid."""
     return dict(_limit(text) for text in texts)
 
 
@@ -42,7 +42,9 @@ def _limit(text: str) -> tuple[str, int]:
 
 
 async def set_quota(bus: Bus, project: str, limits: dict[str, int]) -> Quota:
-    """Set limits of a project, or of the default; raise OperationRefused if placement refuses."""
+    """Set limits of a project ("": of the default quota) and return its quota; raise OperationRefused if
+    placement refuses.
+    """
     return await _edit(bus, SetQuota(project=project, limits=limits))
 
 
@@ -66,8 +68,8 @@ async def _edit(bus: Bus, edit: QuotaEdit) -> Quota:
 
 
 async def quotas_of(bus: Bus, project: str | None, *, used: bool = True) -> list[Quota]:
-    """Return the quota of a project or, with None, the default's and those of all projects with a limit or
-    with instances.
+    """Return the quota of a project or, with None, the default quota and those of all projects with a limit
+    or with instances. With `used`, each has the project's usage.
     """
     ask, found, after = bus.asker(topics.QUOTAS), list[Quota](), ""
     while True:
@@ -88,7 +90,9 @@ async def waiting_by_project(bus: Bus, projects: Sequence[str]) -> dict[str, int
 
 
 async def fair_shares(bus: Bus) -> list[FairShare]:
-    """Return all projects with a weight, with requests in the backlog, or served from it recently."""
+    """Return the fair share of each project that has a weight, has requests in the scheduler's backlog, or
+    was recently served from it.
+    """
     weights = await bus.asker(topics.QUOTAS)(FindQuotas(weights=True))
     waiting = await bus.asker(topics.WAITING)(FindWaiting(limit=1))
     return shares_in_backlog(weights, waiting.backlog, waiting.shares)

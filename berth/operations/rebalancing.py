@@ -70,7 +70,9 @@ def _steps(moves: Iterable[BalanceMove]) -> int:
 
 
 def _unaffected(waiting: list[BalanceMove], failed: Iterable[BalanceMove]) -> list[BalanceMove]:
-    """Return the moves of a plan that do not depend, directly or by others, on moves that have failed."""
+    """Return the waiting moves of a plan that have no host in common with failed moves, also not by way of
+    other waiting moves.
+    """
     changed, kept = set[str]().union(*map(_hosts, failed)), list[BalanceMove]()
     for move in waiting:
         if changed & _hosts(move):
@@ -85,7 +87,9 @@ def _hosts(move: BalanceMove) -> set[str]:
 
 
 def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
-    """Return the first moves of a plan that have no host in common, so that they can run at the same time."""
+    """Return the first moves of a plan, at most `most`, that have no host in common: they can run at the same
+    time.
+    """
     hosts, batch = set[str](), list[BalanceMove]()
     for move in waiting[:most]:
         if hosts & _hosts(move):
@@ -97,8 +101,8 @@ def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
 
 @dataclass(frozen=True)
 class BalanceController:
-    """Plans after changes of placement, and moves instances if every plan during a configured time (`hold`)
-    contained moves.
+    """Plans a rebalancing after changes of placement, and carries the plan out if every plan during `hold`
+    seconds contained moves.
     """
 
     bus: Bus

@@ -50,7 +50,9 @@ class Catalogue:
         await self._client.aclose()
 
     async def compare(self, name: str, region: str, urls: Mapping[str, str]) -> list[CatalogueEntry]:
-        """Return the present and wanted entries of Placement's service and endpoints in a Keystone region."""
+        """Return the present and wanted entries of Placement's service (`name`; the first entry) and of its
+        endpoints (`urls` by interface) in a Keystone region.
+        """
         regions = [each["id"] for each in await self._list("regions")]
         if region not in regions:
             known = ", ".join(sorted(regions)) or "none"

@@ -69,8 +69,9 @@ class _PastMemory:
 
 
 class PastScheduler:
-    """Chooses hosts for requests on the hosts of a past state. All agents count as up; what else they
-    reported, such as load and images, is not recorded. Server groups and reservations are the present ones.
+    """Chooses hosts for requests on the hosts of a past state of placement. All agents count as up; what else
+    they reported, such as load and images, is not recorded. Server groups and reservations are the present
+    ones.
     """
 
     def __init__(self, bus: Bus, settings: Settings, cloud: PastCloud) -> None:
@@ -90,7 +91,7 @@ class PastScheduler:
         return {row.root for id_ in consumer.allocations if (row := self._index.rows.get(id_)) is not None}
 
     def follow(self, cloud: PastCloud, commit: LoggedCommit) -> None:
-        """Apply the next commit; `cloud` is the state before it."""
+        """Apply the next commit to the past state; `cloud` is the state before it."""
         for change in commit.consumers:
             before, after = self._roots_of(cloud.consumers.get(change.consumer)), self._roots_of(change)
             self._instances.subtract(before)
@@ -141,7 +142,7 @@ class Replay:
         self._result = ReplayResult()
 
     async def run(self, moment: PastTime, until: float, on_commit: Callable[[int], None]) -> ReplayResult:
-        """Return the result of the period from a moment to the time `until`."""
+        """Replay the period from a moment to the time `until`; call `on_commit` with each change number."""
         history = StateHistory(self._bus, moment, until)
         cloud, result = await history.state(), self._result
         result.first, used = cloud.number, cloud.used()
@@ -161,7 +162,9 @@ class Replay:
         return result
 
     def _due(self, cloud: PastCloud, commit: LoggedCommit) -> list[RecordedDecision]:
-        """Return the decisions that were made after the last commit and before this one was complete."""
+        """Return the recorded decisions made after the previous commit and before this one was complete.
+        `cloud` is the state between both.
+        """
         due = []
         while self._refused and self._refused[-1].at <= commit.at:
             due.append(self._refused.pop())

@@ -98,7 +98,7 @@ async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
 
 
 async def unset_headroom(bus: Bus) -> int:
-    """Release all slots of the headroom, and keep none; return the number of headrooms that were kept."""
+    """End the headroom and release all its slots; return how many headroom reservations there were."""
     existing = await find_headroom(bus)
     for each in existing:
         await edit_reservation(bus, EndReservation(reservation=each.reservation.id, forget=True))
@@ -106,7 +106,9 @@ async def unset_headroom(bus: Bus) -> int:
 
 
 def time_given(option: str, given: str, now: float) -> float:
-    """Return the time that `+2h` or `2026-12-24T08:00` means (UTC unless given); 0 for an empty text."""
+    """Return the time that an option's text such as `+2h` or `2026-12-24T08:00` means (UTC without another
+    offset); 0 for an empty text.
+    """
     if not given:
         return 0.0
     try:

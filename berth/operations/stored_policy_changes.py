@@ -1,4 +1,6 @@
-"""Parses changes of stored policy, such as `priority.batch.preempts=true` and `reservation.season=none`."""
+"""Parses changes of priority classes and reservations for the test of a policy, such as
+`priority.batch.preempts=true` and `reservation.season=none`.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -34,7 +36,9 @@ class StoredChanges:
         return bool(self.removed or self.added)
 
     def take(self, change: str) -> bool:
-        """Remember a change; return False if it is of neither. Raise BadSetting if it is not understood."""
+        """Store a change of a priority class or reservation; return False if it is about something else.
+        Raise BadSetting if it is invalid.
+        """
         name, _, value = change.partition("=")
         subject, _, named = name.partition(".")
         if subject == "priority" and "." in named:
@@ -49,7 +53,9 @@ class StoredChanges:
         return True
 
     async def completed(self, bus: Bus, trial: TrialPolicy) -> TrialPolicy:
-        """Return a policy on trial with these changes of the stored classes and reservations."""
+        """Return the policy on trial, with these changes applied to the priority classes and reservations in
+        the databases.
+        """
         if self.priorities:
             trial = structs.replace(trial, priorities=await self._classes(bus))
         ids = [each.id for name in self.removed for each in (await reservation_named(bus, name)).reservations]

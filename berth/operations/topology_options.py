@@ -36,7 +36,7 @@ def topology_given(pack: str, spread: str, prefer: bool = False) -> DomainConstr
 
 
 def labels_given(given: Sequence[str]) -> dict[str, str]:
-    """Return the labels of texts such as `rack=r1`."""
+    """Return the labels in texts such as `rack=r1`, by level."""
     labels = {}
     for text in given:
         level, equals, label = text.partition("=")
@@ -49,7 +49,8 @@ def labels_given(given: Sequence[str]) -> dict[str, str]:
 
 
 def roles_given(given: Sequence[str], flavor: Flavor) -> tuple[GangRole, ...]:
-    """Return the roles of texts such as `worker:3,vcpus=4`, or of a JSON file with a list of roles.
+    """Return the roles of a gang from texts such as `worker:3,vcpus=4`, or from a JSON file with a list of
+    roles if a text ends in .json.
 
     A role has the flavor of the command's other options, with the given changes.
     """

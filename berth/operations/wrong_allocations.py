@@ -114,7 +114,9 @@ class Doubled:
         return f"{self.build}: known in cells {' and '.join(record.cell for record in self.records)}"
 
     def keeper(self) -> KnownBuild | None:
-        """Return the record of the only cell on whose host the build has its allocations, or None."""
+        """Return the record of the only cell on whose host the build has its allocations; None if there are
+        none or several.
+        """
         held = self.held
         found = [record for record in self.records if held is not None and held.may_be_on(record.root)]
         return found[0] if len(found) == 1 else None
@@ -173,7 +175,7 @@ _UNSHELVING = "a move that unshelves it may have claimed them"
 def ended_holder(
     consumer: str, held: TreesOfConsumer, cell: str, status: str, shelving: Shelving | None
 ) -> Ownerless:
-    """Return the finding that an ended build has allocations.
+    """Return the finding that an ended build still has allocations, which a shelved build may need.
 
     The release of a shelved build deletes its consumer, and a claim that unshelves the build makes a new one.
     So a consumer that is older than the end of the shelving was not released.
@@ -213,7 +215,7 @@ def leaks(
     all_read: bool,  # every cell was read
     old: float,  # consumers created after this time are skipped: the cell may not know them yet
 ) -> Iterator[Leak]:
-    """Yield the holder consumers without a move or clean-up."""
+    """Yield the holder consumers whose move or clean-up no cell has a record of."""
     for holder in holders:
         if holder.since > old:
             continue
@@ -240,7 +242,9 @@ def leaks(
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """Return the attempt from which a holder consumer's id was computed, or 0 if none matches."""
+    """Return the build's attempt, at most a few above `highest`, from which a holder consumer's id was
+    computed; 0 if none matches.
+    """
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:
             return attempt

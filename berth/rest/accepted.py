@@ -1,4 +1,6 @@
-"""The accepted requests and the projects of ids. Concurrent calls share queries and transactions."""
+"""Stores accepted requests, and finds the projects to which requests, builds and moves belong. Concurrent
+calls share queries and transactions.
+"""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +19,7 @@ IDS_ASKED = 10_000  # in one query for projects
 
 
 class AcceptedRequests:
-    """Finds the projects of ids and stores requests, while its task `run` is running."""
+    """Stores requests and finds the projects to which ids belong, while its task `run` is running."""
 
     def __init__(self, bus: Bus, database: Database) -> None:
         self._bus = bus
@@ -32,8 +34,9 @@ class AcceptedRequests:
             group.create_task(self._adding.run())
 
     async def projects(self, new: Collection[str], existing: Collection[str]) -> Mapping[str, str]:
-        """Return the projects of ids, if any worker has a record of them, and possibly of other ids. Only ids
-        in `existing` are looked up in cells too, each time alone: a cell may be slow.
+        """Return the projects of ids of which a worker has a record, by id; the result may contain other ids,
+        too. Only the ids `existing` are also looked up in cells, in a query that is not shared: a cell may be
+        slow.
         """
         return await (self._find(new, existing) if existing else self._finding(new))
 

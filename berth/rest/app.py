@@ -65,7 +65,9 @@ _REFUSALS: tuple[type[Exception], ...] = (Problem, *_STATUSES)
 
 @dataclass(frozen=True)
 class RestAccess:
-    """Finds the identity of a request, and records what it asks for. The policy gives the roles."""
+    """Authenticates requests to the REST API, and records their acts in the audit trail. The access policy
+    gives the roles of callers.
+    """
 
     authenticate: Authenticate
     unauthorized: Callable[[], Problem]
@@ -107,7 +109,7 @@ class Call:
 
     @property
     def asked(self) -> dict[str, str]:
-        """Return the parameters of the URL; raise BadSetting for an unknown one."""
+        """Return the query parameters of the URL; raise BadSetting for an unknown one."""
         known = self.operation.query or {}
         for name in self.request.query_params:
             if name not in known:
@@ -134,7 +136,9 @@ class Call:
         return int(given)
 
     async def body(self, kind: type[M]) -> M:
-        """Return the body as a message of the bus; raise Undecodable with the wrong field."""
+        """Return the request's body as a message of this type; raise Undecodable with the wrong field, or
+        TooBig.
+        """
         parts, size = [], 0
         async for part in self.request.stream():
             size += len(part)
@@ -217,7 +221,7 @@ async def stream_events(call: Call) -> Response:
 
 
 async def _stream(call: Call, named: str, last: int) -> AsyncIterator[bytes]:
-    """Yield server-sent events, all that are there together, until the token is revoked."""
+    """Yield the project's events after the number `last` as server-sent events, until the token is revoked."""
     yield _beat().encode()  # the client sees immediately that the stream works
     clock, project = call.door.bus.clock, call.caller.reading(named)
     judged = clock.monotonic()

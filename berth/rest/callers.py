@@ -20,7 +20,7 @@ IDS_IN_RECORD = 100
 
 
 class NotFound(Exception):
-    """The error that no build, request or move with this id is visible to the caller."""
+    """The error that no build, request or move with an id exists or is visible to the caller."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class RestCaller:
         return is_own or not allowed(self.operator, READ, Target(project=project))
 
     def reading(self, named: str) -> str:
-        """Return the project to read in; raise NotAllowed if the caller may not read there."""
+        """Return the project in which to read, by default that of the token; raise NotAllowed if the caller
+        may not read there.
+        """
         project = self.named(named)
         if not self.may_read(project):
             target = Target(project=project)
@@ -71,7 +73,7 @@ class RestCaller:
         return project
 
     def note(self, message: Message, project: str, *, is_denied: bool = False) -> NotedAct:
-        """Add an act that this request asks for."""
+        """Note the act that a message requests in a project, for the audit trail."""
         act = act_of(message)
         assert act is not None
         # a decision and the cell's record contain the request of a boot
@@ -81,8 +83,9 @@ class RestCaller:
         return noted
 
     def check(self, message: Message, project: str) -> bool:
-        """Return whether the caller's role covers this act. If only the membership in the project does,
-        return False: the limits of clients apply. If neither does, raise NotAllowed.
+        """Note the act of a message about a project, and return whether the caller's role covers it. If only
+        the membership in the project does, return False: the limits of clients apply. If neither does, raise
+        NotAllowed.
         """
         noted = self.note(message, project)
         why = allowed(self.operator, noted.act, noted.target)
@@ -99,7 +102,9 @@ class RestCaller:
 
 
 def combined(acts: Iterable[NotedAct]) -> list[NotedAct]:
-    """Return the acts with one for boots of a batch in the same cell and project, which lists their ids."""
+    """Merge acts of the same name, cell and project, such as the boots of a batch, into acts that list up to
+    IDS_IN_RECORD ids each.
+    """
     groups: dict[tuple[str, str, str, bool], list[NotedAct]] = {}
     for noted in acts:
         key = noted.act.name, noted.target.cell, noted.target.project, noted.is_denied

@@ -67,7 +67,9 @@ class RestDoor:
     # Requests for builds
 
     async def boot(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> BatchAccepted:
-        """Publish build requests. Return after the broker has stored all of them; raise if one is invalid."""
+        """Publish build requests, and return when the broker has stored all of them. If one is invalid or not
+        allowed, publish none and raise.
+        """
         if len({request.request for request in requests}) < len(requests):
             raise BadSetting("requests: an id occurs twice")
         notes = [_sense(index, request, len(requests)) for index, request in enumerate(requests)]
@@ -89,7 +91,9 @@ class RestDoor:
         return BatchAccepted(accepted=tuple(accepted))
 
     async def _check_limits(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> None:
-        """Raise NotAllowed if a request of a member names ids of other projects, or takes an operator."""
+        """Raise NotAllowed if a request of a project's member names ids of other projects, or has an option
+        that only operators may use.
+        """
         if not requests:
             return
         known, client = await self.accepted.projects(*ids_in(requests)), caller.client
@@ -145,7 +149,8 @@ class RestDoor:
         return next(iter(found.waiting), None)
 
     async def _project(self, caller: RestCaller, id_: str, act: Message | None = None) -> str:
-        """Return the project of a build or request; raise NotFound if it is unknown or not the caller's.
+        """Return the project of a build or request; raise NotFound if none is known or the caller may not
+        read in it.
 
         `act` is the message to publish if the request changes something.
         """
@@ -170,7 +175,7 @@ class RestDoor:
         return BuildDetails(build=id_, project=project, status=status, decision=decision)
 
     async def _stands(self, build: str) -> tuple[str, BuildStands | None]:
-        """Return a build's cell with its record of the build."""
+        """Return the cell that has a build, and its record of the build, or ("", None)."""
         find = self.bus.asker(topics.FIND_BUILDS)
         cells = await known_cells(self.bus, self.settings)
         found, _ = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
@@ -271,7 +276,9 @@ class RestDoor:
     # Events
 
     async def events(self, caller: RestCaller, named: str, after: int | None, wait: float) -> EventsListed:
-        """Return the events with higher numbers; without any, wait up to `wait` seconds for one."""
+        """Return a project's events with numbers above `after` (None: the newest); without any, wait up to
+        `wait` seconds for one.
+        """
         project = caller.reading(named)
         deadline = self.bus.clock.monotonic() + wait
         last = await self.ends.checked(after)

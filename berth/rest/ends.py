@@ -39,11 +39,15 @@ _PRUNE_PAGE = 5000
 
 
 class Expired(Exception):
-    """The error that events cannot be resumed from a number: it was deleted, or is in the future."""
+    """The error that events cannot be resumed from a number: later ones were deleted, or it does not exist
+    yet.
+    """
 
 
 class EndLog:
-    """Stores ends, and gives them to waiting clients. Several processes may share the database."""
+    """Stores the ends of requests, and wakes clients that wait for them. Several processes may share the
+    database.
+    """
 
     def __init__(self, database: Database, clock: Clock, keep: float, keep_requests: float) -> None:
         self._database = database
@@ -60,7 +64,9 @@ class EndLog:
         self.record = retrying(clock)(self._record)
 
     async def _record(self, messages: Sequence[End]) -> Sequence[None]:
-        """Store messages with numbers; messages of unknown requests and repetitions are ignored."""
+        """Store messages with ascending numbers. Repetitions, and messages about requests that are unknown
+        here, are ignored.
+        """
         ends = [
             _end(message) for message in messages if not isinstance(message, MoveProgress) or _counts(message)
         ]
@@ -75,13 +81,17 @@ class EndLog:
         return [None] * len(messages)
 
     def _forget(self) -> None:
-        """Read again from the database: after a fail-over the latest numbers may be given anew."""
+        """Discard the ends in memory, to read them again: after the database has failed over, the latest
+        numbers may be used again.
+        """
         self._complete_after = -1
         self._recent.clear()
         self._due.set()
 
     async def checked(self, after: int | None) -> int:
-        """Return the given number, or the newest without one; raise Expired if it cannot be resumed from."""
+        """Return the number `after`, or with None the newest number; raise Expired if events cannot be
+        resumed from it.
+        """
         async with self._database.read_single() as tx:
             newest, pruned = await store.counter(tx)
         if after is None:
@@ -93,7 +103,7 @@ class EndLog:
         return after
 
     async def after(self, number: int, project: str) -> list[StoredEnd]:
-        """Return a page of the project's ends with higher numbers."""
+        """Return a page of the project's ends with numbers above `number`."""
         if 0 <= self._complete_after <= number:
             newer = bisect_right(self._recent, number, key=lambda end: end.number)
             recent = (self._recent[at] for at in range(newer, len(self._recent)))
@@ -103,7 +113,7 @@ class EndLog:
 
     @contextmanager
     def watching(self, key: str) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when ends of this project or request were read."""
+        """Yield an asyncio event that is set whenever new ends of a project or request (`key`) were read."""
         changed = asyncio.Event()
         self._watches.setdefault(key, set()).add(changed)
         try:
@@ -168,7 +178,7 @@ def _counts(progress: MoveProgress) -> bool:
 
 
 def _end(message: End) -> StoredEnd:
-    """Return a message as the log stores it, without the data with which operators reproduce decisions."""
+    """Return a message as the log stores it, without the decision record that only operators use."""
     request = id_ = message.build if isinstance(message, BuildDeleted | BuildCancelled) else ""
     match message:
         case BuildEnded():
@@ -188,7 +198,7 @@ def _end(message: End) -> StoredEnd:
 
 
 def results_of(event: str, body: str) -> list[BuildResult]:
-    """Return the results of builds in a stored end."""
+    """Return the results of builds in a stored end; empty for other events."""
     if EVENTS[event] is BuildEnded:
         ended = protocol.decode(BuildEnded, body.encode())
         return [

@@ -96,8 +96,8 @@ def _listen(directory: Path) -> tuple[Path, socket.socket]:
 
 
 def _is_left_behind(path: Path) -> bool:
-    """Return whether the process of a socket was killed. A process in another container, whose id is unknown
-    here, may listen; a process that has just begun may not listen yet.
+    """Return whether a socket is left from a process that no longer exists. A process in another container,
+    whose id is unknown here, may listen; a process that has just begun may not listen yet.
     """
     with suppress(ProcessLookupError, PermissionError, ValueError):
         os.kill(int(path.stem), 0)
@@ -114,7 +114,7 @@ def _is_left_behind(path: Path) -> bool:
 
 
 def _answer(connection: socket.socket, name: str, state: Callable[[], str]) -> None:
-    """Read a line with the number of seconds to sample stacks, and send a `ProcessSupport`."""
+    """Read from a connection the number of seconds to sample stacks, and send a `ProcessSupport` in JSON."""
     try:
         with connection, connection.makefile("rb") as lines:
             connection.settimeout(_LINE_SECONDS)

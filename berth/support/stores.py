@@ -82,8 +82,8 @@ async def _rows(tx: Transaction, statement: Any) -> list[dict[str, Any]]:
 
 
 def shown(statement: str | None) -> str:
-    """Return a statement without literals; of other statements than queries only the first two words, because
-    they may contain passwords.
+    """Return an SQL statement without literals. Statements of other types than in _READABLE may contain
+    passwords: only their first two words are returned.
     """
     words = (statement or "").split()
     if not words or words[0].upper() not in _READABLE:

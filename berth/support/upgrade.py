@@ -153,7 +153,7 @@ async def _read(settings: Settings, role: Role, package: str) -> StoreSeen:
 
 
 def migrations_of(folder: Path) -> Iterator[Migration]:
-    """Yield the migrations in a folder, in their order, with what running workers must know of them."""
+    """Yield the migrations in a folder in their order, read from their source."""
     for file in sorted(folder.glob("[0-9]*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         code, created, indexes = "", set[str](), dict[str, str]()

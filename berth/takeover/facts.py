@@ -60,6 +60,6 @@ def exit_code(findings: Iterable[TakeoverFinding]) -> int:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first five names as text, followed by the number of the other names."""
+    """Return the first SHOWN names as text, followed by the number of the other names."""
     shown = ", ".join(names[:SHOWN])
     return f"{shown} and {len(names) - SHOWN:,} more" if len(names) > SHOWN else shown

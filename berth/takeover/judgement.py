@@ -118,7 +118,9 @@ def _versions(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
 
 
 def unjudged_by_flavor(flavor: FlavorFacts, *, has_pci: bool) -> str:
-    """Return why berth cannot decide about requests with a flavor, or an empty text (docs/nova.md)."""
+    """Return why berth cannot decide about requests with a flavor, or "" if it can (docs/nova.md). `has_pci`:
+    Placement has the PCI devices.
+    """
     for key, value in flavor.extra_specs.items():
         if key.startswith(_NUMA_PREFIXES) or (key == "hw:cpu_policy" and value in ("dedicated", "mixed")):
             return _NO_NUMA

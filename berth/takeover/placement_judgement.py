@@ -56,8 +56,8 @@ def orphans(nova: NovaFacts, placement: PlacementContents) -> list[str]:
 
 
 def unallocated(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]:
-    """Return a mapping of instances to descriptions: instances in Nova without allocations on their compute
-    node.
+    """Return the instances in Nova without allocations on their compute node, each with a text that describes
+    the difference.
     """
     nodes = {(node.host, node.name): node.uuid for node in nova.nodes}
     found = {}
@@ -75,7 +75,9 @@ def unallocated(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]
 
 
 def doubled(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]:
-    """Return the instances with allocations on several compute nodes, with a text that names these nodes."""
+    """Return the instances with allocations on several compute nodes, each with a text that names these
+    nodes.
+    """
     names = {node.uuid: node.name for node in nova.nodes}
     found = {}
     for id_, consumer in placement.consumers.items():
