@@ -34,7 +34,7 @@ BeatKey = tuple[str, str, int, str]
 
 
 class AgentAway(Retry):
-    """Raised for an order whose agent does not answer."""
+    """Raised for an order whose agent does not answer, so that the broker delivers the order again later."""
 
 
 class RelayedOrderFailed(Exception):
@@ -173,8 +173,8 @@ def _key_of(report: HostReported) -> BeatKey:
 
 
 def _portions(reports: Iterable[HostReported]) -> Iterator[tuple[HostReported, ...]]:
-    """Split heartbeats so that a message has at most MOST_MERGED hosts and about MERGED_BYTES; a heartbeat
-    that exceeds this is alone in its message.
+    """Split heartbeats into portions of at most MOST_MERGED hosts and about MERGED_BYTES, one for each
+    message; a heartbeat that exceeds this is a portion of its own.
     """
     some: list[HostReported] = []
     hosts = size = 0
