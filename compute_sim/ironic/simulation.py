@@ -23,7 +23,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic, run by `run`. It sends notifications only to a given sink."""
+    """A simulated Ironic, which works while `run` is awaited. Notifications go to `voice`, if given."""
 
     def __init__(
         self,
