@@ -67,7 +67,9 @@ class Sweep:
         await self._compare(full=True)
 
     async def read_changed(self) -> None:
-        """Compare nodes that changed since the last comparison with placement, if Ironic can list them."""
+        """Compare the nodes that changed since the last round with placement; do nothing if Ironic cannot
+        list them.
+        """
         await self._compare(full=False, all_if_must=False)
 
     async def _compare(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -159,13 +161,15 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _is_latest(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether this read of a node is newer than placement's last report, by sequence numbers."""
+        """Return whether placement has no newer report of a node (`now`: its provider) than this read."""
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
 
     async def _pause(self, spent: float) -> None:
-        """Wait before the next page is read, to limit Ironic's load and the delay of notifications."""
+        """Wait before the next page is read, to limit Ironic's load and the delay of notifications; `spent`
+        seconds have passed since the last page.
+        """
         await asyncio.sleep(max(0.0, self.clock.chance.uniform(0.8, 1.2) / self.pages_per_second - spent))
 
 
