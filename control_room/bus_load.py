@@ -96,7 +96,9 @@ def all_routes() -> tuple[Route, ...]:
 
 @cache
 def route_of(queue: str) -> Route | None:
-    """Return a queue's topic or query, found in its name: `reader:key` for a topic, `ask:key` for a query."""
+    """Return the topic or query of a queue with this name, `reader:key` for a topic, `ask:key` for a query;
+    None if it is of neither.
+    """
     reader, _, key = queue.partition(":")
     parts = key.split(".")
     for route in all_routes():

@@ -43,7 +43,9 @@ class CapacityForecast:
 
 
 def forecast(samples: Sequence[tuple[float, float]], limit: float) -> CapacityForecast:
-    """Return the forecast of samples (time, used amount), the oldest first, until they reach the limit."""
+    """Return when the used amount will reach a limit, by the trend of samples (time, used amount), the oldest
+    first.
+    """
     if not samples:
         return CapacityForecast(trend="too short", limit=limit)
     first, last = samples[0][0], samples[-1][0]
@@ -79,7 +81,9 @@ def forecast(samples: Sequence[tuple[float, float]], limit: float) -> CapacityFo
 
 
 def _medians(samples: Sequence[tuple[float, float]], span: float) -> tuple[Floats, Floats]:
-    """Return the mean time and the median value of each hour or day that has samples."""
+    """Return the mean times and the median values of the periods of `span` seconds (hours or days) that have
+    samples.
+    """
     array = np.array(samples, np.float64)
     bounds = np.flatnonzero(np.diff(np.floor(array[:, 0] / span))) + 1
     parts = np.split(array, bounds)

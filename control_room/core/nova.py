@@ -71,7 +71,9 @@ def report_shown(found: NovaReportFound) -> ReportShown:
 
 
 def agreement(found: NovaReportFound) -> float | None:
-    """Return for which percentage of requests Nova and berth chose the same hosts, if both chose any."""
+    """Return for which percentage of the requests for which both found hosts Nova and berth chose the same;
+    None if there is no such request.
+    """
     compared = found.same + found.different
     return 100 * found.same / compared if compared else None
 

@@ -163,7 +163,9 @@ class DeadLetterPages(PageGroup):
         )
 
     async def _listed(self, queue: str, after: str) -> tuple[list[DeadLetter], bool]:
-        """Return up to 100 dead letters of a queue (empty: of all), and whether there are more."""
+        """Return up to 100 dead letters of a queue ("": of all), after the letter with the id `after`, and
+        whether there are more.
+        """
         found: list[DeadLetter] = []
         with _available():
             transport = self._context.operations.bus.transport

@@ -69,7 +69,9 @@ class MaintenancePart(PageGroup):
         }
 
     async def edit(self, fields: Mapping[str, str], request: Request) -> Response | EditedWindow:
-        """Add, change or cancel a window; return the form if that is refused."""
+        """Add, change or cancel a maintenance window as a form's fields say; return a redirect, or the form
+        with the reason if the operation is refused.
+        """
         act, operations = fields.get("act", ""), self._context.operations
         texts = {name: fields.get(name, "").strip() for name in FIELDS}
         id_ = uuid_in(fields.get("window", "")) or ""
@@ -93,7 +95,7 @@ class MaintenancePart(PageGroup):
         return self._renderer.part("maintenance_part.html", found=found, **visitor)
 
     async def _stored(self, id_: str) -> EditedWindow | None:
-        """Return the form of a stored window, if it is not over."""
+        """Return the form filled in with a stored maintenance window; None if it is unknown or has ended."""
         found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance(subject=id_))
         for state in found.answer.windows if found.answer else ():
             if not state.ended and not state.cancelled:
