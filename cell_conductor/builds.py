@@ -1,7 +1,7 @@
 """Applies events to the builds of one cell, stores the result, and sends claims and releases to placement.
 
 A build is stored before any order is sent for it. Messages are returned, and published after all is stored.
-After a crash in between, the redelivered event makes the stored build return the same messages.
+After a crash in between, the event is redelivered and yields the same messages from the stored build.
 """
 
 import logging

@@ -91,7 +91,7 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        """Query an agent's guests; if the agent is silent, drop the query: the client waits only seconds."""
+        """Relay a query for an agent's guests; drop the query if the agent is silent: its client gives up."""
         try:
             await self._relay(OrderRelayed(asked=asked))
         except (AgentAway, Poison) as unanswered:

@@ -197,7 +197,7 @@ async def sweep(sessions: Sessions, clock: Clock) -> None:
 
 
 def from_our_page(headers: Mapping[str, str]) -> bool:
-    """Return whether the browser's headers show that a form was sent from a page of this site."""
+    """Return False if the browser's headers show that a form was sent from a page of another site."""
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False

@@ -141,7 +141,9 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report nodes with repairable differences to placement; count those that only operators can fix."""
+        """Report nodes with repairable differences to placement; return the numbers of differences that only
+        operators can fix, by kind.
+        """
         counts = Counter(difference.what for node in found for difference in node.differences)
         for aspect, number in counts.items():
             DIFFERENCES.labels(aspect).inc(number)

@@ -225,7 +225,8 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Order the agent that reported a guest to destroy it, but no guest of attempts up to `above`."""
+    """Return the order to a reporting agent to destroy the reported guest, and guests of earlier attempts
+    above `above`."""
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 

@@ -93,8 +93,8 @@ def _medians(samples: Sequence[tuple[float, float]], span: float) -> tuple[Float
 
 
 def _without_season(days: Floats, values: Floats, phases: int, span: float) -> Floats:
-    """Return the values without their pattern of hours a day, or days a week, if it was seen three times and
-    explains most of the differences from the trend."""
+    """Return the values without their pattern over a day (24 `phases`) or a week (7), if they cover it three
+    times and it explains most of the differences from the trend."""
     if len(values) < 3 * phases:
         return values
     slope, _, _ = _slopes(days, values)

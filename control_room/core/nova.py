@@ -71,8 +71,8 @@ def report_shown(found: NovaReportFound) -> ReportShown:
 
 
 def agreement(found: NovaReportFound) -> float | None:
-    """Return for which percentage of the requests for which both found hosts Nova and berth chose the same;
-    None if there is no such request.
+    """Return in what percentage of the requests Nova and berth chose the same hosts, among those for which
+    both found hosts; None if there are none.
     """
     compared = found.same + found.different
     return 100 * found.same / compared if compared else None

@@ -10,7 +10,7 @@ from control_room.core.now import Reply
 
 @dataclass(frozen=True)
 class ProjectRow:
-    """A project as the table shows it."""
+    """A project as a row of the table: its usage and limits, its waiting requests, and its fair share."""
 
     project: str
     shares: Sequence[ProjectShare]  # limited or used resources

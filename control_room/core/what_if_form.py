@@ -88,8 +88,8 @@ def form_texts(params: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_numbers(texts: Mapping[str, str], defaults: Mapping[str, int], digits: int) -> dict[str, int]:
-    """Return the numbers of these fields, for an empty field its default. Raise InvalidForm if a text is no
-    whole number of at most so many digits.
+    """Return the number in each field that `defaults` names, or the default if the field is empty. Raise
+    InvalidForm if a text is no whole number of at most `digits` digits.
     """
     numbers = dict(defaults)
     for name in defaults:

@@ -78,7 +78,7 @@ def _about(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def _moment(seconds: float) -> float:
-    """Return when a message became a dead letter (seconds since 1970, from its header); 0: invalid time."""
+    """Return a time from a dead letter's header, in seconds since 1970, or 0 if it is no plausible time."""
     return seconds if 0 < seconds < 2.0**32 else 0.0
 
 

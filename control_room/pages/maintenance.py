@@ -34,7 +34,9 @@ DONE = ("add", "change", "cancel")
 
 @dataclass(frozen=True)
 class EditedWindow:
-    """The fields of the form as they were entered, and why the operation was refused."""
+    """The texts of the form of a maintenance window, as entered or stored, and why the operation was
+    refused.
+    """
 
     id: str = ""  # of the window to change; empty: a new window
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +59,9 @@ class MaintenancePart(PageGroup):
         return self._updates.stream(request, part)
 
     async def shown(self, request: Request, edited: EditedWindow | None = None) -> dict[str, object]:
-        """Return what the page of hosts shows of maintenance: the list, the form and the last result."""
+        """Return the template variables of this part of the page of hosts: the list, the form and the result
+        of the last operation. `edited`: a refused form, to show it again.
+        """
         if edited is None:
             id_ = uuid_in(parameter(request, "window"))
             edited = await soon(request, self._stored(id_)) if id_ else None
