@@ -110,7 +110,7 @@ class Shelving(Compact, frozen=True):
 
 
 async def shelved(database: Database) -> dict[str, Shelving]:
-    """Return, by build id, the last attempt of each shelved build of this cell, and when it was shelved."""
+    """Return, by build id, the last attempt of each shelved build, and when it was shelved."""
     async with database.read() as tx:
         return {row["id"]: Shelving(row["attempt"], row["ended"]) for row in await _SHELVED(tx)}
 

@@ -34,7 +34,7 @@ BeatKey = tuple[str, str, int, str]
 
 
 class AgentAway(Retry):
-    """Raised for an order whose agent does not answer, so that the broker delivers the order again later."""
+    """Raised for an order whose agent does not answer: the order is delivered again later."""
 
 
 class RelayedOrderFailed(Exception):

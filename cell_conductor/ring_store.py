@@ -103,7 +103,7 @@ async def join(
     tx: Transaction, asked: LeaseAsked, before: RingMember | None, lease: float, now: float
 ) -> RingMember | None:
     """Store a new lease of `lease` seconds and return the agent's record; None if another process has changed
-    the agent's record since the caller read it as `before`.
+    the record since it was read as `before`.
     """
     given: dict[str, Any] = {"agent": asked.agent, "pool": asked.pool, "run": asked.run, "now": now}
     seen = (before.epoch, before.beat) if before is not None else (-1, -1)

@@ -90,8 +90,8 @@ class DrivenGuests:
                     await self.succeeds("stop", guest)
 
     async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
-        """Destroy the guests that an order names: those on record (`known`), and those that the driver lists,
-        for example after an interrupted call. Raise Unavailable if a guest may remain.
+        """Destroy the guests that an order names: those on record (`known`) and those that the driver lists.
+        Raise Unavailable if a guest may remain.
         """
         driver = self._of_root.get(order.root)
         if driver is None:

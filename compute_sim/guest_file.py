@@ -93,8 +93,8 @@ class GuestFile:
         self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
 
     def open(self) -> list[GuestLine]:
-        """Open an agent's file of guests, and return its entries up to the first damaged one; cut off the
-        rest. Raise Unavailable if another process has the file open.
+        """Open an agent's file of guests, cut it off at the first damaged entry, and return the entries.
+        Raise Unavailable if another process has it open.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -86,8 +86,8 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Compare placement's `providers` with the hosts' trees; yield each host's root, and whether the host
-        must be reported. `owners`: the hosts' root providers in placement, by id.
+        """Compare placement's `providers` with the hosts' trees; yield each host's root, and whether to
+        report the host. `owners`: the hosts' root providers in placement, by id.
         """
         answers: dict[str, list[Provider]] = {}
         for provider in providers:

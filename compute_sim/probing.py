@@ -13,8 +13,8 @@ SECONDS = 3.0  # until a host counts as not reached
 
 @dataclass(frozen=True, slots=True)
 class HostProber:
-    """Probes hosts by an operator's command, or without one by a TCP connection to `port`. With neither, it
-    reports hosts neither as reached nor as unreached.
+    """Probes hosts by an operator's command, else by a TCP connection to `port`. With neither, no host is
+    reported as reached or unreached.
     """
 
     port: int = 0

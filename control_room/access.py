@@ -138,7 +138,7 @@ class Sessions:
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
         """Return a new session for a signed-in user; end the user's oldest ones beyond a limit. The id is
-        new, so that an id which an attacker planted in the browser is useless.
+        new: an id set by an attacker is useless.
         """
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]

@@ -152,8 +152,8 @@ async def known_hosts(
     aggregates: Ask[FindAggregates, AggregatesFound],
     cells: Ask[FindCells, CellsFound],
 ) -> list[KnownHost]:
-    """Return all hosts with zone and free amounts, from placement's answers to the given queries, to compute
-    how many instances would fit; hosts of disabled cells are `closed`.
+    """Return all hosts with zones and free amounts, from placement's answers, to compute how many instances
+    would fit. Hosts of disabled cells are `closed`.
     """
     disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
     zones = await zones_by_aggregate(aggregates)

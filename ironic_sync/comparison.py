@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
 
     def lines(self, share_gone: float) -> list[str]:
         """Return one line of text for each difference, and a summary. If more than `share_gone` of the nodes
-        are missing in Ironic, a further line says that a sweep removes none.
+        are missing, another line states that none is removed.
         """
         lines = [str(difference) for difference in self.differences]
         nodes = len({difference.node for difference in self.differences})

@@ -142,7 +142,7 @@ class Following:
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Record which reports of nodes placement has applied. If another process's report replaced one of
-        this process, request a read of the node, or without Ironic's API report it again if it changed later.
+        this process, read the node again, or report a later state again.
         """
         now = self.clock.now()
         for change in (change for message in changes for change in message.changes):

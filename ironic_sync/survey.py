@@ -114,7 +114,7 @@ class Survey:
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
         """Yield, for each page of Ironic's nodes, those that differ from their providers (`placed`, by id).
-        Add all listed nodes to `read`: uuid → uuid of the instance.
+        Add all listed nodes to `read`: uuid → instance.
         """
         pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:

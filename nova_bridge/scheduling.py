@@ -127,8 +127,9 @@ class NovaScheduling:
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))
 
     async def _question(self, call: RpcCall, spec: RequestSpec, instances: Sequence[str]) -> HostsAsked:
-        """Translate an RPC call to a query to berth's scheduler, and create the server group that the call
-        names. If the call names an unknown host, first read Nova's databases again."""
+        """Translate an RPC call to a query to berth's scheduler, and create its server group; if the call
+        names an unknown host, read Nova's databases and retry.
+        """
 
         def translate() -> Translated:
             return translated(

@@ -233,8 +233,8 @@ def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimReque
 def checked_allocations(
     known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
 ) -> Held | str:
-    """Return the allocations of an instance that is to be adopted, or a text why it cannot be adopted.
-    `known`: the cell's record of the build; `answer`: placement's, to the claim that only reads.
+    """Return the allocations of an instance to adopt, from placement's answer to the claim that only reads,
+    or a text why it cannot be adopted. `known`: the cell's record of the build.
     """
     match answer:
         case Held() if not answer.allocations:

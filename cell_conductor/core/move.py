@@ -174,8 +174,8 @@ def half_of(
     outcome: HalfOutcome,
     **more: Any,
 ) -> moves.HandoverReported:
-    """Return the message in which a cell reports the `outcome` of its part of a move between cells to the
-    scheduler; the `leaving` part is the source cell's, `arriving` the destination's.
+    """Return the message in which a cell reports its part of a move between cells to the scheduler: the
+    source cell the part `leaving`, the destination `arriving`.
     """
     return moves.HandoverReported(
         move=move.move, build=move.build, cell=move.cell, half=half, outcome=outcome, **more

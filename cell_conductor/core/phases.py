@@ -100,7 +100,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
     """Delete a build in any phase of its move, and destroy its guests at the destination and the source.
-    `reply_to`: the client that waits for the deletion; None: no other than before.
+    `reply_to`: the client that waits for the deletion, or None.
     """
     move = open_move(build)
     build = end_phase(build, "given up", why, now)
@@ -143,8 +143,8 @@ def failed_there(
     limits: AttemptLimits,
     report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
-    """Try the next destination of a move after the present one failed, or return the build to the source if
-    none is left. `report`: the agent's; None: no agent reported the failure.
+    """Try the next destination of a move after a failure, or return the build to the source if none is left.
+    `report`: the agent's, or None.
     """
     retry = report is None or report.retry
     failed = builds.host_failed(build, cause, ours=retry)

@@ -157,8 +157,8 @@ def late_move_report(build: Build, report: MoveReported) -> Stepped:
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:
-    """Return the messages that answer an agent's report about an ended move or phase: the move's end again,
-    and the order to destroy the reported guest if its build has ended or is shelved.
+    """Answer an agent's report about an ended move or phase: return the move's end again, and the order to
+    destroy the guest if its build has ended or is shelved.
     """
     again: Effects = ()
     if build.moving is None and build.move is not None and report.move == build.move.id:

@@ -47,8 +47,8 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
 
 def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
-    """Distribute bare-metal nodes evenly over agents; return the agent of each node. `owners` has each node's
-    present agent, or ""; `order` sorts the agents for a node.
+    """Return the agent of each bare-metal node, spread evenly over `agents`. `owners` has each node's present
+    agent, or ""; `order` sorts the agents for a node.
     """
     if not agents:
         return dict(owners)

@@ -61,8 +61,8 @@ def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> Stepped:
-    """Begin to delete or shelve a preempted build, as `event` orders, so that another build can use its host.
-    A build that was never placed has left already.
+    """Begin to delete or shelve a preempted build, as `event` orders, to free its host. A build that was
+    never placed has left already.
     """
     if build.placed is None:
         return build, (left(event.build, event.other, event.cell),)

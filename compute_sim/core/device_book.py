@@ -113,8 +113,8 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return the reshape that a report of `tree` requires: which inventories and guests' allocations move to
-    other providers than in placement's tree, `stored`. Return None if none move.
+    """Return the reshape that a report of `tree` requires: which inventories and guests' allocations move,
+    compared with placement's tree, `stored`; None if none move.
     """
     moves = tuple(_moves(stored, tree))
     if not moves:

@@ -24,8 +24,8 @@ class Driver(Protocol):
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of one type to a host's provider tree. The drivers of a host are called one after
-        another; `in_use` returns the amounts of a provider that guests use.
+        """Add all hardware of one type to a host's provider tree, after the host's earlier drivers; `in_use`
+        returns the amounts of a provider that guests use.
         """
         ...
 

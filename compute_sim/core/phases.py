@@ -107,10 +107,9 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
     """Return, from the allocations in placement, whether an agent must run (`ours`), stop (`kept`) or destroy
-    (`gone`) a guest; `unknown` if placement has no allocations for the guest on its host.
-
-    The host's resources may belong to the build (`build_here`), to the guest's holder consumer (its type, or
-    NOTHING), or to a MIGRATION holder of another attempt of the build (`kept_otherwise`).
+    (`gone`) a guest; `unknown` if placement has none for the guest. The host's resources may belong to the
+    build (`build_here`), to the guest's holder (`holder_type`), or to a MIGRATION holder of another attempt
+    (`kept_otherwise`).
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

@@ -53,9 +53,7 @@ class TreeProvider:
 
 
 class ProviderTree:
-    """The provider tree of a host, to which drivers add providers by name. A provider's id is derived from
-    the root's id and the provider's name.
-    """
+    """The provider tree of a host. A provider's id is derived from the root's id and the provider's name."""
 
     def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
         self.root = root

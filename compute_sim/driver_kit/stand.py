@@ -81,8 +81,8 @@ class DriverStand:
         return self.clock.uuid()
 
     def guest(self, build: str = "", attempt: int = 1, host: int = 0) -> GuestRecord:
-        """Return the record of a new guest (of a new build by default) on one of the two hosts, 0 or 1. The
-        guest is destroyed at the end of the test.
+        """Return the record of a new guest on one of the two hosts, 0 or 1. The guest is destroyed at the end
+        of the test.
         """
         guest = GuestRecord(
             **self.address(build or self.new_build(), attempt, host), allocations=self.allocations(host)

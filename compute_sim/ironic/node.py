@@ -256,8 +256,8 @@ class Move(NamedTuple):
 
 
 def event_of(target: str, state: str) -> str | None:
-    """Return the event of Ironic's state machine that a request with this target, such as `provide`, causes
-    in a provision state; None if the state permits no such request.
+    """Return the event of Ironic's state machine that a request for `target`, such as `provide`, causes in a
+    provision state; None if it is not permitted.
     """
     event = VERBS.get(target)
     return event if event in PATHS[state] else None

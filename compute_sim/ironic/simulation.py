@@ -78,8 +78,8 @@ _REQUEST = "req-churn"
 
 @dataclass(eq=False, repr=False)
 class Churn:
-    """Background traffic: deploys and repairs nodes and switches their power, at the planned rate of
-    notifications. `sent` returns the number of all notifications so far.
+    """Background traffic: deploys and repairs nodes and switches their power. `sent` returns the number of
+    notifications so far.
     """
 
     conductor: Conductor

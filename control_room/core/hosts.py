@@ -239,8 +239,8 @@ def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
 
 
 def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the heat map's data as one list per field; each list has the hosts in the order of the map.
-    `fits` is how many instances of `flavor` (amounts by resource class) fit on a host.
+    """Return the heat map's data as one list per field, with the hosts in the order of the map; `fits` is how
+    many instances of `flavor` (amounts by class) fit.
     """
     hosts = fleet.in_order()
     classes = fleet.classes

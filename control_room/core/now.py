@@ -161,8 +161,8 @@ def alarms(
     rescued: int,
     now: float,
 ) -> Iterator[Alarm]:
-    """Yield the problems that an operator should solve. `minute`: the counts of builds in the last minute;
-    `rescued`: requests that got a host only by the periodic sweep, not by an event.
+    """Yield the problems that an operator should solve. `minute`: counts of builds in the last minute;
+    `rescued`: requests for which only the periodic sweep found a host.
     """
     for reply in replies:
         if reply.problem:

@@ -10,7 +10,7 @@ from control_room.core.now import Reply
 
 @dataclass(frozen=True)
 class ProjectRow:
-    """A project as a row of the table: its usage and limits, its waiting requests, and its fair share."""
+    """A row of the table of projects: usage and limits, waiting requests, and fair share."""
 
     project: str
     shares: Sequence[ProjectShare]  # limited or used resources
@@ -41,8 +41,8 @@ def projects_of(found: Reply[QuotasFound]) -> tuple[str, ...]:
 def projects_listed(
     found: Reply[QuotasFound], default: Reply[QuotasFound], waiting: Reply[WaitingFound]
 ) -> ProjectsListed:
-    """Return a page of projects from placement's answers about their quotas and about the default quota, and
-    a scheduler's about waiting requests.
+    """Return a page of projects from placement's answers about their quotas and the default quota, and a
+    scheduler's about waiting requests.
     """
     if found.answer is None or default.answer is None:
         return ProjectsListed(found.problem or default.problem)

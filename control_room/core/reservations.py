@@ -33,7 +33,7 @@ class ReservedAmount:
 
 @dataclass(frozen=True)
 class ReservationRow:
-    """A reservation as a row of the page: with totals of its slots, hosts, and the builds that drew."""
+    """A row of the table of reservations, with totals of the slots, and hosts."""
 
     reservation: Reservation
     state: str

@@ -59,8 +59,8 @@ class MaintenancePart(PageGroup):
         return self._updates.stream(request, part)
 
     async def shown(self, request: Request, edited: EditedWindow | None = None) -> dict[str, object]:
-        """Return the template variables of this part of the page of hosts: the list, the form and the result
-        of the last operation. `edited`: a refused form, to show it again.
+        """Return the template variables of maintenance on the page of hosts: list, form and last result.
+        `edited`: a refused form, to show it again.
         """
         if edited is None:
             id_ = uuid_in(parameter(request, "window"))
@@ -73,8 +73,8 @@ class MaintenancePart(PageGroup):
         }
 
     async def edit(self, fields: Mapping[str, str], request: Request) -> Response | EditedWindow:
-        """Add, change or cancel a maintenance window as a form's fields say; return a redirect, or the form
-        with the reason if the operation is refused.
+        """Add, change or cancel a maintenance window; return a redirect, or the form with the reason if that
+        is refused.
         """
         act, operations = fields.get("act", ""), self._context.operations
         texts = {name: fields.get(name, "").strip() for name in FIELDS}

@@ -36,8 +36,8 @@ class LeasedNodes:
         return len(self._nodes)
 
     def answered(self, asked_at: float, answer: LeaseAnswered) -> Collection[str]:
-        """Store the conductor's answer to a lease renewal that was sent at the monotonic time `asked_at`;
-        return the nodes that were lost or are leased under a new epoch.
+        """Store the conductor's answer to a lease renewal sent at the monotonic time `asked_at`; return the
+        nodes lost or leased under a new epoch.
         """
         if answer.refused or answer.epoch < self.epoch:
             return ()
@@ -124,8 +124,8 @@ class NodeLease:
 
     @asynccontextmanager
     async def writing(self, root: str, epoch: int) -> AsyncIterator[None]:
-        """Run a block that changes a node in Ironic for an order with this epoch; raise NotLeased if this
-        agent has no lease on the node, or cancel the block and raise it if the lease ends meanwhile.
+        """Run a block that changes a node in Ironic, for an order with this epoch. Raise NotLeased if the
+        node is not leased, or the lease ends during the block.
         """
         now = self.clock.monotonic()
         if self._lent.standing(root, epoch, now, now) != "ours":

@@ -63,8 +63,8 @@ class _Heartbeats:
         self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the pool's heartbeat, with the nodes that are being built. No heartbeat is sent while the
-        agent cannot build: return none without a lease, and raise an error if Ironic is unreachable.
+        """Return the pool's heartbeat, with the nodes being built; [] without a lease. Raise an error if
+        Ironic is unreachable, so that none is sent.
         """
         if not await self._may_act():
             return []
@@ -121,9 +121,7 @@ def metal_agent(
     concurrency: int = 5000,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it by the
-    cell conductor. Notifications of a node only cause an earlier read of the node.
-    """
+    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it."""
     orders = RunningOrders(
         agent,
         api,
