@@ -134,7 +134,9 @@ class EventApplier:
 
 
 async def _store(tx: Transaction, new: Sequence[Build], changed: Sequence[store.Changed], now: float) -> None:
-    """Store builds. Raise Conflict if another conductor stored one of them since they were loaded."""
+    """Insert `new` builds and update `changed` ones. Raise Conflict if another conductor has stored one of
+    them since they were loaded.
+    """
     adding, preceding = store.adding(new, now)
     if new and len(await adding(tx, preceding)) != len(new):
         raise Conflict("a build that was unknown has just been placed")
@@ -149,8 +151,8 @@ def _as_stored(changed: Build) -> Build:
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the move that an event began, changed or refused, with the scheduler's order of the move; the
-    list is empty if the event did not affect a move.
+    """Return the move to store after an event that began, changed or refused a move, with the scheduler's
+    order of the move; [] if the event did not affect a move. `placed`: the order, if the event is one.
     """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
@@ -221,14 +223,16 @@ BUILD_SECONDS = Histogram(
 
 
 def show_outcomes(cell: str) -> None:
-    """Create a cell's metrics with the value 0: Prometheus computes no rate if the first value is above 0."""
+    """Create the metrics of a cell's build outcomes with the value 0, because Prometheus computes no rate if
+    the first value is above 0.
+    """
     for outcome in ("active", "failed", "impossible", "deleted"):
         BUILD_OUTCOMES.labels(cell, outcome)
     BUILD_SECONDS.labels(cell)
 
 
 def count_change(before: Build | None, after: Build, now: float) -> None:
-    """Update the metrics of ends and preemptions after a changed build was stored."""
+    """Count the end or preemption of a build in the metrics, after its new state `after` was stored."""
     count_preemption(before, after)
     if before is None or before.end or not after.end:
         return
@@ -238,7 +242,7 @@ def count_change(before: Build | None, after: Build, now: float) -> None:
 
 
 def outcome_of(build: Build) -> str:
-    """Return why a build has ended: active, deleted by a client, impossible on any host, or failed."""
+    """Return how a build ended, as a metric's label: active, deleted (by a client), impossible or failed."""
     if build.end == "active":
         return "active"
     if build.doom in (DELETED_BEFORE, DELETED_WHILE_BUILDING):

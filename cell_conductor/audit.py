@@ -42,7 +42,7 @@ class Standing(Compact, frozen=True):
 
 
 async def census(database: Database) -> dict[str, Standing]:
-    """Return status, host and generation of every build of this cell, for `berth audit`."""
+    """Return, by build id, status, host and generation of every build of this cell, for `berth audit`."""
     async with database.read() as tx:
         rows = await _CENSUS(tx)
     names = Standing.__struct_fields__
@@ -64,7 +64,7 @@ class HeldByCell(Compact, frozen=True):
         return self.moves or self.status in ("moving", "verifying")
 
     def merged_with(self, other: "HeldByCell") -> "HeldByCell":
-        """Return one record of a build that two cells know, made from the records of both cells."""
+        """Return one record of a build that two cells have recorded, made from this and the other record."""
         ended = ("moved", "deleted", "error")
         is_left = self.status == "moved" or (self.status in ended and other.status not in ended)
         current, left = (other, self) if is_left else (self, other)
@@ -79,7 +79,7 @@ class HeldByCell(Compact, frozen=True):
 
 
 async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
-    """Return the cell's record of each build, to compare its resources with placement."""
+    """Return, by build id, the cell's records of these builds, to compare their resources with placement."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     found = {}
@@ -103,14 +103,14 @@ _SHELVED = sql("""
 
 
 class Shelving(Compact, frozen=True):
-    """The last attempt of a shelved build, and when it was shelved; 0.0: its move is not recorded."""
+    """The last attempt of a shelved build, and when it was shelved: `ended`, or 0.0 if that is unknown."""
 
     attempt: int
     ended: float
 
 
 async def shelved(database: Database) -> dict[str, Shelving]:
-    """Return the shelved builds of this cell."""
+    """Return, by build id, the last attempt of each shelved build, and when it was shelved."""
     async with database.read() as tx:
         return {row["id"]: Shelving(row["attempt"], row["ended"]) for row in await _SHELVED(tx)}
 
@@ -119,7 +119,7 @@ _ACTIVE = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE status = 'active' AND placed 
 
 
 class PlaceByCell(Compact, frozen=True):
-    """The host and allocations of an active build."""
+    """The host and allocations of an active build, as recorded by its cell."""
 
     build: str
     cell: str
@@ -130,7 +130,7 @@ class PlaceByCell(Compact, frozen=True):
 
 
 async def places(database: Database) -> dict[str, PlaceByCell]:
-    """Return the host and allocations of each active build of this cell whose stored data can be decoded."""
+    """Return, by build id, host and allocations of the cell's active builds; skip undecodable records."""
     async with database.read() as tx:
         rows = await _ACTIVE(tx)
     return {

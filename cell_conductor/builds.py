@@ -1,7 +1,7 @@
 """Applies events to the builds of one cell, stores the result, and sends claims and releases to placement.
 
 A build is stored before any order is sent for it. Messages are returned, and published after all is stored.
-After a crash in between, the redelivered event makes the stored build return the same messages.
+After a crash in between, the event is redelivered and yields the same messages from the stored build.
 """
 
 import logging
@@ -54,7 +54,7 @@ PRUNE_PAGE = 5000
 
 
 class Builds:
-    """The builds of one cell: applies messages and placement's answers to them, and stores them."""
+    """Applies messages and placement's answers to the builds of one cell, and stores the builds."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply agents' reports to their builds; ignore the report of an agent that no longer owns its
-        bare-metal node, and return the build's orders again for the node's new agent.
+        """Apply agents' reports to their builds. If the reporting agent no longer owns the bare-metal node,
+        ignore the report, and return the build's orders again for the node's new agent.
         """
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
@@ -135,8 +135,8 @@ class Builds:
         return [messages if isinstance(outcome, Sequence) else outcome for outcome, messages in pairs]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Record the new allocations of builds after a reshape. Return Retry for the message about a recent
-        reshape if this cell does not know the build, or the build's new host, yet.
+        """Record the new allocations of builds after a reshape. For a recent reshape of a build, or of a
+        build's new host, that this cell does not know yet, return Retry: the order may still arrive.
         """
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
@@ -172,8 +172,8 @@ class Builds:
 
     async def resume(self) -> Sequence[_Reminder]:
         """Return the unanswered orders of unfinished builds again, to repeat them: at the first call for all
-        unfinished builds, later only for builds that have not changed for some time. For guests left behind
-        by ended builds return the orders to destroy them, each after a longer time.
+        unfinished builds, later only for builds that have not changed for `stalled_after` seconds. For guests
+        left behind by ended builds return the orders to destroy them, after `destroy_again_after` seconds.
         """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
@@ -197,7 +197,7 @@ class Builds:
         return [*await self._reminders(unfinished, roots), *await self._reminders(left_behind, None)]
 
     async def _each_silent(self, silent: Statement, since: float, now: float) -> list[Build]:
-        """Return all builds of a condition that have not changed since `since`, read page by page."""
+        """Return all builds that the statement `silent` selects and that have not changed since `since`."""
         builds: list[Build] = []
         page, after = PAGE, ""
         while page == PAGE:
@@ -207,7 +207,7 @@ class Builds:
         return builds
 
     def _forget(self) -> None:
-        """Forget builds in memory: a fail-over of the database may have lost their last changes."""
+        """Clear the cache of builds: a fail-over of the database may have lost their last changes."""
         self._applier.cached.clear()
         self.ring.forget()
         self._failed_over = True
@@ -225,7 +225,7 @@ class Builds:
         return reminders
 
     async def move(self) -> Sequence[_Reminder]:
-        """Return the unanswered orders of builds whose bare-metal node got a new agent, for this agent."""
+        """Return the unanswered orders of builds whose bare-metal node got a new agent, addressed to it."""
         roots = frozenset(self.ring.moved)
         return await self._reminders(await self.ring.builds_moved(), roots)
 
@@ -312,7 +312,7 @@ class Builds:
         }
 
     async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
-        """Send claims to placement; return for each the answer, or a text why it could not be processed."""
+        """Send claims to placement; return for each its result, or a text why placement refused to answer."""
         if not questions:
             return []
         try:
@@ -343,7 +343,7 @@ class Builds:
         return added
 
     async def _stalled_builds(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return a page of unfinished builds that have not changed since `since`, with ids above `after`.
+        """Return a page of the builds, by id after `after`, that `silent` selects: unchanged since `since`.
         Store `now` as their time of change, so that their orders are not repeated again immediately.
         """
         async with self.database.write() as tx:

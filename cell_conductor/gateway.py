@@ -34,7 +34,7 @@ BeatKey = tuple[str, str, int, str]
 
 
 class AgentAway(Retry):
-    """Raised for an order whose agent does not answer."""
+    """Raised for an order whose agent does not answer: the order is delivered again later."""
 
 
 class RelayedOrderFailed(Exception):
@@ -91,7 +91,7 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        """Query an agent's guests; if the agent is silent, drop the query: the client waits only seconds."""
+        """Relay a query for an agent's guests; drop the query if the agent is silent: its client gives up."""
         try:
             await self._relay(OrderRelayed(asked=asked))
         except (AgentAway, Poison) as unanswered:
@@ -173,8 +173,8 @@ def _key_of(report: HostReported) -> BeatKey:
 
 
 def _portions(reports: Iterable[HostReported]) -> Iterator[tuple[HostReported, ...]]:
-    """Split heartbeats so that a message has at most MOST_MERGED hosts and about MERGED_BYTES; a heartbeat
-    that exceeds this is alone in its message.
+    """Split heartbeats into portions of at most MOST_MERGED hosts and about MERGED_BYTES, one for each
+    message; a heartbeat that exceeds this is a portion of its own.
     """
     some: list[HostReported] = []
     hosts = size = 0

@@ -32,7 +32,9 @@ class CellMoves:
         self.database = builds.database
 
     async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
-        """Begin each move that the scheduler placed; return for an ended move its last messages again."""
+        """Begin the moves that the scheduler placed. Return the messages for each; for a move that has ended
+        already, its last messages again.
+        """
         async with self.database.read() as tx:
             known = await store.load(tx, {move.build for move in placed})
             ever = {build.id for build in known.values() if build.placed is not None}
@@ -79,7 +81,9 @@ class CellMoves:
         return Retry(0.5, "placement is contended") if isinstance(result, Contended) else None
 
     async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
-        """Adopt instances; of two requests for one build in a batch, the later one is retried."""
+        """Adopt instances that existed before berth; return a result for each. If a batch has several
+        requests for one build, all but the first are retried.
+        """
         first = {request.build: position for position, request in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
         async with self.database.read() as tx:

@@ -68,15 +68,15 @@ class RemovedAgents:
         return self._agents is not None and agent in self._agents
 
     async def refresh(self) -> bool:
-        """Read the removed agents again; return whether there are any that were not known before."""
+        """Read the removed agents again; return whether agents were removed since the last read."""
         async with self._database.read_single() as tx:
             agents = frozenset(row["agent"] for row in await _REMOVED(tx))
         before, self._agents = self._agents or frozenset(), agents
         return bool(agents - before)
 
     async def edit(self, request: AgentEditRequested, ring: Ring) -> AgentEditAnswered:
-        """Record that an agent was removed or added; move the bare-metal nodes of an agent that shares them
-        to other agents. Pass any other edit on to the ring, which assigns shared nodes to agents.
+        """Record that an operator removed or restored an agent; give the shared bare-metal nodes of a removed
+        agent to other agents. Pass any other edit on to `ring`, which assigns shared nodes to agents.
         """
         if request.edit not in ("remove", "restore"):
             return await ring.edit(request)
@@ -94,7 +94,7 @@ class RemovedAgents:
         return AgentEditAnswered(moved=shares.moved, waiting=shares.waiting, assumed=assumed)
 
     def reports(self, messages: Iterable[Message]) -> list[AgentReported | MoveReported]:
-        """Return those of the messages that are reports about hosts of removed agents."""
+        """Return those of the messages that are reports in the name of removed agents."""
         reports = (message for message in messages if isinstance(message, AgentReported | MoveReported))
         return [report for report in reports if report.agent in self]
 
@@ -146,11 +146,11 @@ def report_instead(order: Order) -> AgentReported | MoveReported | None:
 
 
 async def assumed_guests(database: Database) -> list[AssumedGuest]:
-    """Return the guests of removed agents that are assumed to be destroyed, for `berth audit`."""
+    """Return the guests of removed agents that the cell treats as destroyed, for `berth audit`."""
     async with database.read() as tx:
         return [AssumedGuest(*row) for row in await _ASSUMED(tx)]
 
 
 async def prune_assumed(tx: Transaction, before: float, most: int) -> int:
-    """Delete at most `most` records of assumed guests from before a time; return how many."""
+    """Delete at most `most` records of guests assumed destroyed before a time; return how many."""
     return len(await _PRUNE_ASSUMED(tx, before=before, most=most))

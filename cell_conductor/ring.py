@@ -63,7 +63,8 @@ class Ring:
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     def forget(self) -> None:
-        """Read the pools and their agents again: a fail-over of the database may have lost changes."""
+        """Clear the cached pools and agents, to read them again: a fail-over of the database may have lost
+        changes."""
         self._pools = None
         self._settled.clear()
 
@@ -116,7 +117,8 @@ class Ring:
         return made
 
     async def report_nodes(self, report: NodesReported) -> NodesTaken:
-        """Apply a report of all nodes of a pool: add new nodes, and mark missing nodes as deleted."""
+        """Apply a report of all nodes of a pool, or of a range of them: add new nodes, and mark free nodes
+        missing from the range as deleted; return how many."""
         pool, named = report.pool, set(report.nodes)
         async with self.database.write() as tx:
             version = await store.lock(tx, pool)
@@ -191,7 +193,8 @@ class Ring:
             await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 
     async def addressed(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, with each order about a node addressed to the agent that owns the node now."""
+        """Return the messages, with each build and destroy order about a bare-metal node addressed to the
+        agent that owns the node now."""
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self.pools() if orders else None
         if not pools:
@@ -222,7 +225,7 @@ class Ring:
         return self._pools
 
     async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
-        """Return the positions of reports with an old epoch: their agent no longer owns its node."""
+        """Return the positions of reports with an old epoch: the agent no longer owns the reported node."""
         fenced = {report.root for report in reports if report.epoch}
         if not fenced:
             return set()
@@ -242,7 +245,8 @@ class Ring:
             return await store.owners(tx, sorted(roots))
 
     async def builds_moved(self) -> list[Build]:
-        """Return the builds on bare-metal nodes that got a new agent since the last call."""
+        """Return the builds on bare-metal nodes to which this conductor gave a new agent since the last
+        call."""
         roots, self.moved = self.moved, set()
         if not roots:
             return []

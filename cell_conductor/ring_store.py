@@ -92,7 +92,7 @@ _ON = sql(f"""
 
 
 async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:
-    """Extend an agent's lease; return None if this run of the agent's process has no lease to extend."""
+    """Extend an agent's lease and return the agent's record; None if this run of its process has no lease."""
     rows = await _RENEW(
         tx, agent=asked.agent, pool=asked.pool, run=asked.run, epoch=asked.epoch, seen=asked.seen, now=now
     )
@@ -102,7 +102,9 @@ async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | 
 async def join(
     tx: Transaction, asked: LeaseAsked, before: RingMember | None, lease: float, now: float
 ) -> RingMember | None:
-    """Store a new lease for an agent; return None if another process changed the lease first."""
+    """Store a new lease of `lease` seconds and return the agent's record; None if another process has changed
+    the record since it was read as `before`.
+    """
     given: dict[str, Any] = {"agent": asked.agent, "pool": asked.pool, "run": asked.run, "now": now}
     seen = (before.epoch, before.beat) if before is not None else (-1, -1)
     return _member(await _JOIN(tx, **given, lease=lease, epoch=seen[0], beat=seen[1]))
@@ -131,7 +133,9 @@ async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
 
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
-    """Return the nodes that an agent gained or lost after version `seen` of a pool, and the version read."""
+    """Return up to `most` nodes that an agent gained or lost after version `seen` of a pool, and the version
+    up to which these are complete.
+    """
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
         NodeLent(row["root"], row["epoch"] if row["owner"] == agent and not row["leaving"] else 0)
@@ -141,7 +145,7 @@ async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) 
 
 
 async def owners(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Return the agent and epoch of each root provider that is a node of a pool."""
+    """Return, by root provider, the owning agent and the epoch of those that are nodes of a pool."""
     rows = await _OWNERS(tx, [(root,) for root in roots])
     return {root: (owner, epoch) for root, owner, epoch in rows}
 
@@ -151,7 +155,7 @@ async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:
 
 
 async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingNode]) -> None:
-    """Store changed nodes, and raise the pool's version. The caller holds the lock of the pool."""
+    """Store changed nodes; each raises the pool's present `version` by 1. The caller has locked the pool."""
     values = [
         (node.root, node.owner, node.epoch, version + number, node.leaving, node.to)
         for number, node in enumerate(changed, 1)
@@ -161,7 +165,9 @@ async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingN
 
 
 async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
-    """Return the nodes that are not free: `held` by a build, or `ending` until a guest is destroyed."""
+    """Return, by root provider, the use of each node that is not free: `held` by a build, or `ending` until a
+    guest is destroyed.
+    """
     found: dict[str, Use] = {}
     for build in readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:

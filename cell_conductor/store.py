@@ -131,8 +131,8 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def adding(made: Iterable[Build], now: float) -> tuple[BoundStatement, BoundStatement]:
-    """Return the SQL statement that inserts the builds that do not exist yet and returns their ids, and the
-    statement to execute before it."""
+    """Return two SQL statements: the first inserts those of the builds that do not exist yet and returns
+    their ids; the second must be executed before it."""
     builds = _in_order(made)
     states = [(build.id, *_state(build)) for build in builds]
     places = [(build.id, encoded(build.placed), *_listed(build)) for build in builds]
@@ -148,7 +148,7 @@ Changed = tuple[Build, Build]  # a build before and after a step
 
 def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
     """Return the SQL statement that updates builds, except those that another writer has changed, and returns
-    the ids of the updated builds. On SQLite it updates only their states.
+    the ids of the updated builds. On SQLite it updates the table `builds` only, not `placed_builds`.
     """
     in_order = sorted(changed, key=lambda builds: builds[1].id)
     rows = [(after.id, after.version, encoded(after.leftovers), *_state(after)) for _, after in in_order]
@@ -190,7 +190,7 @@ def _new_place(before: Build, after: Build) -> tuple[str, ...]:
 
 
 async def prune(tx: Transaction, before: float, most: int) -> int:
-    """Delete at most `most` builds that ended before a time and hold nothing; return how many."""
+    """Delete at most `most` builds that ended before a time and hold no resources; return how many."""
     pruned = [(row["id"],) for row in await _PRUNE(tx, before=before, most=most)]
     if pruned:
         await _PRUNE_PLACED(tx, pruned)
@@ -200,15 +200,17 @@ async def prune(tx: Transaction, before: float, most: int) -> int:
 async def silent(
     tx: Transaction, condition: Statement, since: float, now: float, after: str, most: int
 ) -> list[Build]:
-    """Return a page of the builds, after the id `after`, about which nothing was reported or returned here
-    since `since`. `condition`: the statement that selects unsettled builds, moves or guests left behind.
+    """Return a page of the builds, by id after `after`, that have not changed since `since`, and mark them as
+    changed `now`. `condition`: the statement that selects unfinished builds, moves or guests left behind.
     """
     rows = await condition(tx, since=since, now=now, after=after, most=most)
     return readable(await _SELECT(tx, [(row["id"],) for row in rows])) if rows else []
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return the builds that exceeded the time limit of their agent, of a move or of a guest left behind."""
+    """Return the builds that exceeded a time limit, `limit` of each sort: an order to their agent, a guest
+    left behind, or a phase of a move.
+    """
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 
 

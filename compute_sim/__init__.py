@@ -1,1 +1,1 @@
-"""Simulates agents and hosts with seeded faults, for demos, load tests and tests."""
+"""Simulates agents and hosts, with reproducible random faults, for demos, load tests and tests."""

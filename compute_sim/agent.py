@@ -141,11 +141,15 @@ class SimulatedAgent:
         return job
 
     def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
-        """Return True if a host lacks resources that an order names, for example because of a reshape."""
+        """Return True if a host lacks providers or resource classes that an order names: a reshape may have
+        moved them since.
+        """
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
-        """Return the order with the build's allocations in placement; None if its host has no allocation."""
+        """Return the order with the allocations that its build has in placement now; None if none of them is
+        on the order's host.
+        """
         assert self.allocations is not None
         holder = holder_consumer(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, holder), cell=order.cell)

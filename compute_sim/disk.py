@@ -40,7 +40,7 @@ class AgentDisk:
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
-        """Return the host (its root) of each guest of the agent, by build and attempt."""
+        """Return the root provider of each guest's host: build → attempt → root."""
         there = self.hosted.there
         return {build: {attempt: g.root for attempt, g in guests.items()} for build, guests in there.items()}
 
@@ -49,7 +49,7 @@ class AgentDisk:
         return [guest for attempts in self.hosted.there.values() for guest in attempts.values()]
 
     def running(self) -> list[GuestRecord]:
-        """Return the agent's guests that run now. Over all agents, a build has at most one running guest."""
+        """Return the agent's guests that run now. Among all agents, at most one guest of a build may run."""
         awake = (guest for guest in self.all_guests if (guest.build, guest.attempt) not in self.asleep)
         return [guest for guest in awake if guest.state == "running"]
 
@@ -76,7 +76,7 @@ class AgentDisk:
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        """Change the attempt number, and with `spec` the image, in a guest's record; return the record."""
+        """Give a guest another attempt number, and with `spec` another image; return its new record."""
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)

@@ -32,7 +32,9 @@ class DrivenGuests:
 
     @asynccontextmanager
     async def turn(self, order: Order | GuestRecord) -> AsyncIterator[None]:
-        """Wait until no other order of this build runs on this host; simulated hosts never wait."""
+        """Run a block while no other order for this build runs on this host: wait for it first. On simulated
+        hosts, orders run in parallel.
+        """
         key = order.build, order.root
         if order.root not in self._of_root:
             yield
@@ -81,14 +83,16 @@ class DrivenGuests:
         return f"the driver {type(driver).__name__} does not support the move {order.kind}"
 
     async def stop_within(self, grace: float, guests: Iterable[GuestRecord]) -> None:
-        """Let guests stop before they are destroyed, for at most this time."""
+        """Stop guests before they are destroyed, in at most `grace` seconds in all; 0: do not stop them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 for guest in guests if grace else ():
                     await self.succeeds("stop", guest)
 
     async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
-        """Destroy the guests of an order: guests on record, and guests left by an interrupted driver call."""
+        """Destroy the guests that an order names: those on record (`known`) and those that the driver lists.
+        Raise Unavailable if a guest may remain.
+        """
         driver = self._of_root.get(order.root)
         if driver is None:
             return

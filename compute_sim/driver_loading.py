@@ -19,7 +19,7 @@ class BadDriver(ValueError):
 
 
 def load_driver(name: str, options: Mapping[str, Any], *, strict: bool = True) -> Driver:
-    """Return a new driver of class `module:Class`.
+    """Return a new driver of the class that `name` names as `module:Class`, constructed with `options`.
 
     With `strict=False`, options may be texts, which are converted to the options' types.
     """

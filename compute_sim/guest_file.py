@@ -93,7 +93,9 @@ class GuestFile:
         self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
 
     def open(self) -> list[GuestLine]:
-        """Open an agent's file of guests, and return its entries up to the first damaged one."""
+        """Open an agent's file of guests, cut it off at the first damaged entry, and return the entries.
+        Raise Unavailable if another process has it open.
+        """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -124,7 +126,9 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns all guests and outcomes as lines, to compact a long file."""
+        """Set the function that returns the agent's whole state as lines; they replace a file that has become
+        too long.
+        """
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:

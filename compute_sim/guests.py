@@ -87,7 +87,7 @@ class Guests:
         self.on: defaultdict[str, HostGuests] = defaultdict(HostGuests)
 
     def add(self, guest: GuestRecord) -> bool:
-        """Add a guest to the agent's records; return False if it is recorded already."""
+        """Add a guest to the records; return False if this attempt of its build is recorded already."""
         attempts = self.there.setdefault(guest.build, {})
         if guest.attempt in attempts:
             return False
@@ -110,7 +110,7 @@ class Guests:
         return [guests[key] for key in sorted(guests)]
 
     def is_there(self, guest: GuestRecord) -> bool:
-        """Return True if this object is the agent's current record of its guest."""
+        """Return whether this object is the current record of its guest: neither replaced nor removed."""
         return self.there.get(guest.build, {}).get(guest.attempt) is guest
 
     def change(self, guest: GuestRecord) -> None:
@@ -163,7 +163,7 @@ class AgentJob:
 
     @property
     def reported(self) -> bool:
-        """Return True if no delivery of the job's order waits for the job's result."""
+        """Return whether no delivery of the job's order waits for the job's result any more."""
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:
@@ -235,7 +235,7 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return a future for the job's result.
+        """Return a future that gets the job's result when the job ends.
 
         If an earlier delivery of the order waits, the earlier future is completed with `handed over`.
         """
@@ -250,7 +250,7 @@ class AgentJobs:
         return job.waiter
 
     def finish(self, job: AgentJob) -> bool:
-        """Remove an ended build or move phase from running jobs; return False if it is not among them."""
+        """Remove an ended job from the running jobs; return False if it was removed or replaced already."""
         if self.get(job.build, job.key) is not job:
             return False
         jobs = self._of[job.build]

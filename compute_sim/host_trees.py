@@ -52,7 +52,9 @@ class HostTrees:
         return tuple(self._hosts)
 
     def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
-        """Return a host's provider tree to report, and the reshape to report with the tree, or None."""
+        """Return a host's provider tree as report number `sequence`, and the reshape to report with it (None:
+        no allocations move).
+        """
         self._reported[root] = sequence
         self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
@@ -63,7 +65,9 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Record a change of a host's guests; rebuild the provider tree if a driver depends on usage."""
+        """Record that a host's guests changed; rebuild the host's provider tree if one of its drivers derives
+        inventories from the use of devices.
+        """
         if root in self._hosts:
             self._to_fit[root] = None
         if root not in self._follow_use:
@@ -82,7 +86,9 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Compare placement's `providers` with hosts' trees; yield each host and whether to report it."""
+        """Compare placement's `providers` with the hosts' trees; yield each host's root, and whether to
+        report the host. `owners`: the hosts' root providers in placement, by id.
+        """
         answers: dict[str, list[Provider]] = {}
         for provider in providers:
             answers.setdefault(provider.root, []).append(provider)
@@ -128,7 +134,9 @@ class HostTrees:
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests whose recorded allocations are not in the provider tree of their host."""
+        """Return guests whose recorded allocations are of providers or resource classes that their host's
+        tree lacks, except those that a pending reshape moves.
+        """
         found = []
         for root in [root for root in self._to_fit if root in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)
@@ -140,7 +148,8 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Replace guests' recorded allocations by placement's, which may be empty."""
+        """Replace the recorded allocations of guests by those of the consumers `found` in placement, which
+        may be none."""
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]

@@ -51,7 +51,7 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of host, given by the drivers of its hardware and of its hypervisor."""
+    """A machine type: the drivers of a host's hardware and, if guests are not simulated, its hypervisor."""
 
     drivers: tuple[Driver, ...] = ()
 
@@ -250,7 +250,9 @@ def fleet(
     hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Return the agents of all cells; `hosts` hypervisors and the bare-metal nodes are spread over them."""
+    """Return the simulated agents of all cells (names, or how many), with `hosts` hypervisors and the
+    hardware's bare-metal nodes spread over them.
+    """
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)
@@ -292,5 +294,5 @@ def fleet(
 
 
 def agent_name(cell: str, number: int) -> str:
-    """Return the name of an agent; agents of a cell are numbered from 1."""
+    """Return the name of a cell's agent with this number, from 1."""
     return f"{cell}-agent{number}"

@@ -13,7 +13,9 @@ SECONDS = 3.0  # until a host counts as not reached
 
 @dataclass(frozen=True, slots=True)
 class HostProber:
-    """Probes hosts by a command, else by a TCP port. Without both, the results are unknown."""
+    """Probes hosts by an operator's command, else by a TCP connection to `port`. With neither, no host is
+    reported as reached or unreached.
+    """
 
     port: int = 0
     command: Sequence[str] = ()
@@ -34,7 +36,9 @@ class HostProber:
 
 
 async def _answers(address: str, port: int) -> bool | None:
-    """Return whether a host accepts or refuses a connection; None if its name has no address."""
+    """Return whether a host accepts or refuses a TCP connection (True) or does not answer; None if its name
+    has no address.
+    """
     try:
         async with asyncio.timeout(SECONDS):
             _, writer = await asyncio.open_connection(address, port)

@@ -48,7 +48,9 @@ class GuestRecovery:
     _waits_since: float | None = field(default=None, init=False)  # time of the first unanswered question
 
     async def check(self) -> Sequence[AgentReported]:
-        """Start, stop or destroy guests by placement's allocations; return reports of destroyed guests."""
+        """Start, stop or destroy guests as placement's allocations require, after an absence of the agent;
+        return the reports of destroyed guests.
+        """
         agent, now = self.agent, self.clock.monotonic()
         if agent.ready and not agent.disk.asleep:
             self._pause, self._next = SHORTEST_PAUSE, 0.0

@@ -82,7 +82,7 @@ class HostReports:
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the next part of the hosts' heartbeat; after a power failure or stall, all parts."""
+        """Return a heartbeat of the next part of the hosts; after a power failure or stall, of all hosts."""
         if not self._does.ready or not self._shares:
             return []
         if self._reported_absences != (away := self._does.absences):
@@ -103,7 +103,8 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return inventory reports of up to 500 hosts that changed or differ from placement's records."""
+        """Return inventory reports of up to 500 hosts: of those that changed or differ from placement, and of
+        bare-metal nodes."""
         if not self._does.ready:
             return []
         now = self.clock.monotonic()

@@ -28,7 +28,9 @@ def compute_sim(
     # asked which guests to run after an absence, and what they hold after a reshape
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
 ) -> Worker:
-    """Return a worker that simulates an agent and its hosts. State on its `disk` survives the worker."""
+    """Return a worker that simulates an agent and its hosts. The state on `disk` can be given to the next
+    worker, as after a restart of the agent.
+    """
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
     trees = HostTrees(sim_agent, disk)
     drivers = {host.root: host.guest_driver for host in sim_agent.hosts}

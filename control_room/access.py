@@ -27,7 +27,7 @@ _ID = re.compile(r"[\w-]{32}", re.ASCII)
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """The user that has signed in to the control room, with the roles in the user's token."""
+    """A user that has signed in to the control room, with the project and roles of the user's token."""
 
     user: str
     project: str
@@ -96,7 +96,7 @@ class EventStream:
 
 @dataclass(frozen=True)
 class WebSession:
-    """A browser's session. Before sign-in it is only an id, which the control room does not store."""
+    """A browser's session. Before sign-in (`visitor` is None) the control room does not store it."""
 
     id: str
     visitor: Visitor | None = None
@@ -122,7 +122,9 @@ class Sessions:
         self._closed = False
 
     def find(self, cookie: str, now: float) -> WebSession | None:
-        """Return the browser's session with this id; None if the id is malformed or the session expired."""
+        """Return the browser's session with the id in a cookie; None if the id is malformed or the session
+        has ended.
+        """
         if not _ID.fullmatch(cookie):
             return None
         known = self._signed_in.get(cookie)
@@ -135,7 +137,9 @@ class Sessions:
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
-        """Return a new session, with a new id, for a signed-in user; an id set by an attacker is useless."""
+        """Return a new session for a signed-in user; end the user's oldest ones beyond a limit. The id is
+        new: an id set by an attacker is useless.
+        """
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]
         for id_ in (*of_user[: max(0, len(of_user) + 1 - OF_A_USER)], *list(self._signed_in)[: 1 - IN_ALL]):
@@ -150,7 +154,7 @@ class Sessions:
                 stream.end()
 
     def end_invalid(self, now: float) -> None:
-        """End sessions that have expired, and sessions with a removed or changed sign-in token."""
+        """End sessions that have expired, and sessions whose token was removed or has other roles now."""
         for id_ in [id_ for id_, known in self._signed_in.items() if not known.is_valid(now)]:
             self.end(id_)
 
@@ -193,7 +197,7 @@ async def sweep(sessions: Sessions, clock: Clock) -> None:
 
 
 def from_our_page(headers: Mapping[str, str]) -> bool:
-    """Return whether the browser's headers show that a form was sent from a page of this site."""
+    """Return False if the browser's headers show that a form was sent from a page of another site."""
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False

@@ -10,7 +10,7 @@ from bus.topics import QUERIES, TOPICS
 
 
 class Route(NamedTuple):
-    """A topic or a query, with the queues for its messages."""
+    """A topic or a query of the bus, with the type of its message, its sender and its receiver."""
 
     name: str
     is_query: bool
@@ -22,7 +22,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """A worker's durable queue, with its depth if that is known."""
+    """A worker's durable queue, with its numbers of messages and consumers if it exists in the broker."""
 
     name: str
     worker: str
@@ -96,7 +96,9 @@ def all_routes() -> tuple[Route, ...]:
 
 @cache
 def route_of(queue: str) -> Route | None:
-    """Return a queue's topic or query, found in its name: `reader:key` for a topic, `ask:key` for a query."""
+    """Return the topic or query of a queue with this name, `reader:key` for a topic, `ask:key` for a query;
+    None if it is of neither.
+    """
     reader, _, key = queue.partition(":")
     parts = key.split(".")
     for route in all_routes():

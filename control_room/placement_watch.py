@@ -33,7 +33,7 @@ class PlacementWatch:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """While the block runs (a page is open), receive placement's changes."""
+        """Receive placement's changes while the `with` block runs, that is, while a page is open."""
         self._pages += 1
         if self._following is None:
             self._following = self._tasks.start(self._follow())

@@ -104,7 +104,7 @@ class CloudStatus:
 
 class StatusReader:
     def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
-        """Set up a reader of the cloud's status; `configured`: cells to query even if placement is down."""
+        """Construct a reader of the cloud's status; it queries the `configured` cells in any case."""
         self._queries = queries
         self._configured = tuple(configured)
         self._counts: CellsFound | None = None
@@ -152,7 +152,9 @@ async def known_hosts(
     aggregates: Ask[FindAggregates, AggregatesFound],
     cells: Ask[FindCells, CellsFound],
 ) -> list[KnownHost]:
-    """Query placement for all hosts, zones and disabled cells, to compute how many instances would fit."""
+    """Return all hosts with zones and free amounts, from placement's answers, to compute how many instances
+    would fit. Hosts of disabled cells are `closed`.
+    """
     disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
     zones = await zones_by_aggregate(aggregates)
     # by id: a host that moves between pages in the meantime is listed once
@@ -222,7 +224,7 @@ class FleetReader:
         self._layouts = int(clock.now())
 
     async def read(self, _: None = None) -> Fleet:
-        """Return all hosts for the heat map; after the first call read only changes from placement."""
+        """Return all hosts for the heat map; after the first call, read only changes, if they are few."""
         if self._clock.monotonic() - self._read > LONGEST_UNREAD:
             self._fleet = None
         fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())

@@ -23,7 +23,9 @@ class BackgroundTasks:
         self._group = group
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
-        """Start a background task, which is cancelled when the server stops; its errors are logged."""
+        """Start a background task, which is cancelled when the server stops. An error is logged, and the
+        task's result is then None.
+        """
 
         async def logged() -> T | None:
             try:
@@ -105,7 +107,7 @@ class UpdateInterval:
 
     @contextmanager
     def querying(self) -> Iterator[None]:
-        """Measure how long a `with` block queries workers: the longer, the less often the page is updated."""
+        """Measure how long a `with` block queries workers: the longer, the rarer the updates."""
         began = monotonic()
         yield
         self.add((monotonic() - began) * _QUERY_WEIGHT)

@@ -30,7 +30,9 @@ from control_room.shared_data import Changes
 
 
 class NodeChanges(Changes):
-    """Stores, while a page is open, the ids of bare-metal nodes with new messages since the last read."""
+    """Stores, while the page of bare-metal nodes is open, the ids of nodes to read again, because messages
+    about them came since the last read.
+    """
 
     def __init__(self) -> None:
         super().__init__()

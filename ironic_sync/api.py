@@ -108,7 +108,7 @@ class IronicApi:
         return await self._patiently(self._agreed)
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
-        """Return the node with this uuid or name, with at least the given fields, or None if not found."""
+        """Return the node with this uuid or name, with the given fields (default: all); None if not found."""
         try:
             return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
         except IronicRefused as refused:

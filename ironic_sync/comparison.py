@@ -31,7 +31,9 @@ class Comparison(NamedTuple):
     differences: tuple[NodeDifference, ...]
 
     def lines(self, share_gone: float) -> list[str]:
-        """Return one line of text for each difference between Ironic and placement, and a summary."""
+        """Return one line of text for each difference, and a summary. If more than `share_gone` of the nodes
+        are missing, another line states that none is removed.
+        """
         lines = [str(difference) for difference in self.differences]
         nodes = len({difference.node for difference in self.differences})
         differ = f"{nodes} differ" if nodes else "nothing differs"
@@ -56,7 +58,9 @@ def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) 
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return differences between Ironic's nodes and placement; with `holders`, compare instances also."""
+    """Return the differences between Ironic's nodes and placement. `holders` queries placement's allocations:
+    with it, also compare which instance is on each node.
+    """
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
@@ -71,7 +75,9 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove from placement the nodes that are deleted in Ironic; no other difference is repaired."""
+    """Remove from placement the nodes that are deleted in Ironic; with `allow`, however many. Repair no other
+    difference.
+    """
     rules = _rules(ironic)
     removed: list[str] = []
 

@@ -94,7 +94,7 @@ class Following:
         await self.report([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Return whether this process's last report of an Ironic node says that the node is not free."""
+        """Return whether this process has reported an Ironic node, last as not free."""
         report = self.beliefs.of(uuid).reported
         return report is not None and not is_open(report)
 
@@ -141,7 +141,9 @@ class Following:
             self._contexts.end(report.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Record which reports of nodes placement has applied, of this process and of other processes."""
+        """Record which reports of nodes placement has applied. If another process's report replaced one of
+        this process, read the node again, or report a later state again.
+        """
         now = self.clock.now()
         for change in (change for message in changes for change in message.changes):
             if not change.reshaped:

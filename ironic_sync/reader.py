@@ -86,7 +86,7 @@ class Reader:
         return len(self._waiting) + len(self._reading) + len(self._refused)
 
     def wish(self, uuid: str) -> None:
-        """Request that a node is read from Ironic, by a request to Ironic that begins after this call."""
+        """Request a read of a node. The read begins after this call, even if the node is being read now."""
         if uuid in self._reading:
             self._again.add(uuid)
             return
@@ -100,7 +100,9 @@ class Reader:
         UNRESOLVED.set(self.unresolved)
 
     async def run(self, moment: Callable[[], Moment], take: Take) -> None:
-        """Read requested nodes from Ironic until the task is cancelled; call `take` with each result."""
+        """Read requested nodes from Ironic until the task is cancelled; call `take` with the results.
+        `moment` returns the mark of the time at which a read begins.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))

@@ -101,7 +101,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Return which of the given providers are nodes managed by this process, by id."""
+        """Return, by id, those of the given providers that are Ironic nodes of the selection's agents."""
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
         ours = (provider for provider in found.values() if provider.agent in agents)
@@ -113,7 +113,9 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield the differing nodes of each page of Ironic's nodes; add all nodes listed to `read`."""
+        """Yield, for each page of Ironic's nodes, those that differ from their providers (`placed`, by id).
+        Add all listed nodes to `read`: uuid → instance.
+        """
         pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:
             began = self.moment()
@@ -128,7 +130,7 @@ class Survey:
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
-        """Return the current instance's id of each node in Ironic; None: no instance, or node deleted."""
+        """Read the nodes from Ironic, and return the id of the instance on each; None: none, or no node."""
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):
             reads = await asyncio.gather(*(self.api.node(uuid, self._fields) for uuid in some))
@@ -169,7 +171,8 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return the nodes created or updated since `horizon`, and the next horizon (newest times read).
+        """Return the nodes created or updated since `horizon`, each with the time at which its read began,
+        and the next horizon (newest times read).
 
         Raise ReadAll if too many nodes changed, or Ironic cannot sort by time.
         """
@@ -188,7 +191,9 @@ class Survey:
         return list(found.values()), reached
 
     async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
-        """Yield pages sorted by the time field `key`; raise ReadAll if Ironic cannot sort so."""
+        """Yield pages of nodes that have the time field `key`, latest time first, with the times; raise
+        ReadAll if Ironic cannot sort by this field.
+        """
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
             began = self.moment()
@@ -214,7 +219,7 @@ class Survey:
     async def judged(
         self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return the nodes read from Ironic that differ from their providers in placement."""
+        """Return the nodes read from Ironic that differ from their providers (`placed`, by id)."""
         found = []
         for position, (raw, began) in enumerate(reads):
             if position % NODES_IN_A_ROW == 0:

@@ -67,7 +67,9 @@ class Sweep:
         await self._compare(full=True)
 
     async def read_changed(self) -> None:
-        """Compare nodes that changed since the last comparison with placement, if Ironic can list them."""
+        """Compare the nodes that changed since the last round with placement; do nothing if Ironic cannot
+        list them.
+        """
         await self._compare(full=False, all_if_must=False)
 
     async def _compare(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -139,7 +141,9 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report nodes with repairable differences to placement; count those that only operators can fix."""
+        """Report nodes with repairable differences to placement; return the numbers of differences that only
+        operators can fix, by kind.
+        """
         counts = Counter(difference.what for node in found for difference in node.differences)
         for aspect, number in counts.items():
             DIFFERENCES.labels(aspect).inc(number)
@@ -159,13 +163,15 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _is_latest(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether this read of a node is newer than placement's last report, by sequence numbers."""
+        """Return whether placement has no newer report of a node (`now`: its provider) than this read."""
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
 
     async def _pause(self, spent: float) -> None:
-        """Wait before the next page is read, to limit Ironic's load and the delay of notifications."""
+        """Wait before the next page is read, to limit Ironic's load and the delay of notifications; `spent`
+        seconds have passed since the last page.
+        """
         await asyncio.sleep(max(0.0, self.clock.chance.uniform(0.8, 1.2) / self.pages_per_second - spent))
 
 

@@ -43,7 +43,7 @@ class FollowedIronic:
     reads_at_once: int = 16
     sweep_seconds: float = 60.0  # between two surveys of recent changes
     deaf_sweep_seconds: float = 5.0  # between two surveys while notifications are not received
-    full_every: int = 10  # each of so many surveys reads everything
+    full_every: int = 10  # one of so many surveys reads everything
     pages_per_second: float = 4.0
     share_gone: float = 0.1  # of the nodes; more are not removed in one round
 
@@ -56,8 +56,8 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of ironic_sync, which handles NodeChanged messages. If `ironic` is given, the worker
-    also detects changes in Ironic itself.
+    """Return the worker that reports Ironic's nodes to placement: from NodeChanged messages and, if `ironic`
+    is given, also by watching this Ironic.
     """
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])
@@ -134,7 +134,9 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
 
 
 def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
-    """Return the handler of NodeChanged messages, which have the full new state of a node."""
+    """Return the table row that handles NodeChanged messages, which other tools send with the full state of a
+    node.
+    """
 
     def report_of(node: NodeChanged) -> InventoryReported | Poison | None:
         try:

@@ -1,4 +1,4 @@
-"""Schedules for OpenStack Nova: answers the calls of Nova's scheduler RPC (see README.md)."""
+"""Schedules for OpenStack Nova: answers the calls of Nova's scheduler RPC, in place of nova-scheduler."""
 
 from bus.rabbit.foreign import ForeignListener, ForeignPublisher
 from bus.rabbit.oslo import RpcAddress

@@ -115,8 +115,8 @@ class NovaDatabases:
         return True
 
     async def request_spec(self, instance: str) -> RequestSpec | None:
-        """Return the RequestSpec that Nova stores for an instance, or None. Nova stores no requested
-        destination, no ignored hosts and no hosts of the server group.
+        """Return the RequestSpec that Nova stores for an instance, or None. It lacks the requested
+        destination, ignored hosts and hosts of the server group, which Nova does not store.
         """
         try:
             async with self._api.connect() as connection:
@@ -195,7 +195,9 @@ class NovaDatabases:
 
 
 def host_state(node: Row, *, enabled: bool, why_disabled: str) -> HostState:
-    """Return a compute node's state in the form that berth's filters and weighers read."""
+    """Return the state of a compute node (a row of Nova's table `compute_nodes`) in the form that berth's
+    filters and weighers read.
+    """
     stats, cpu = _json(node["stats"], {}), _json(node["cpu_info"], {})
     supported = [each for each in _json(node["supported_instances"], []) if len(each) == 3]
     metrics = {

@@ -111,7 +111,7 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Read the given instances from Nova's databases again; return the existing instances by id."""
+        """Read the given instances from the cells' databases again; return, by id, those that still exist."""
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:

@@ -92,8 +92,8 @@ class Mirror:
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Read Nova's databases, and copy cells, hosts and aggregates to berth. Publish the states of hosts
-        that differ from the previous read.
+        """Read Nova's databases, and copy cells, hosts and aggregates to berth if they have changed or were
+        not compared for some time. Publish the states of hosts that differ from the previous read.
         """
         async with self._refreshing:
             before, now = self.cloud, await self._databases.read()

@@ -27,7 +27,9 @@ class Publishes(Protocol):
 
 
 class SchedulerNotifications:
-    """Publishes notifications in the background: a call does not wait for them, nor fail because of them."""
+    """Publishes the notifications about scheduler calls in the background: no call waits for them or fails
+    because of them.
+    """
 
     def __init__(
         self, publisher: Publishes, options: NotificationOptions, clock: Clock, host: str = ""

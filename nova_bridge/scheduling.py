@@ -36,7 +36,7 @@ _WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulingQueries:
-    """The queries to berth's scheduler and placement by which Nova's calls are answered."""
+    """The queries that the bridge sends to berth's scheduler and placement to answer Nova's calls."""
 
     select: Ask[HostsAsked, HostsAnswered]
     make_group: Ask[GroupEditRequested, GroupEditAnswered]
@@ -120,14 +120,16 @@ class NovaScheduling:
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
-        """Release the claims of an RPC call that Nova has abandoned, except claims that were changed after
-        the call."""
+        """Release the claims of an RPC call whose answer Nova does not use, except claims that were changed
+        after the call."""
         for build in placed:
             log.warning("nova gave up on %s: its claim is released", build.build)
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))
 
     async def _question(self, call: RpcCall, spec: RequestSpec, instances: Sequence[str]) -> HostsAsked:
-        """Translate an RPC call to a query; if it names an unknown host, read Nova's databases and retry."""
+        """Translate an RPC call to a query to berth's scheduler, and create its server group; if the call
+        names an unknown host, read Nova's databases and retry.
+        """
 
         def translate() -> Translated:
             return translated(

@@ -124,7 +124,8 @@ class Shadow:
                 log.warning("notifications of Nova between %.0f and %.0f may be lost", lost.since, lost.until)
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
-        """Store Nova's notifications with berth's decisions on their requests, or raise Unavailable."""
+        """Store Nova's notifications with berth's decisions on the requests in them; raise Unavailable if
+        the database is unreachable."""
         await self.record_loss()
         read = [found for body in bodies if (found := _readable(body)) is not None]
         decisions = await self._decide_all(read)
@@ -229,8 +230,8 @@ class Shadow:
         return replace(found, lag=max(0.0, self._clock.now() - found.at)), decision
 
     async def _spec(self, notification: NovaNotification) -> RequestSpec:
-        """Return the RequestSpec of a notification; fields that the notification lacks come from the
-        RequestSpec in Nova's database.
+        """Return the RequestSpec of a request: from the scheduler's notification, completed from Nova's
+        database, or of a refused request without such a notification from the database alone.
         """
         is_asked = notification.event == "asked"
         try:

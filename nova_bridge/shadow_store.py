@@ -21,7 +21,7 @@ _SQL_TYPES: Mapping[Any, str] = {int: "int", float: "float", bool: "int"}  # els
 
 
 def _columns(record: type) -> dict[str, str]:
-    """Return the name and the SQL type of the column for each field of a dataclass. The column of a field
+    """Return, by column name, the SQL type of the column for each field of a dataclass. The column of a field
     `is_x` is `x`.
     """
     return {
@@ -89,7 +89,9 @@ _free = msgspec.json.Decoder(FreeMemory).decode
 
 
 async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest, Decision]]) -> None:
-    """Store decided requests; a request that is stored already keeps its first decision."""
+    """Store requests to Nova's scheduler with berth's decisions. A request that is stored already keeps its
+    first decision.
+    """
     rows = {each.id: (*_row(each), _encode(decision).decode()) for each, decision in requests}
     if rows:
         await _ADD_REQUESTS(tx, [rows[id_] for id_ in sorted(rows)])
@@ -104,7 +106,7 @@ async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> 
 
 
 def _row(record: DecidedRequest | NovaOutcome) -> tuple[str | int | float, ...]:
-    """Return the values of a dataclass in the sequence of `_columns`."""
+    """Return the values of a dataclass as a database row, in the order of `_columns`."""
     return tuple([_storable(getattr(record, field.name)) for field in fields(record)])
 
 
@@ -143,7 +145,9 @@ async def outcomes_since(database: Database, since: float) -> AsyncIterator[Nova
 async def of_instance(
     tx: Transaction, instance: str, most: int
 ) -> tuple[list[tuple[DecidedRequest, Decision]], list[NovaOutcome]]:
-    """Return the requests for an instance, with berth's decisions and with Nova's results."""
+    """Return the newest `most` requests for an instance, each with berth's decision, and all of Nova's
+    results that may be of these requests.
+    """
     rows = await _OF_INSTANCE(tx, instance=instance, most=most)
     found = [(_request(row), _decision(row["decision"])) for row in rows]
     keys = {(each.request, "" if each.request and each.instances > 1 else each.instance) for each, _ in found}

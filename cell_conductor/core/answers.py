@@ -130,7 +130,9 @@ def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
 
 
 def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool:
-    """Return whether placement's allocations of a build are on this host instead of on its current host."""
+    """Return whether the allocations `held` of a build, as placement answered, are on the host `selection`
+    instead of on the build's current host.
+    """
     if selection.choice.allocations == held.allocations != build.host.choice.allocations:
         return True
     return selection.root in held.roots and build.host.root not in held.roots
@@ -160,7 +162,9 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def to_be_placed(build: Build | None, reshape: BuildReshaped) -> bool:
-    """Return True if a reshape concerns a build or a newer claim that this cell has not recorded yet."""
+    """Return whether a reshape concerns a build, or a newer claim of a build on another host, that this cell
+    has not recorded yet.
+    """
     if build is None:
         return True
     later = build.generation is not None and reshape.generation > build.generation
@@ -168,8 +172,8 @@ def to_be_placed(build: Build | None, reshape: BuildReshaped) -> bool:
 
 
 def position_of(build: Build, held: claims.Held) -> int | None:
-    """Return the position, in the build's list of hosts, of the host on which placement has its allocations;
-    None if no host of the list has them.
+    """Return the position in `build.hosts` of the host on which the build has the allocations `held`, as
+    placement answered; None if they are on no host of the list.
     """
     if not held.allocations:
         return None
@@ -229,7 +233,9 @@ def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimReque
 def checked_allocations(
     known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
 ) -> Held | str:
-    """Return the allocations of an instance that is to be adopted, or a text why it cannot be adopted."""
+    """Return the allocations of an instance to adopt, from placement's answer to the claim that only reads,
+    or a text why it cannot be adopted. `known`: the cell's record of the build.
+    """
     match answer:
         case Held() if not answer.allocations:
             return "it does not hold any resources now"

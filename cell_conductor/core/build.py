@@ -48,7 +48,7 @@ class Leftover(Compact, frozen=True):
 
 
 class Vacate(Compact, frozen=True):
-    """The order to an instance to leave its host for a build of higher priority."""
+    """The order that an instance must leave its host, because a build of higher priority preempts it."""
 
     by: tuple[str, ...]  # usually one build; several instances of one request may share a victim
     priority: int  # of these builds
@@ -156,7 +156,8 @@ def attempt_fields(
     attempt: int | None = None,
     guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
-    """Return a message's fields for build, attempt, agent and host; by default of the current attempt."""
+    """Return the fields of an order or report that name build, attempt, agent and host; by default of the
+    current attempt. `guest_on`: a host, or a report of its agent."""
     guest_on = guest_on or build.host
     return {
         "build": build.id,
@@ -224,7 +225,8 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Return the order to destroy the guest that an agent reported, addressed to this agent."""
+    """Return the order to a reporting agent to destroy the reported guest, and guests of earlier attempts
+    above `above`."""
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 
@@ -237,7 +239,7 @@ def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFai
 
 
 def ended(build: Build) -> messages.BuildEnded:
-    """Return the message `BuildEnded` about a build; repeated calls return the same message."""
+    """Return the message `BuildEnded` about an ended build; repeated calls return the same message."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
     guest_on = _built_on(build)
@@ -305,7 +307,8 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 
 def release_due_leftover(build: Build, now: float) -> Effects:
-    """After a guest left behind exceeded its time limit, order its destruction and release its resources."""
+    """Return the request to release the resources of a guest left behind that is destroyed; if only its time
+    limit has passed, preceded by another order to destroy it. Return () if there is no such guest."""
     for left in build.leftovers:
         # Until placement has answered, the resources of the last attempt may be on their way to the holder.
         undecided = left.attempt == build.attempt and build.status not in SETTLED
@@ -316,14 +319,14 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy a build's guests left behind, optionally only of one attempt or some hosts."""
+    """Return orders to destroy a build's guests left behind: all, of one attempt, or on the hosts `roots`."""
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)
 
 
 def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:
-    """Return the build without the guest left behind whose holder consumer placement has released."""
+    """Return the build without the guest left behind that `consumer` holds, if placement has released it."""
     if isinstance(result, Contended | Held):
         return build
     remaining = tuple(left for left in build.leftovers if _holder(build, left) != consumer)

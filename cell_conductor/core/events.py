@@ -12,7 +12,7 @@ from cell_conductor.core.build import Status
 
 
 class SwapAnswered(Struct, frozen=True):
-    """The event that placement answered the claim of a build's next host, made after an attempt failed."""
+    """The event that placement answered the claim of a build's next host, which followed a failed attempt."""
 
     attempt: int
     result: ClaimResult | str  # a text: why placement cannot judge the claim
@@ -20,8 +20,8 @@ class SwapAnswered(Struct, frozen=True):
 
 
 class ReleaseAnswer(Struct, frozen=True):
-    """The event that placement answered a build's release request. `asked_in` is the status in which the
-    build sent the request.
+    """The event that placement answered a build's request to release its allocations. `asked_in` is the
+    status in which the build sent the request.
     """
 
     asked_in: Status
@@ -29,21 +29,23 @@ class ReleaseAnswer(Struct, frozen=True):
 
 
 class CleanedUp(Struct, frozen=True):
-    """The event that placement answered the release of the holder consumer of a guest left behind."""
+    """The event that placement answered the request to release a guest left behind: its holder `consumer`."""
 
     consumer: str
     result: ReleaseResult
 
 
 class MoveImpossible(Struct, frozen=True):
-    """The event that this cell cannot carry out a claimed move, so that its claim must be undone."""
+    """The event that this cell cannot carry out a move that the scheduler placed, and must undo its claim."""
 
     placed: MovePlaced
     why: str
 
 
 class Adoption(Struct, frozen=True):
-    """The event that an operator wants to adopt an instance; `why` is the reason if that is impossible."""
+    """The event that an operator wants to adopt an instance; `why` is the reason if that is impossible, and
+    `held` has the instance's allocations in placement.
+    """
 
     asked: BuildAdoptRequested
     held: Held | None = None  # empty: the cell knows them already

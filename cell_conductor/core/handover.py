@@ -33,7 +33,7 @@ Goal = Literal["error", "aborted", "deleted"]
 
 
 def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Begin the move of a build to another cell as ordered, or refuse it; the build is in no other move."""
+    """Begin the move of a build to another cell as ordered, or refuse it. The build must be in no move."""
     if build.move is not None and build.move.id == order.move:
         deleted = build.replies if build.status == "deleted" else ()
         return build, (
@@ -109,7 +109,9 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """Cancel a build's move to another cell, and ask the scheduler to restore its resources in this cell."""
+    """Cancel a build's move to another cell, and ask the scheduler to claim its resources in this cell again.
+    `goal` is how the move ends.
+    """
     build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
     return phases.enter(build, "recall", now, limits)
 
@@ -176,7 +178,9 @@ def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptL
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
-    """Store a build that arrives from another cell; return None if the message lacks its description."""
+    """Return a build that arrives from another cell, with messages; None if the order lacks its description.
+    `build`: this cell's earlier record of the build.
+    """
     if build is not None and build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     if placed.booted is None or placed.chosen is None:

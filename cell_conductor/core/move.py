@@ -127,7 +127,9 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def lost_claim(placed: moves.MovePlaced) -> bool:
-    """Return whether placement released a move's claim before the scheduler published the move's order."""
+    """Return whether a move's order has no destination, because placement released the move's claim before
+    the scheduler published the order.
+    """
     return placed.chosen is None and placed.kind in (*KEPT, *BUILT)
 
 
@@ -141,14 +143,14 @@ def closed(move: BuildMove, end: moves.MoveEnd, reason: str, host: str, root: st
 
 
 def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
-    """Return the record of a move that ended before it began."""
+    """Return the record of a move that was refused, with the given end and reason `why`."""
     host = placed.chosen.host if placed.chosen else ""
     move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now, host=host)
     return closed(move, end, why, "", "", now)
 
 
 def ended(move: BuildMove) -> moves.MoveEnded:
-    """Return the message that a move has ended; repeated calls return the same message."""
+    """Return the message `MoveEnded` about an ended move; repeated calls return the same message."""
     assert move.end, f"move {move.id} is not over"
     return moves.MoveEnded(
         **_named_fields(move),
@@ -172,7 +174,9 @@ def half_of(
     outcome: HalfOutcome,
     **more: Any,
 ) -> moves.HandoverReported:
-    """Return the message in which a cell reports its part of a move between cells to the scheduler."""
+    """Return the message in which a cell reports its part of a move between cells to the scheduler: the
+    source cell the part `leaving`, the destination `arriving`.
+    """
     return moves.HandoverReported(
         move=move.move, build=move.build, cell=move.cell, half=half, outcome=outcome, **more
     )

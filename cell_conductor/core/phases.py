@@ -89,7 +89,9 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
-    """End a move because the guest runs at its destination; order to destroy the guest at the source."""
+    """End a move, as `end`, because the guest runs at its destination; order to destroy the guest at the
+    source.
+    """
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -97,7 +99,9 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 
 
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    """Delete a build in any phase of its move, and destroy its guests at the destination and the source."""
+    """Delete a build in any phase of its move, and destroy its guests at the destination and the source.
+    `reply_to`: the client that waits for the deletion, or None.
+    """
     move = open_move(build)
     build = end_phase(build, "given up", why, now)
     if move.kept and move.phase != "resume":
@@ -139,7 +143,9 @@ def failed_there(
     limits: AttemptLimits,
     report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
-    """Try the next destination of a move after a failure, or return to the source if none is left."""
+    """Try the next destination of a move after a failure, or return the build to the source if none is left.
+    `report`: the agent's, or None.
+    """
     retry = report is None or report.retry
     failed = builds.host_failed(build, cause, ours=retry)
     build = end_phase(build, outcome, cause, now)
@@ -164,7 +170,9 @@ def failed_there(
 def way_back(
     build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *before: Message
 ) -> Stepped:
-    """Begin to return a build to its move's source; the guest at the destination is now left behind."""
+    """Begin to return a build to the source of its move, which will end as `goal`; guests at destinations are
+    to be destroyed.
+    """
     assert goal in ("error", "reverted", "aborted")
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
@@ -182,7 +190,9 @@ def way_back(
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
-    """Return the phase after the destination's guest is destroyed: the next destination, or the way back."""
+    """Return the phase that follows when no guest is left at a move's destination: `swap`, to claim the next
+    destination, or the next one of the way back.
+    """
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -190,7 +200,9 @@ def phase_without_guest(build: Build) -> moves.Phase:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """Let a build run on its source host after a failed move; `problem`: why its resources there are lost."""
+    """Let a build run on its source host after a failed move; `problem`: why its resources there could not be
+    claimed again, or "".
+    """
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
@@ -217,7 +229,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return the messages whose answers a move's current phase waits for, to send them again."""
+    """Return the messages whose answers a move's current phase waits for, to send or repeat them."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -279,7 +291,9 @@ def pending(build: Build) -> list[Leftover]:
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return a move's request to placement: claim the next destination, claim the source, or release all."""
+    """Return the request that a move sends to placement: claim the next destination, claim the source, or
+    release all; its phase decides.
+    """
     move = open_move(build)
     if move.phase == "swap":
         return builds.question(build)

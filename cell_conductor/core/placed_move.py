@@ -19,7 +19,9 @@ LOST = "placement released its claim before this cell received its order"
 
 
 def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
-    """Return why a move must wait until the build's current move or attempt ends; empty if it need not."""
+    """Return why a move that the scheduler placed must wait for the end of the build's current move, attempt
+    or deletion; "" if it can begin.
+    """
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
     if lost_claim(placed) and build.status == "deleting":
@@ -114,7 +116,7 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
 
 
 def end_of_refused(placed: MovePlaced, now: float, why: str = UNKNOWN) -> Effects:
-    """Return the message that a move ended without beginning: its build is unknown or in another move."""
+    """Return the message that a move ended in error without beginning; `why` is the reason."""
     return (ended(never_begun(placed, "error", why, now)),)
 
 
@@ -129,7 +131,9 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
-    """Return the message to placement that undoes a move's claim, if this cell has no record of its build."""
+    """Return the request to placement that undoes the claim of a move whose build this cell does not know;
+    None if such a move claims nothing.
+    """
     if placed.kind == "unshelve":
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
@@ -153,7 +157,9 @@ def late_move_report(build: Build, report: MoveReported) -> Stepped:
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:
-    """Answer an agent's outdated report: repeat that its move ended; destroy a guest of an ended build."""
+    """Answer an agent's report about an ended move or phase: return the move's end again, and the order to
+    destroy the guest if its build has ended or is shelved.
+    """
     again: Effects = ()
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":

@@ -47,7 +47,9 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
 
 def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
-    """Distribute bare-metal nodes evenly over agents; `owners` has each node's present agent, or ""."""
+    """Return the agent of each bare-metal node, spread evenly over `agents`. `owners` has each node's present
+    agent, or ""; `order` sorts the agents for a node.
+    """
     if not agents:
         return dict(owners)
     even = len(owners) / len(agents)
@@ -141,8 +143,9 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the nodes that change: each is assigned to a new agent, or its present agent must first stop
-    acting on it."""
+    """Return the changed records of nodes that must change their agent: with a new agent, or marked `leaving`
+    so that the present agent first stops acting on the node. `uses`: of the nodes that are not free.
+    """
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -184,7 +187,7 @@ def _moved(
 
 
 def forgotten(nodes: Iterable[RingNode], members: Iterable[RingMember]) -> list[str]:
-    """Return the deleted nodes that no agent acts on any more, so that their records can be deleted."""
+    """Return the roots of deleted nodes that no agent acts on any more: their records can be deleted."""
     known = {member.agent: member for member in members}
     gone = [node for node in nodes if node.leaving == "gone"]
     return [node.root for node in gone if node.owner not in known or _has_stopped(node, known[node.owner])]
@@ -213,7 +216,7 @@ class Sightings:
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
-        """Record the agents' heartbeats as read from the database. After a long time without any heartbeat,
+        """Record the last heartbeats of agents as read from the database. After a long time without any,
         all leases start again at the present time: agents may have been unable to reach this conductor."""
         known = {agent: seen[0] for agent, seen in self._seen.items()}
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
@@ -231,7 +234,8 @@ class Sightings:
         self._news = now
 
     def left(self, agent: str, mark: Mark, lease: float, now: float) -> float:
-        """Return the seconds until an agent's lease certainly expires if not renewed; at most 0 if it has."""
+        """Return the seconds until an agent's lease of `lease` seconds, last renewed at `mark`, has certainly
+        expired; 0 or less if it has."""
         seen = self._seen.get(agent)
         since = seen[1] if seen is not None and seen[0] == mark else now
         return since + lease * (1 + DRIFT) + GRACE - now

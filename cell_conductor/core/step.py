@@ -46,7 +46,9 @@ from cell_conductor.core.vacating import (
 def step(
     build: Build | None, event: Event, now: float, limits: AttemptLimits
 ) -> tuple[Build | None, Effects]:
-    """Return the build after an event, and messages: at most one is a claim or release for placement."""
+    """Return the build after an event, and messages: at most one is a claim or release for placement. A build
+    that the cell does not know is None.
+    """
     if isinstance(event, events.Adoption):
         return adopted(build, event, now)
     if build is None:
@@ -126,7 +128,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
 
 
 def _is_elsewhere(build: Build, report: AgentReported) -> bool:
-    """Return whether an agent reports a guest on another host than the recorded host of the build.
+    """Return whether an agent's report is about a guest on another host than the build's recorded host.
 
     After a fail-over that lost commits, an attempt may have been placed twice: only the guest on the recorded
     host is kept.

@@ -37,7 +37,7 @@ def orders_to_vacate(build: Build) -> Effects:
 
 
 def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply an event to a build that awaits victims."""
+    """Apply an event to a build that waits until the instances that it preempts have left its host."""
     match event:
         case Vacating(say="vacated"):
             build = replace(build, awaits=tuple(id_ for id_ in build.awaits if id_ != event.other))
@@ -61,7 +61,9 @@ def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> Stepped:
-    """Let a victim leave its host. A victim without a guest has left it already."""
+    """Begin to delete or shelve a preempted build, as `event` orders, to free its host. A build that was
+    never placed has left already.
+    """
     if build.placed is None:
         return build, (left(event.build, event.other, event.cell),)
     if build.moving is not None:  # a shelve or a rebuild; the order is repeated after its end
@@ -86,7 +88,7 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
 
 
 def has_left(build: Build) -> Effects:
-    """Return the messages of a victim that uses nothing of its host any more, else none."""
+    """Return the messages that a preempted build has left its host; () while it may still use the host."""
     vacates = build.vacates
     if vacates is None or build.leftovers or build.status not in ("deleted", "shelved", "moved", "error"):
         return ()
@@ -108,7 +110,8 @@ def has_left(build: Build) -> Effects:
 
 
 def repeated_requeue(build: Build, now: float) -> Build:
-    """Return a shelved build with the next time to request its requeue, if the last one has passed.
+    """If the time has passed at which a preempted, shelved build asks to be queued again, return the build
+    with the next such time; otherwise unchanged.
 
     The scheduler's request, or the order of the move, can be lost with a queue, and no client repeats it.
     """

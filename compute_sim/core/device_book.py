@@ -16,7 +16,9 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """Records which devices the guests of an agent's hosts use. Unknown providers count as shared pools."""
+    """Records which devices the guests of an agent's hosts use. Providers that are in no host's tree count as
+    shared pools, of which all can be allocated.
+    """
 
     def __init__(self) -> None:
         self.held: dict[GuestKey, Allocations] = {}
@@ -52,7 +54,7 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Return True if allocations name a removed provider, or a resource class that a provider lacks."""
+        """Return whether allocations name a removed provider, or a resource class that its provider lacks."""
 
         def lacks(provider: str, amounts: Mapping[str, int]) -> bool:
             if provider not in self._has:
@@ -62,7 +64,7 @@ class DeviceBook:
         return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any allocation names a present or removed provider of this host."""
+        """Return whether any allocation is of a provider of this host, or of a provider that was removed."""
         of_root = self._of_root.get(root, ())
         return any(provider in of_root or provider in self._departed for provider in allocations)
 
@@ -111,7 +113,9 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return the reshape that a report of this tree requires: which inventories and guests move."""
+    """Return the reshape that a report of `tree` requires: which inventories and guests' allocations move,
+    compared with placement's tree, `stored`; None if none move.
+    """
     moves = tuple(_moves(stored, tree))
     if not moves:
         return None
@@ -193,7 +197,9 @@ def _spread(
 
 
 def fits_tree(held: Allocations, tree: ProviderTree, other_providers: Mapping[str, object]) -> bool:
-    """Return whether all allocations are on the tree's providers, or on `other_providers` (shared pools)."""
+    """Return whether all allocations `held` are of resource classes of the tree's providers, or of
+    `other_providers` (shared pools).
+    """
     for provider, amounts in held.items():
         provider_found = tree.by_id(provider)
         if provider_found is None:

@@ -24,12 +24,16 @@ class Driver(Protocol):
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of one type to a host's provider tree; a host's drivers run one after another."""
+        """Add all hardware of one type to a host's provider tree, after the host's earlier drivers; `in_use`
+        returns the amounts of a provider that guests use.
+        """
         ...
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of drivers of hosts' hardware; operators set the options in the TOML file of host types."""
+    """Base class of the built-in hardware drivers; its fields are options, which operators set in a TOML file
+    of machine types.
+    """
 
     @property
     def follows_use(self) -> bool:
@@ -37,7 +41,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return that guests use no resources of the provider; for trees that are built without guests."""
+    """Return {}: no guest uses the provider. For provider trees that are built without guests."""
     return {}
 
 
@@ -46,7 +50,9 @@ def cell_named(tree: ProviderTree, number: int) -> str:
 
 
 def device_parent(tree: ProviderTree, number: int, device: str) -> str:
-    """Return the parent provider of a device: its NUMA cell, or the root if the host has no NUMA cells."""
+    """Return the name of a device's parent provider: NUMA cell `number`, or the root if the host has no NUMA
+    cells.
+    """
     if cell_named(tree, 0) not in tree:
         return tree.name
     if cell_named(tree, number) not in tree:
@@ -56,7 +62,7 @@ def device_parent(tree: ProviderTree, number: int, device: str) -> str:
 
 @dataclass(frozen=True)
 class FlatDriver:
-    """Gives the root provider the configured inventory, traits and aggregates."""
+    """Gives the root provider of a host its inventory, traits and aggregates, as fixed values."""
 
     inventory: Mapping[str, Inventory] = field(default_factory=dict)
     traits: tuple[str, ...] = ()
@@ -232,8 +238,8 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return a host's provider tree: hardware from the host's drivers, and resource classes, traits and
-    aggregates that operators added in placement.
+    """Return a host's provider tree: hardware from the host's drivers, and from placement's tree, `stored`,
+    the resource classes, traits and aggregates that operators added.
     """
     tree = ProviderTree(root, host, stored)
     for driver in drivers:

@@ -33,7 +33,9 @@ def draw(*key: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Random build times: constant:s, uniform:from,to, exponential:mean or lognormal:median,sigma."""
+    """A distribution of build times in seconds: constant:s, uniform:from,to, exponential:mean or
+    lognormal:median,sigma.
+    """
 
     name: str
     values: tuple[float, ...]
@@ -68,7 +70,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The outcome of a build attempt or of a phase of a move, as fault injection has chosen it beforehand."""
+    """The planned outcome and duration of a build attempt, or of a phase of a move, on a simulated host."""
 
     kind: Kind
     seconds: float
@@ -93,7 +95,7 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """Return equal fractions of failures for all phases of moves, except `resume`, which never fails."""
+        """Return a plan in which each phase of a move fails with the probability `share`; `resume` never."""
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 
@@ -154,7 +156,7 @@ class CrashPlan:
     away: float = 5.0
 
     def next_after(self, agent: str, crashes: int) -> int:
-        """Return after how many more orders the agent loses power; 0 means never."""
+        """Return after how many more orders an agent loses power, given its failures so far; 0: never."""
         if not self.orders:
             return 0
         return 1 + int(2 * self.orders * draw(self.seed, "crash", agent, crashes))
@@ -180,5 +182,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """Return the seconds for which an agent may stall before its guests may run on other hosts."""
+        """Return the seconds after which a stalled agent must assume that its hosts were evacuated."""
         return max(self.period, LEAST_ABSENCE)

@@ -21,7 +21,9 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
-    """Return why a phase of a move cannot begin with the build's guests on this host; empty if it can."""
+    """Return why a phase of a move cannot begin on a host; "" if it can. `states`: of the build's guests on
+    this host, by attempt.
+    """
     match order.phase:
         case "prepare":
             return ""
@@ -44,7 +46,9 @@ def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
 
 
 def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
-    """Return the state of a guest after a phase of a move, or None if the guest no longer exists."""
+    """Return the state of a guest after a phase of a move, from its state before and the phase's outcome
+    `end`; None if the guest no longer exists.
+    """
     match order.phase, end:
         case "start" | "resume" | "rebuild", "done":
             return "running"
@@ -103,7 +107,9 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
     """Return, from the allocations in placement, whether an agent must run (`ours`), stop (`kept`) or destroy
-    (`gone`) a guest; `unknown` if placement has no allocations for the guest.
+    (`gone`) a guest; `unknown` if placement has none for the guest. The host's resources may belong to the
+    build (`build_here`), to the guest's holder (`holder_type`), or to a MIGRATION holder of another attempt
+    (`kept_otherwise`).
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

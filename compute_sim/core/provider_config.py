@@ -68,7 +68,9 @@ _FIELDS = {"": {"meta", "providers"}, "providers": {"identification", "inventori
 
 
 def provider_config(configured: Any) -> tuple[ConfiguredProvider, ...]:
-    """Check a parsed provider.yaml and return its content; raise BadProviderConfig if it is invalid."""
+    """Check a provider.yaml, parsed as `configured`, and return the providers with their additions; raise
+    BadProviderConfig if it is invalid.
+    """
     try:
         file = msgspec.convert(configured, _File)
     except msgspec.ValidationError as problem:

@@ -22,7 +22,7 @@ STANDARD_TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
-    """Error: a hardware driver adds invalid data to a provider tree; the text names field and reason."""
+    """Error: a hardware driver adds invalid data to a provider tree; the text names the field and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TreeProvider:
 
 
 class ProviderTree:
-    """The provider tree of a host. Root and name of a provider determine its id."""
+    """The provider tree of a host. A provider's id is derived from the root's id and the provider's name."""
 
     def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
         self.root = root
@@ -72,7 +72,7 @@ class ProviderTree:
 
     @property
     def foreign(self) -> tuple[TreeProvider, ...]:
-        """Return the providers in placement that the agent does not report."""
+        """Return the providers that placement has and no hardware driver added: they are not reported."""
         return tuple(provider for provider in self._known.values() if not provider.reported)
 
     def __contains__(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """Add inventories to a provider; raise TreeMistake if it has one of these resource classes."""
+        """Add inventories, by resource class, to a provider; raise TreeMistake if it has such a class."""
         provider = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
@@ -118,7 +118,7 @@ class ProviderTree:
         self._known[provider.id] = replace(provider, inventories={**provider.inventories, **inventories})
 
     def mark(self, name: str, *traits: str) -> None:
-        """Add traits to a provider of the tree."""
+        """Add traits to the provider of this name."""
         provider = self[name]
         for trait in traits:
             if trait not in STANDARD_TRAITS and not _CUSTOM.fullmatch(trait):
@@ -127,7 +127,7 @@ class ProviderTree:
         self._known[provider.id] = replace(provider, traits=provider.traits.union(traits))
 
     def gather(self, name: str, *aggregates: str) -> None:
-        """Add a provider to aggregates."""
+        """Add the provider of this name to aggregates, given by uuid."""
         provider = self[name]
         self._known[provider.id] = replace(provider, aggregates=provider.aggregates.union(aggregates))
 
@@ -151,7 +151,7 @@ def child_id(root: str, name: str) -> str:
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Group providers that placement returned into one provider tree for each root; return trees by root."""
+    """Convert providers as placement answered them, and return those of each provider tree, by its root."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
         not_reported = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)

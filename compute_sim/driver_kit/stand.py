@@ -23,7 +23,7 @@ _HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots 
 
 
 class RuleBroken(Exception):
-    """Error: a driver of a hypervisor or hardware failed a test; the text has expected and actual result."""
+    """Error: a driver under test broke a rule for drivers; the text has the expected and actual result."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,16 @@ class DriverStand:
         return build_tree(self.roots[number], self.hosts[number], (self.driver,))
 
     def restart(self) -> None:
-        """Replace the driver under test by a new object of it, as a restart of the agent does."""
+        """Replace the driver under test by a new object of its class, as a restart of the agent does."""
         self.driver = self.make()
 
     def new_build(self) -> str:
         return self.clock.uuid()
 
     def guest(self, build: str = "", attempt: int = 1, host: int = 0) -> GuestRecord:
-        """Return the record of a new guest, which is destroyed at the end of the test."""
+        """Return the record of a new guest on one of the two hosts, 0 or 1. The guest is destroyed at the end
+        of the test.
+        """
         guest = GuestRecord(
             **self.address(build or self.new_build(), attempt, host), allocations=self.allocations(host)
         )
@@ -99,7 +101,7 @@ class DriverStand:
         }
 
     def allocations(self, host: int = 0) -> Allocations:
-        """Return the allocations that one guest of the tests' flavor needs on one of the two hosts."""
+        """Return the allocations that a guest of the tests' flavor needs on one of the two hosts, 0 or 1."""
         figures = {
             "VCPU": self.flavor.vcpus,
             "MEMORY_MB": self.flavor.memory_mb,

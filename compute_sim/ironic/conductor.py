@@ -55,7 +55,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the duration in seconds of the `number`-th simulated operation on an Ironic node."""
+        """Return the planned seconds of the `number`-th operation on the Ironic node with the uuid `node`."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
@@ -63,7 +63,7 @@ class SimPlan:
         )
 
     def fault(self, node: str, number: int) -> Fault | None:
-        """Return how the `number`-th operation on an Ironic node is planned to fail, or None."""
+        """Return how the `number`-th operation on an Ironic node is planned to fail; None: it succeeds."""
         return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
 
 
@@ -93,7 +93,7 @@ class Conductor:
         self.forget: Callable[[SimNode], object] = lambda node: None
 
     def find(self, ident: str) -> SimNode:
-        """Return the simulated Ironic node with this uuid or name."""
+        """Return the simulated Ironic node with this uuid or name; raise ApiRefusal if there is none."""
         node = self.nodes.get(ident) or self.nodes.get(self._names.get(ident, ""))
         if node is None:
             raise not_found(ident)
@@ -206,7 +206,7 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return simulated seconds and failure (None: success) of the next operation on an Ironic node."""
+        """Return the planned seconds and failure (None: success) of a node's next operation, and count it."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

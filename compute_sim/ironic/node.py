@@ -116,7 +116,7 @@ def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
 
 
 def masked(info: Json) -> Json:
-    """Return the fields with each password replaced by asterisks."""
+    """Return a node's fields, with the value of each whose name contains `password` replaced by asterisks."""
     if any("password" in key for key in info):
         return {key: "******" if "password" in key else value for key, value in info.items()}
     return info
@@ -256,13 +256,16 @@ class Move(NamedTuple):
 
 
 def event_of(target: str, state: str) -> str | None:
-    """Return the Ironic event that leads from this provision state to the target; None if impossible."""
+    """Return the event of Ironic's state machine that a request for `target`, such as `provide`, causes in a
+    provision state; None if it is not permitted.
+    """
     event = VERBS.get(target)
     return event if event in PATHS[state] else None
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Return the provision state and target state to which an event changes a node.
+    """Return the provision state and target state to which an event changes a node, and the phase of the
+    notification. `working`: the target stays set although the new state is stable, as work goes on.
 
     `bound_for`: the target state, if not the usual one of the new provision state.
     """

@@ -36,7 +36,7 @@ class NotificationSink(Protocol):
 
 
 class Backlog(Generic[T]):
-    """The notifications of the simulated Ironic that have not been sent yet, in sequence."""
+    """A queue of the simulated Ironic's notifications that have not been sent yet."""
 
     def __init__(self, most: int = ROOM) -> None:
         self._waiting: deque[T] = deque()

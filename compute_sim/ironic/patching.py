@@ -133,7 +133,9 @@ def good_trait(name: object) -> bool:
 
 
 def new_node(given: Mapping[str, Any]) -> Json:
-    """Return the checked fields of the Ironic node that a client requests to create."""
+    """Return the fields of the Ironic node that a client requests to create; raise ApiRefusal if a field is
+    invalid.
+    """
     if unknown := ", ".join(sorted(given.keys() - set(CREATABLE))):
         text = f"Schema error for node: Additional properties are not allowed ({unknown} unexpected)"
         raise ApiRefusal(400, text)
@@ -145,7 +147,9 @@ def new_node(given: Mapping[str, Any]) -> Json:
 
 
 def patched(node: SimNode, operations: object) -> Json:
-    """Return those fields of an Ironic node that a JSON patch changes, with their new values."""
+    """Return those fields of an Ironic node that a JSON patch (`operations`) changes, with their new values;
+    raise ApiRefusal if the patch is invalid.
+    """
     whole: Json = {field: getattr(node, field) for field in PATCHABLE}
     for operation, path, value in _operations(operations):
         whole = _applied(whole, operation, path, value)
@@ -154,7 +158,7 @@ def patched(node: SimNode, operations: object) -> Json:
 
 
 def names_in(operations: object) -> list[Any]:
-    """Return all new values of a node's `name` in a JSON patch; raise ApiRefusal if the patch is invalid."""
+    """Return all values that a JSON patch gives to a node's `name`; raise ApiRefusal if it is invalid."""
     found = _operations(operations)
     return [value for operation, path, value in found if path == ["name"] and operation != "remove"]
 

@@ -40,7 +40,7 @@ class _Board:
 
 
 class Power:
-    """The power states of all nodes that differ from the state that Ironic has recorded."""
+    """Simulates power changes of Ironic's nodes, and BMCs whose state differs from Ironic's record."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
@@ -61,7 +61,7 @@ class Power:
             self._boards[node.uuid] = _Board("power off")  # another state must be known
 
     def set(self, node: SimNode, target: str, request: str) -> None:
-        """Begin to change the power state of an unlocked node."""
+        """Lock an unlocked node and begin to change its power state to `target`, such as `power off`."""
         if node.disable_power_off and target in ("power off", "soft power off"):
             raise ApiRefusal(500, f"Failed to set node power state to {target}.")
         goal = "power off" if target in ("power off", "soft power off") else "power on"

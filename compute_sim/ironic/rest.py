@@ -83,7 +83,9 @@ class _Handlers:
         self.allocations = NodeAllocations(conductor)
 
     def route(self, path: str, status: int = 204, **handlers: Handler) -> Route:
-        """Return a route of the API that answers PUT and DELETE requests with `status`."""
+        """Return a route of the API, with a handler for each method; a successful PUT or DELETE is answered
+        with `status`.
+        """
 
         async def answer(request: Request) -> Response:
             id_ = f"req-{self._conductor.clock.uuid()}"

@@ -23,7 +23,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic, run by `run`. It sends notifications only to a given sink."""
+    """A simulated Ironic, which works while `run` is awaited. Notifications go to `voice`, if given."""
 
     def __init__(
         self,
@@ -78,7 +78,9 @@ _REQUEST = "req-churn"
 
 @dataclass(eq=False, repr=False)
 class Churn:
-    """Background traffic: deploys and repairs nodes and switches their power; `sent` counts notifications."""
+    """Background traffic: deploys and repairs nodes and switches their power. `sent` returns the number of
+    notifications so far.
+    """
 
     conductor: Conductor
     api: Api

@@ -59,7 +59,9 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start a node's change for an event such as `provide`; the node's state must permit this event."""
+        """Start a node's change for an event such as `provide`; the node's state must permit this event.
+        `hold`: the work stops at a hold step, until `unhold`.
+        """
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":

@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
-    """Return all fields of an Ironic node that the given version of Ironic's API has, as a REST answer."""
+    """Return an Ironic node as a REST answer, with all fields that version 1.`minor` of Ironic's API has."""
     body = visible_fields(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
     body["links"] = _links(url, place)
@@ -75,7 +75,7 @@ def whole(node: SimNode, minor: int, url: str) -> Json:
 
 
 def visible_fields(node: SimNode, fields: Iterable[str], minor: int) -> Json:
-    """Return the values of an Ironic node's fields, except fields that are newer than the API version."""
+    """Return the values of an Ironic node's fields, as API 1.`minor` shows them: without newer fields."""
     visible = fields_of_node(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
     if minor < 2 and visible.get("provision_state") == "available":
         visible["provision_state"] = None
@@ -95,7 +95,9 @@ def some(node: SimNode, fields: Sequence[str], minor: int, url: str) -> Json:
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
-    """Return the requested fields. Raise ApiRefusal if a field is unknown or newer than the API version."""
+    """Return the fields that a request names in `text`, or None if it names none. Raise ApiRefusal if a field
+    is unknown or newer than API 1.`minor`.
+    """
     if text is None:
         return None
     fields = tuple(field for field in text.split(",") if field)

@@ -191,7 +191,9 @@ class DrainShown:
 
 
 def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many guests left a host in the last 24 hours, since the last arrival of a guest."""
+    """Return how many guests left a host in the last 24 hours, since the last arrival of a guest. `moves`:
+    from or to the host, the newest first.
+    """
     count = 0
     for move in moves:
         if not move.ended or move.phase != "done":
@@ -215,7 +217,7 @@ EndStatus = Literal["active", "error", "no host"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedBuild:
-    """A build that has ended, with the fields that the lists on pages show."""
+    """A build that has ended, as a row of the pages' lists."""
 
     build: str
     status: EndStatus
@@ -265,13 +267,13 @@ class BuildHistory:
         self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
-        """Return the counts of ended builds per period of TICK seconds, over the last ten minutes."""
+        """Return the counts of each complete period of TICK seconds in the last ten minutes, oldest first."""
         last, known = int(now // TICK), {tick.number: tick for tick in self._ticks}
         quiet = Tick(last - 1)  # shared by all periods without ends
         return [known.get(number) or quiet for number in range(last - TICKS, last)]
 
     def current(self, now: float) -> Tick:
-        """Return the counts of ended builds of the present period of five seconds, which is not complete."""
+        """Return the counts of the present period of five seconds, which is not complete."""
         number = int(now // TICK)
         return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
 
@@ -313,7 +315,9 @@ def summed(ticks: Sequence[Tick]) -> Tick:
 
 
 def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Iterator[EndedBuild]:
-    """Yield the last ended builds, newest first; `failed_only`: only builds with a failed attempt."""
+    """Yield up to `limit` of the ended builds `recent`, the newest first; with `failed_only`, only those that
+    failed or had several attempts.
+    """
     for end in reversed(recent):
         if limit <= 0:
             return
@@ -327,7 +331,9 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return percentiles of builds' durations in seconds, one for each share (0.95: p95); None: no build."""
+    """Return percentiles of durations in seconds, one for each share (0.95: p95); None without builds.
+    `counts`: the number of builds by `bucket` of their duration.
+    """
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

@@ -1,4 +1,4 @@
-"""The history of the capacity by resource class or flavor, with its chart and its forecast in words."""
+"""The history of the capacity by resource class or flavor, with its chart and a text of its forecast."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

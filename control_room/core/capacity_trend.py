@@ -43,7 +43,9 @@ class CapacityForecast:
 
 
 def forecast(samples: Sequence[tuple[float, float]], limit: float) -> CapacityForecast:
-    """Return the forecast of samples (time, used amount), the oldest first, until they reach the limit."""
+    """Return when the used amount will reach a limit, by the trend of samples (time, used amount), the oldest
+    first.
+    """
     if not samples:
         return CapacityForecast(trend="too short", limit=limit)
     first, last = samples[0][0], samples[-1][0]
@@ -79,7 +81,9 @@ def forecast(samples: Sequence[tuple[float, float]], limit: float) -> CapacityFo
 
 
 def _medians(samples: Sequence[tuple[float, float]], span: float) -> tuple[Floats, Floats]:
-    """Return the mean time and the median value of each hour or day that has samples."""
+    """Return the mean times and the median values of the periods of `span` seconds (hours or days) that have
+    samples.
+    """
     array = np.array(samples, np.float64)
     bounds = np.flatnonzero(np.diff(np.floor(array[:, 0] / span))) + 1
     parts = np.split(array, bounds)
@@ -89,8 +93,8 @@ def _medians(samples: Sequence[tuple[float, float]], span: float) -> tuple[Float
 
 
 def _without_season(days: Floats, values: Floats, phases: int, span: float) -> Floats:
-    """Return the values without their pattern of hours a day, or days a week, if it was seen three times and
-    explains most of the differences from the trend."""
+    """Return the values without their pattern over a day (24 `phases`) or a week (7), if they cover it three
+    times and it explains most of the differences from the trend."""
     if len(values) < 3 * phases:
         return values
     slope, _, _ = _slopes(days, values)

@@ -205,7 +205,7 @@ class Fleet:
                 self.moved.pop(tree.root or "", None)
 
     def set_down(self, down: frozenset[str]) -> None:
-        """Set which hosts are down. If that is a change, open browsers draw the whole heat map again."""
+        """Set which hosts are down, by root. After a change, open browsers draw the whole heat map again."""
         self.layout += down != self.down
         self.down = down
 
@@ -231,7 +231,7 @@ class Fleet:
 
 
 def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
-    """Return the resource classes that are most common on hosts; each is a column of the heat map."""
+    """Return the up to 40 most common resource classes of hosts, whose usage the heat map can show."""
     found = Counter(name for host in hosts for name in {stock.resource_class for stock in host.stocks})
     first = {name: place for place, name in enumerate(("VCPU", "MEMORY_MB", "DISK_GB", "PCPU"))}
     names = (name for name, _ in found.most_common(MOST_CLASSES))
@@ -239,7 +239,9 @@ def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
 
 
 def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the heat map's data as one list per field; each list has the hosts in the order of the map."""
+    """Return the heat map's data as one list per field, with the hosts in the order of the map; `fits` is how
+    many instances of `flavor` (amounts by class) fit.
+    """
     hosts = fleet.in_order()
     classes = fleet.classes
     groups = list(dict.fromkeys((host.cell, host.zone) for host in hosts))
@@ -261,7 +263,9 @@ def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 
 def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the heat map's data, as lists, of the hosts that changed after change number `since`."""
+    """Return the heat map's data of the hosts that changed after placement's change number `since`, as lists;
+    `at` has their positions in the map.
+    """
     if since >= fleet.number:  # the usual case: there are no changes
         return {"number": fleet.number, "layout": fleet.layout, "at": []}
     hosts = fleet.in_order()

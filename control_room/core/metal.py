@@ -161,7 +161,8 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return bare-metal nodes by state, first the nodes of which Ironic and placement differ.
+    """Return bare-metal nodes in columns by state, or only in this `column`, at most `most` in each. Nodes on
+    which Ironic and placement differ come first.
 
     `wanted` is a text to find in a node's id, name, state, resource class, instance, cell, agent or consumer.
     """

@@ -71,7 +71,9 @@ def report_shown(found: NovaReportFound) -> ReportShown:
 
 
 def agreement(found: NovaReportFound) -> float | None:
-    """Return for which percentage of requests Nova and berth chose the same hosts, if both chose any."""
+    """Return in what percentage of the requests Nova and berth chose the same hosts, among those for which
+    both found hosts; None if there are none.
+    """
     compared = found.same + found.different
     return 100 * found.same / compared if compared else None
 

@@ -31,7 +31,9 @@ class Chart:
 
 
 def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
-    """Return a chart of one line per series, scaled from 0 to a round number; None interrupts a line."""
+    """Return a chart of one line per series (name, values), scaled from 0 to a round number that is not below
+    `least`; None interrupts a line.
+    """
     known = [value for _, values in series for value in values if value is not None]
     top = rounded_up(max([*known, least]))
     lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
@@ -108,7 +110,7 @@ class Heartbeats:
         return before is None or before[1] != waits
 
     def agents(self, now: float) -> Sequence[AgentHeartbeat]:
-        """Return the agents' last heartbeats by cell and name; heartbeats older than an hour are removed."""
+        """Return the agents' last heartbeats, sorted by cell and name, without those older than an hour."""
         while self._agents and now - next(iter(self._agents.values())).at > EXPIRY:
             self._agents.popitem(last=False)
         return [self._agents[key] for key in sorted(self._agents)]
@@ -159,7 +161,9 @@ def alarms(
     rescued: int,
     now: float,
 ) -> Iterator[Alarm]:
-    """Yield the problems that an operator should solve; `minute` has the last minute's counts of builds."""
+    """Yield the problems that an operator should solve. `minute`: counts of builds in the last minute;
+    `rescued`: requests for which only the periodic sweep found a host.
+    """
     for reply in replies:
         if reply.problem:
             yield Alarm("bad", f"{reply.source} does not answer: {reply.problem}")

@@ -1,4 +1,4 @@
-"""Computes how many instances fit, by amounts, traits, zones and cells, without filters and weighers.
+"""Computes how many instances fit on hosts by amounts, traits, zones and cells, without filters and weighers.
 
 The instances are packed host by host, so this number certainly fits; another packing may fit a few more.
 """
@@ -25,7 +25,8 @@ FreeByClass = dict[str, Counts]  # resource class → free amount of each invent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """Amounts of one resource class if one flavor fills the hosts: free, used, and unusable by cause."""
+    """Amounts of one resource class if instances of one flavor fill the hosts: free before, used by them, and
+    left unusable by cause."""
 
     resource_class: str
     amount: int  # amount that one instance takes
@@ -105,7 +106,7 @@ def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
 
 
 def with_quota(answer: PlanAnswer, plan: Plan, quota: Quota) -> PlanAnswer:
-    """Return an answer with at most as many instances as a project's quota permits besides its usage."""
+    """Return an answer with at most as many instances as a project's quota permits, given its usage now."""
 
     def bound(growth: Counter[str], most: int) -> QuotaBound | None:
         found = quota_bound(quota.effective, quota.used, growth)
@@ -129,7 +130,8 @@ class PlanStopped(Exception):
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many instances of a mix of flavors fit now, and after hosts are added and removed."""
+    """Return how many instances of a mix of flavors fit now, and after hosts are added and removed. Raise
+    PlanStopped as soon as `stopped()` is true."""
     taken = _named(hosts, plan.without)
     removed = {host.root for host in taken}
     added = [host for wanted in plan.added for host in _added(wanted, hosts)]

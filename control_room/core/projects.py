@@ -10,7 +10,7 @@ from control_room.core.now import Reply
 
 @dataclass(frozen=True)
 class ProjectRow:
-    """A project as the table shows it."""
+    """A row of the table of projects: usage and limits, waiting requests, and fair share."""
 
     project: str
     shares: Sequence[ProjectShare]  # limited or used resources
@@ -33,7 +33,7 @@ class ProjectsListed:
 
 
 def projects_of(found: Reply[QuotasFound]) -> tuple[str, ...]:
-    """Return the ids of the projects in placement's answer."""
+    """Return the ids of the projects in placement's answer, without the default limits."""
     quotas = found.answer.quotas if found.answer else ()
     return tuple(quota.project for quota in quotas if quota.project != DEFAULT)
 
@@ -41,7 +41,9 @@ def projects_of(found: Reply[QuotasFound]) -> tuple[str, ...]:
 def projects_listed(
     found: Reply[QuotasFound], default: Reply[QuotasFound], waiting: Reply[WaitingFound]
 ) -> ProjectsListed:
-    """Return a page of projects from the answers of placement and of a scheduler."""
+    """Return a page of projects from placement's answers about their quotas and the default quota, and a
+    scheduler's about waiting requests.
+    """
     if found.answer is None or default.answer is None:
         return ProjectsListed(found.problem or default.problem)
     counts = waiting.answer.by_project if waiting.answer else None
@@ -82,7 +84,7 @@ class ProjectInstances:
 
 
 def project_instances(replies: Sequence[Reply[InstancesFound]], most: int) -> ProjectInstances:
-    """Merge the cells' pages of a project's instances into one page of at most `most` instances."""
+    """Merge the cells' pages of a project's instances into one page of at most `most`, sorted by id."""
     answers = [reply.answer for reply in replies if reply.answer is not None]
     every = sorted((one for answer in answers for one in answer.instances), key=lambda one: one.build)
     cut = len(every) > most or any(answer.more for answer in answers)

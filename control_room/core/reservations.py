@@ -16,7 +16,7 @@ _NUMBERS = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "count": 1}
 
 @dataclass(frozen=True)
 class ReservedAmount:
-    """The amount of one resource class in all slots: at first, and what is not drawn."""
+    """The amount of one resource class in all slots of a reservation: at first, and not drawn by builds."""
 
     name: str
     reserved: int
@@ -33,7 +33,7 @@ class ReservedAmount:
 
 @dataclass(frozen=True)
 class ReservationRow:
-    """A reservation as the page shows it."""
+    """A row of the table of reservations, with totals of the slots, and hosts."""
 
     reservation: Reservation
     state: str
@@ -46,7 +46,7 @@ class ReservationRow:
 
     @property
     def missing(self) -> int:
-        """The number of slots that should have a host now, but have no host."""
+        """Return the number of slots that should have a host now, but have none."""
         return max(self.reservation.count - self.made, 0) if self.state in ("held", "active") else 0
 
 
@@ -61,7 +61,7 @@ class ReservationsListed:
 
 
 def reservations_at(found: Reply[ReservationsFound], skip: int, limit: int) -> list[Reservation]:
-    """Return a page of the reservations, without those of failover headroom."""
+    """Return up to `limit` reservations after the first `skip`, not counting those of failover headroom."""
     return _shown(found)[skip : skip + limit]
 
 
@@ -73,7 +73,8 @@ def reservations_listed(
     now: float,
     last: int,
 ) -> ReservationsListed:
-    """Return the reservations of one page: those with these ids that `found` has with their slots.
+    """Return the reservations `ids` for one page. `every` is placement's answer with all reservations,
+    `found` with the slots of these.
 
     `names` are those of hosts, by root; `last` is the number of reservations up to the end of the page.
     """
@@ -85,7 +86,7 @@ def reservations_listed(
 
 
 def roots_of(found: Reply[ReservationsFound]) -> tuple[str, ...]:
-    """Return the hosts that the page names: the first of each reservation."""
+    """Return the roots of the hosts that the page names: a few of each reservation."""
     slots = found.answer.slots.values() if found.answer else ()
     return tuple(sorted({root for of_one in slots for root in _roots(of_one)[:MOST_HOSTS]}))
 

@@ -88,8 +88,8 @@ def form_texts(params: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_numbers(texts: Mapping[str, str], defaults: Mapping[str, int], digits: int) -> dict[str, int]:
-    """Return the numbers of these fields, for an empty field its default. Raise InvalidForm if a text is no
-    whole number of at most so many digits.
+    """Return the number in each field that `defaults` names, or the default if the field is empty. Raise
+    InvalidForm if a text is no whole number of at most `digits` digits.
     """
     numbers = dict(defaults)
     for name in defaults:
@@ -227,13 +227,13 @@ class PlannedFlavor:
     parts: int = 1
 
     def growth(self, instances: int) -> Counter[str]:
-        """Return what so many instances add to the usage of their project."""
+        """Return by how much, for each resource of a quota, so many instances raise their project's usage."""
         return Counter({INSTANCES: instances, **{name: n * instances for name, n in self.amounts.items()}})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddedHosts:
-    """New hosts without guests in a what-if question: like an existing host, or with given amounts."""
+    """New hosts without guests in a what-if question: like the host `like`, or with given amounts."""
 
     number: int
     name: str
@@ -255,7 +255,7 @@ class Plan:
 def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
-    """Parse a mix of flavors, and hosts to add and remove; raise InvalidPlan with all mistakes."""
+    """Parse flavors (`mix`), new hosts (`add`) and names of hosts to remove; raise InvalidPlan if wrong."""
     problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:
         raise InvalidPlan(*problems)

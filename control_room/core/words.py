@@ -18,7 +18,9 @@ def duration(seconds: float | None) -> str:
 
 
 def expected_start(p50: float | None, p90: float | None, until: float, now: float) -> str:
-    """Return a sentence about the estimated start of a request that waits until the time `until`."""
+    """Return when a waiting request will probably start, as text: with 50 % by the time `p50`, with 90 % by
+    `p90` (None: unknown). The wait ends at `until`.
+    """
     if p50 is None or p90 is None:
         return "unknown, no similar request has started recently"
     times = [

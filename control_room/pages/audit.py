@@ -56,7 +56,7 @@ def _filters(request: Request) -> dict[str, Any]:
 
 
 def _page(request: Request) -> str:
-    """Return the position of the page in the URL, or the first page if it is malformed."""
+    """Return the parameter `before` of the URL, where the page begins; "" (the first page) if malformed."""
     try:
         return msgspec.convert({"before": frame.parameter(request, "before")}, FindActs).before
     except msgspec.ValidationError:

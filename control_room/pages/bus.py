@@ -78,7 +78,7 @@ def _about(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def _moment(seconds: float) -> float:
-    """Return when a message became a dead letter (seconds since 1970, from its header); 0: invalid time."""
+    """Return a time from a dead letter's header, in seconds since 1970, or 0 if it is no plausible time."""
     return seconds if 0 < seconds < 2.0**32 else 0.0
 
 
@@ -163,7 +163,9 @@ class DeadLetterPages(PageGroup):
         )
 
     async def _listed(self, queue: str, after: str) -> tuple[list[DeadLetter], bool]:
-        """Return up to 100 dead letters of a queue (empty: of all), and whether there are more."""
+        """Return up to 100 dead letters of a queue ("": of all), after the letter with the id `after`, and
+        whether there are more.
+        """
         found: list[DeadLetter] = []
         with _available():
             transport = self._context.operations.bus.transport

@@ -191,7 +191,7 @@ def caller_of(scope: Scope, visitor: Visitor | None) -> Caller:
 
 
 def user_of(request: Request) -> str:
-    """Return the name of the user that sent an HTTP request, for the log."""
+    """Return the name of the user that sent an HTTP request, for the log; "?" without sign-in."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
 
@@ -278,7 +278,9 @@ class PageUpdates:
 def live_data(
     context: PageContext, read: Callable[[K], Awaitable[V]], changes: Changes, seconds: float
 ) -> tuple[SharedData[K, V], PageUpdates]:
-    """Return the data of a page that is read again after changes, and the updates of the open page."""
+    """Return a cache of a page's data by key, which `read` reads again after `changes` or about `seconds`,
+    and the updates that send the page's part to open browsers.
+    """
     data = SharedData(
         context.tasks, read, changes=changes, seconds=seconds * 0.9, times=TIMES, spacing=SPACING
     )

@@ -186,7 +186,7 @@ class HeatPages(PageGroup):
         return edited if isinstance(edited, Response) else await self.page(request, edited, 409)
 
     async def events(self, request: Request) -> Response:
-        """Return an event stream that informs an open page of changed hosts; the page then requests them."""
+        """Return an event stream that reports changes to an open page, which then requests `/hosts.json`."""
 
         async def count() -> str:
             return str(self._changes.count)

@@ -34,7 +34,9 @@ DONE = ("add", "change", "cancel")
 
 @dataclass(frozen=True)
 class EditedWindow:
-    """The fields of the form as they were entered, and why the operation was refused."""
+    """The texts of the form of a maintenance window, as entered or stored, and why the operation was
+    refused.
+    """
 
     id: str = ""  # of the window to change; empty: a new window
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +59,9 @@ class MaintenancePart(PageGroup):
         return self._updates.stream(request, part)
 
     async def shown(self, request: Request, edited: EditedWindow | None = None) -> dict[str, object]:
-        """Return what the page of hosts shows of maintenance: the list, the form and the last result."""
+        """Return the template variables of maintenance on the page of hosts: list, form and last result.
+        `edited`: a refused form, to show it again.
+        """
         if edited is None:
             id_ = uuid_in(parameter(request, "window"))
             edited = await soon(request, self._stored(id_)) if id_ else None
@@ -69,7 +73,9 @@ class MaintenancePart(PageGroup):
         }
 
     async def edit(self, fields: Mapping[str, str], request: Request) -> Response | EditedWindow:
-        """Add, change or cancel a window; return the form if that is refused."""
+        """Add, change or cancel a maintenance window; return a redirect, or the form with the reason if that
+        is refused.
+        """
         act, operations = fields.get("act", ""), self._context.operations
         texts = {name: fields.get(name, "").strip() for name in FIELDS}
         id_ = uuid_in(fields.get("window", "")) or ""
@@ -93,7 +99,7 @@ class MaintenancePart(PageGroup):
         return self._renderer.part("maintenance_part.html", found=found, **visitor)
 
     async def _stored(self, id_: str) -> EditedWindow | None:
-        """Return the form of a stored window, if it is not over."""
+        """Return the form filled in with a stored maintenance window; None if it is unknown or has ended."""
         found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance(subject=id_))
         for state in found.answer.windows if found.answer else ():
             if not state.ended and not state.cancelled:

@@ -97,7 +97,7 @@ class SignInFailures:
         return max(0.0, last + pause - now)
 
     def failed(self, address: str, now: float) -> int:
-        """Count a failed sign-in of an IP address; return how many failures it has had so far."""
+        """Count a failed sign-in of an IP address; return the number of its failures, this one included."""
         key = network_of(address)
         count, last = self._failures.pop(key, (0, now))
         count = count + 1 if now - last < EXPIRY else 1

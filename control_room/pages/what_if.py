@@ -132,7 +132,7 @@ class CapacityPages(PageGroup):
         )
 
     async def events(self, request: Request) -> Response:
-        """Return an event stream that sends an open page how many instances would fit, once computed."""
+        """Return an event stream that sends an open page the number of instances that fit, once computed."""
 
         async def part() -> str:
             return self._part(await self._plans.get(_query(request)), "")

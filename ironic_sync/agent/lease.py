@@ -22,7 +22,7 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The nodes that the cell conductor's last answer leased to this agent, and until when."""
+    """The bare-metal nodes that are leased to this agent by the cell conductor's answers, and until when."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -36,7 +36,9 @@ class LeasedNodes:
         return len(self._nodes)
 
     def answered(self, asked_at: float, answer: LeaseAnswered) -> Collection[str]:
-        """Store the conductor's answer to a lease renewal; return nodes lost or leased under a new epoch."""
+        """Store the conductor's answer to a lease renewal sent at the monotonic time `asked_at`; return the
+        nodes lost or leased under a new epoch.
+        """
         if answer.refused or answer.epoch < self.epoch:
             return ()
         lost: set[str] = set()
@@ -122,7 +124,9 @@ class NodeLease:
 
     @asynccontextmanager
     async def writing(self, root: str, epoch: int) -> AsyncIterator[None]:
-        """Run a block that changes a node in Ironic; raise NotLeased if the lease is lacking or ends."""
+        """Run a block that changes a node in Ironic, for an order with this epoch. Raise NotLeased if the
+        node is not leased, or the lease ends during the block.
+        """
         now = self.clock.monotonic()
         if self._lent.standing(root, epoch, now, now) != "ours":
             raise NotLeased(f"agent {self.agent} may not act on node {root} now")

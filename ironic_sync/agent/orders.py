@@ -74,7 +74,9 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the minimum pause before the order's node is read again, longer after many state changes."""
+        """Return the least seconds before the order's node is read again: more after many transitions that
+        this order has started.
+        """
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
@@ -126,7 +128,9 @@ class RunningOrders:
             job.woken.set()
 
     async def _carry_out(self, order: Order) -> AgentReported | None:
-        """Execute an order and return its report, or None if another agent must execute the order."""
+        """Execute an order and return its report; None if another agent must execute it, or if another
+        delivery of the order, or a later order, has replaced this one.
+        """
         key = type(order), order.build, order.attempt, order.root
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_SECONDS
@@ -203,7 +207,7 @@ class RunningOrders:
             return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
-        """Return an order's result after Ironic refused a step, or None if the step must be retried."""
+        """Return an order's result after Ironic refused a step, or None if the order continues."""
         busy = problem.status == 409
         again, job.refused = job.refused == step, step
         log.info("%s: %s: %s: %s", self.agent, job.order.host, step, problem)
@@ -219,7 +223,9 @@ class RunningOrders:
         return None
 
     async def _elsewhere(self, order: Order) -> steps.Say | None:
-        """Return `destroyed` if a later attempt of the order's build has another node, else None."""
+        """Return the result `destroyed` if a later attempt of the order's build has reserved another node;
+        None if not, or if Ironic does not answer.
+        """
         try:
             async for page in self.api.nodes(fields=FIELDS, instance_uuid=order.build):
                 for other in map(node_of, page):

@@ -36,7 +36,7 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return a function that passes the node's uuid of each notification to a callback until cancelled."""
+    """Return an endless coroutine function that passes the node's uuid of each notification to a callback."""
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -63,7 +63,9 @@ class _Heartbeats:
         self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the pool's heartbeat; none if Ironic is unreachable, as the agent cannot build then."""
+        """Return the pool's heartbeat, with the nodes being built; [] without a lease. Raise an error if
+        Ironic is unreachable, so that none is sent.
+        """
         if not await self._may_act():
             return []
         await self.orders.api.node(_NOBODY, ("uuid",))
@@ -119,7 +121,7 @@ def metal_agent(
     concurrency: int = 5000,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds on the Ironic nodes that are leased to it."""
+    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it."""
     orders = RunningOrders(
         agent,
         api,

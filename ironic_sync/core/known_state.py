@@ -92,7 +92,9 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Return the state and report that follow from a notification; raise Invalid for impossible data."""
+    """Return what follows from a notification, number `received`, for a node with the known state `belief`;
+    raise Invalid for impossible data.
+    """
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
@@ -127,7 +129,7 @@ def read(
     again: bool = False,  # placement lacks the last report: send it again
     was: Place | None = None,  # the node's place in placement
 ) -> Step:
-    """Return the state and report that result from a read.
+    """Return what follows from a read of a node with the known state `belief`.
 
     If a notification arrived during the read, request another read unless nothing would be reported.
     """
@@ -213,7 +215,9 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Return whether a node in a notification is "older" or "newer" than its known state, or the "same"."""
+    """Return whether the version (`updated_at`) of a node in a notification is "older" or "newer" than that
+    of the known state, or the "same".
+    """
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -282,7 +286,9 @@ def _same(report: InventoryReported, before: InventoryReported | None) -> bool:
 
 
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
-    """Return the cell and agent of a node's last report; None if placement should not have the node."""
+    """Return the place (cell, agent, zone) under which placement has a node, as far as this process knows;
+    None if placement should not have the node.
+    """
     if belief.reported is not None:
         return None if belief.reported.gone else Place.of(belief.reported)
     return None if belief.node is None else rules.place(belief.node)

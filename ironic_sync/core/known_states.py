@@ -12,7 +12,7 @@ _UNKNOWN = KnownState()
 
 
 class KnownStates:
-    """The known states of all Ironic nodes."""
+    """The known states of all Ironic nodes by uuid, at most `most`."""
 
     def __init__(self, rules: KnownStateRules, most: int = MOST_NODES) -> None:
         self.rules = rules
@@ -48,7 +48,9 @@ class KnownStates:
         again: bool = False,
         was: Place | None = None,
     ) -> Step:
-        """Apply the result of a read from Ironic to a node's state; return the new state and what to do."""
+        """Apply the result of a read from Ironic to a node's state; return the new state and what to do.
+        `known_state.read` describes the arguments.
+        """
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._store(uuid, step)
 
@@ -73,7 +75,9 @@ class KnownStates:
         return overruled
 
     def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
-        """Return a node's report if its state is newer than report number `sequence`, or None."""
+        """Return a new report of a node if its known state is of a later time than the report `sequence`,
+        which is in placement; else None.
+        """
         belief = self.of(uuid)
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:

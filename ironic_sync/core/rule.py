@@ -37,7 +37,9 @@ def class_of(resource_class: str) -> str:
 
 
 def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
-    """Return 0 if an instance can be deployed on the node now, else 1."""
+    """Return the amount to reserve: 0 if an instance can be deployed on the node now, else 1. With
+    `skip_reserve_in_use`, an instance on it does not count.
+    """
     usable = not node.maintenance and node.power_state not in ("error", None)
     unused = skip_reserve_in_use or node.instance_uuid is None
     return 0 if usable and unused and node.provision_state in FREE else 1
@@ -53,7 +55,9 @@ def sequence_at(at: float) -> int:
 def report(
     node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
-    """Return the report that gives placement a node's provider; None for a node without a resource class."""
+    """Return the report to placement with a node's provider, in the given cell, agent and zone (`place`);
+    None for a node without a resource class.
+    """
     for trait in node.traits:
         if not _NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")

@@ -60,7 +60,9 @@ class NodeSelection:
 
     @property
     def only_reads_place(self) -> bool:
-        """Return whether the settings use the nodes' shard: only Ironic's API shows it, not notifications."""
+        """Return whether a node's place depends on its shard, which only reads of Ironic's API return:
+        notifications lack it.
+        """
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:

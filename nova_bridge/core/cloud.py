@@ -25,7 +25,7 @@ class NovaCell:
 
 @dataclass(frozen=True)
 class NovaHost:
-    """A compute node of Nova; its resource provider is the root of a tree in placement."""
+    """A compute node of Nova; its resource provider (`root`) is the root of a tree in placement."""
 
     root: str
     host: str  # of its service
@@ -87,7 +87,7 @@ class NovaCloud:
         return {key: tuple(hosts) for key, hosts in found.items()}
 
     def of_host(self, name: str) -> tuple[NovaHost, ...]:
-        """Return the compute nodes of Nova's service host with this name, ignoring upper and lower case."""
+        """Return the compute nodes of the nova-compute service on the host `name`, ignoring letter case."""
         return self._by_name.get(("host", name.lower()), ())
 
     def of_node(self, name: str) -> tuple[NovaHost, ...]:

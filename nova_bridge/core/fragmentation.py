@@ -34,7 +34,7 @@ UNKNOWN = FreeMemory()
 
 
 def free_memory(cloud: NovaCloud, flavor: NovaFlavor) -> FreeMemory:
-    """Return the free memory of all usable hosts, and its share that is stranded for this flavor.
+    """Return the free memory of all usable hosts, and how much of it is stranded for this flavor.
 
     Return UNKNOWN if more than MOST_STRANDING hosts have capacity for exactly one instance of the flavor.
     """

@@ -57,7 +57,9 @@ def image_of(spec: RequestSpec) -> Image | None:
 
 
 def root_traits_of(spec: RequestSpec) -> Iterator[str]:
-    """Yield the traits that Nova requires of a host for this request, and that berth would not require."""
+    """Yield the traits that Nova requires of a host for this request, and that berth does not derive from the
+    flavor and image.
+    """
     if spec.flavor.extra_specs.get("accel:device_profile"):
         yield "COMPUTE_ACCELERATORS"
     if _property(spec, "hw:pci_numa_affinity_policy") == "socket":  # also without a device

@@ -52,7 +52,9 @@ class UnreadableNotification(ValueError):
 
 
 def notification_of(body: bytes) -> NovaNotification | None:
-    """Return Nova's notification in a message, or None if it is not about the scheduling of an instance."""
+    """Return the notification of Nova in a message; None if it is not about the scheduling of an instance.
+    Raise UnreadableNotification if it is invalid.
+    """
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and isinstance(message.get("oslo.message"), str):

@@ -35,7 +35,8 @@ def observed(payload: Mapping[str, Any], stored: RequestSpec | None) -> RequestS
 
 
 def refused_without_search(stored: RequestSpec | None) -> RequestSpec:
-    """Return the RequestSpec of a boot for which Placement had no candidates.
+    """Return the RequestSpec of a boot for which Placement had no candidates: `stored`, the one in Nova's
+    database. Raise CannotJudge if there is none.
 
     Nova's scheduler publishes nothing about such a request, and the conductor's error notification lacks
     hints and the server group.
@@ -84,7 +85,7 @@ def check_decidable(spec: RequestSpec) -> None:
 
 
 def operation_of(spec: RequestSpec) -> str:
-    """Return whether a RequestSpec is for a "rebuild", a "move" (it excludes hosts) or a "boot"."""
+    """Return what a RequestSpec is for: "rebuild", "move" (if it excludes hosts) or "boot"."""
     if spec.is_rebuild:
         return "rebuild"
     return "move" if spec.ignore_hosts else "boot"

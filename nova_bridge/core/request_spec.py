@@ -133,7 +133,9 @@ class MalformedSpec(ValueError):
 
 
 def decoded(primitive: Any) -> RequestSpec:
-    """Decode a RequestSpec from the argument `spec_obj` of an RPC call, or from a notification's payload."""
+    """Decode a RequestSpec from the argument `spec_obj` of an RPC call, or from a notification's payload;
+    raise MalformedSpec if it is invalid.
+    """
     try:
         return msgspec.convert(plain(primitive), RequestSpec, strict=False)
     except msgspec.ValidationError as problem:

@@ -31,7 +31,9 @@ def selections(
 
 
 def plain_selections(placed: Sequence[BuildPlaced], cloud: NovaCloud) -> list[dict[str, Any]]:
-    """Return each instance's claimed host as a dictionary, for callers before version 4.5 of Nova's RPC."""
+    """Return each instance's claimed host as a dictionary, not a Selection, for callers before version 4.5 of
+    Nova's RPC.
+    """
     return [
         {
             "host": cloud.hosts[build.chosen.root].host,

@@ -26,7 +26,7 @@ MOST_PERIODS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedRequest:
-    """The record of a request to Nova's scheduler and of berth's decision on the request."""
+    """The record of a request to Nova's scheduler, with berth's decision on the same request."""
 
     id: str
     request: str  # id of the request to Nova's API
@@ -160,7 +160,8 @@ def report(
 ) -> NovaReportFound:
     """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, even if empty.
 
-    `missing`: periods in which notifications may have been lost.
+    `listed`: how many requests of each difference are listed, at most; `missing`: periods in which
+    notifications may have been lost.
     """
     cases = _joined(decided, outcomes)
     verdicts = Counter(case.verdict for case in cases)
@@ -208,7 +209,7 @@ def of_instance(
 
 
 def _joined(decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]) -> list[_Case]:
-    """Assign each of Nova's results to the request that caused the result.
+    """Return the requests, each with those of Nova's results that the request caused.
 
     A live migration may call the scheduler several times under one API request id: a result is assigned to
     the last call before the result. In a multi-create, results are matched by API request id alone.
@@ -257,7 +258,8 @@ def _figures(
 
 
 def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequence[str]]) -> float | None:
-    """Return the mean fragmentation after decisions on requests for a single instance; None if unknown.
+    """Return the mean share of free memory that is stranded after decisions on requests for one instance;
+    None if unknown. `hosts_of` returns the hosts that Nova, or berth, chose.
 
     Each decision is applied to the free memory before the decision, the same for Nova and berth.
     """

@@ -56,7 +56,9 @@ def translated(
     user: str = "",
     wants_alternates: bool = False,
 ) -> Translated:
-    """Translate a RequestSpec into a query to the scheduler; raise CannotJudge or NoSuchDestination."""
+    """Translate a RequestSpec for these instances into a query to berth's scheduler with the request id
+    `request`; raise CannotJudge or NoSuchDestination.
+    """
     if why := unjudged(spec, options):
         raise CannotJudge(why)
     place = _destination(spec, cloud)

@@ -16,7 +16,7 @@ SEEN = "berth_seen"  # in extra
 
 
 class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """The last attempt of a build on an Ironic node, with the cause of its failure if it failed."""
+    """The last ended attempt of a build on an Ironic node, with the cause if the attempt failed."""
 
     build: str
     attempt: int
@@ -94,7 +94,7 @@ def classes_of(flavor: Flavor) -> list[str]:
 
 
 def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
-    """Return the JSON patch that reserves a node for a build; Ironic refuses the patch of a reserved node."""
+    """Return the JSON patch that reserves a node for a build; Ironic refuses it if the node is reserved."""
     info = {**instance_info(order.spec), ATTEMPT: order.attempt}
     return [
         {"op": "add", "path": "/instance_uuid", "value": order.build},
@@ -108,7 +108,9 @@ def release_node() -> list[Json]:
 
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
-    """Return the JSON patch that records in the node's `extra` that a build's attempt ended on this node."""
+    """Return the JSON patch that records in the node's `extra` that the attempt of an order ended here, and
+    why the attempt failed (`cause`; "": it did not).
+    """
     other_attempts = [attempt for attempt in node.seen if attempt.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [
@@ -140,7 +142,9 @@ def instance_info(spec: BuildSpec) -> Json:
 
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
-    """Return, as a sentence, which image the node's deploy interface needs and the build lacks, or ""."""
+    """Return a sentence about the image that the node's deploy interface needs and the build does not name;
+    "" if the build names one.
+    """
     if node.deploy_interface not in _NEEDED:
         return ""
     ways, needed = _NEEDED[node.deploy_interface]

@@ -73,7 +73,9 @@ def next_step(
     given_up: str = "",  # why the build must fail
     writes: bool = True,  # False: Ironic refused to store that an attempt has ended
 ) -> Step:
-    """Return the agent's next step for an order to build or destroy on an Ironic node."""
+    """Return the agent's next step for an order to build or destroy on an Ironic node; `node` is the state
+    just read, or None if Ironic has no such node.
+    """
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_deleted(node, order, writes)
