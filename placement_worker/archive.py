@@ -123,7 +123,7 @@ class _Pieces:
         return self.left <= 0
 
     def add(self, body: bytes, *, is_snapshot: bool = False) -> bool:
-        """Add what fits of a body; return whether all of it has been added now."""
+        """Add as much of a body (compressed bytes) as fits; return whether its last byte has been added."""
         part = body[self.skip : self.skip + self.left]
         is_cut = self.skip + len(part) < len(body)
         self.pieces.append(HistoryPiece(body=_lines(part), is_snapshot=is_snapshot, is_cut=is_cut))

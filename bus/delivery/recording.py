@@ -199,7 +199,9 @@ class RecordingBus(Bus):
     async def _check_reading(
         self, who: Caller, query: Query[Any, Any] | None, messages: Sequence[Message]
     ) -> None:
-        """Raise OperationRefused if the role does not cover a query. Pages are checked by their server."""
+        """Raise OperationRefused if the role does not cover a query. The control room checks the queries of
+        its pages itself.
+        """
         if who.door == "control room":
             return
         targets = {acts.read_target(query, message) for message in messages}
@@ -260,7 +262,9 @@ class RecordingBus(Bus):
 
 
 def message_uuid(text: str) -> str:
-    """Return the id of the record of an act, which is the same for each delivery of the same message."""
+    """Return the id for the record of an act, derived from this text about its message: equal for each
+    delivery of the message.
+    """
     return str(uuid.uuid5(_NAMESPACE, text))
 
 

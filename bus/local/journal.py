@@ -68,7 +68,9 @@ class Journal:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def restore(self, now: float) -> tuple[list[StoredEnvelope], list[DeadLetter]]:
-        """Return the stored messages, oldest first, and the dead letters, undecodable messages included."""
+        """Return the stored messages, oldest first, and the dead letters. A message that cannot be decoded
+        becomes a dead letter.
+        """
         letters = [
             _letter(str(id_), data)
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")

@@ -211,7 +211,8 @@ def _capacity_refusal(
     world: ClaimWorld,
 ) -> claims.Refusal | None:
     """Draw from the reservation, preempt the victims, and return why the choice does not fit then, or None.
-    The amounts in `shared` are counted once: the consumer holds them already.
+    The amounts in `shared` are counted once: the consumer holds them already. `before` is the usage before
+    the consumers of the request released theirs.
     """
     refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
     if refusal is None and claim.preempts is not None:

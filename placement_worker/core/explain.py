@@ -39,7 +39,8 @@ def nearest(
 ) -> tuple[NearMiss, ...]:
     """Return the hosts that fail the fewest requirements, the smallest shortage first. A resource class that
     a host lacks completely counts twice: for a bare-metal request, occupied nodes come before hypervisors.
-    Disabled hosts are omitted unless the query or the caller names them."""
+    Disabled hosts are omitted unless hosts are named, by `roots` or by the query: then only these are judged.
+    """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
     anchors = made.hosts

@@ -113,7 +113,7 @@ def _surplus(
     state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Return the slots that can be removed: their host accepts no slots, no instance has their size on that
-    kind of host, or no domain needs them for its evacuation.
+    kind of host, or no domain needs them for its evacuation. `within`: the domains of each host.
     """
     surplus = []
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):
