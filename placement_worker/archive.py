@@ -65,12 +65,14 @@ class Archive(PlacementOperations):
             await archive.add_snapshot(tx, number, now, parts, begins=begins)
 
     async def prune(self, keep: float) -> None:
-        """Delete the history that is older than a number of seconds."""
+        """Delete the history that is older than `keep` seconds."""
         async with self.database.write() as tx:
             await archive.prune(tx, self.clock.now() - keep)
 
     async def find(self, query: FindHistory) -> HistoryFound:
-        """Return the next pieces of the history that a query selects."""
+        """Return the next pieces of the history that a query selects (parts of a snapshot, then changes), or
+        why it is refused.
+        """
         if query.snapshot is None:
             if max(query.at, query.until) > self.clock.now() + SKEW_SECONDS:
                 return HistoryFound(refused="the time lies in the future")

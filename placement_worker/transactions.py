@@ -173,7 +173,9 @@ class ClaimOperations(PlacementOperations):
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
     ) -> Sequence[ClaimAnswered]:
-        """Execute several claim requests; the claims of one request succeed together or not at all."""
+        """Execute several claim requests; the claims of one request succeed together or not at all. `cell` is
+        the asking cell, or "".
+        """
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             # First choices nearly always fit, so only their providers are locked; a second time all are.

@@ -123,9 +123,8 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add the hosts to an aggregate, and remove hosts from it, in the provider trees in memory (`working`),
-    as the edit `wanted` requires. Return the uuids of the added and of the removed providers. An edit that
-    deletes the aggregate removes all hosts.
+    """Apply an edit of an aggregate's hosts (`wanted`) to the provider trees in memory (`working`). Return
+    the uuids of the added and of the removed providers. An edit that deletes the aggregate removes all hosts.
     """
     id_ = wanted.now.id
     added = []

@@ -119,7 +119,7 @@ class ClaimWorld:
 
     @property
     def frees(self) -> bool:
-        """Return whether any provider has more free capacity than before."""
+        """Return whether any provider has more free capacity than when it was read."""
         return any(
             stock.used < stock.was for provider in self.touched.values() for stock in provider.stocks.values()
         )

@@ -84,7 +84,9 @@ class _ClassCounts:
 
 
 def headroom(state: HeadroomState) -> HeadroomPlan:
-    """Return the slots to add and to remove so that any one domain can fail, with as few slots as found."""
+    """Return a plan of the slots to add and to remove so that any one domain can fail; it adds few slots, if
+    not always the fewest.
+    """
     within = _domains_of(state)
     classes = _counted(state, within)
     lacking = _uncovered(state)

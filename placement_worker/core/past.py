@@ -152,7 +152,7 @@ class PastCloud:
 
 
 def _facts(tree: Tree | None) -> object:
-    """Return what a comparison of trees regards: a tree without the number of its last report."""
+    """Return what `differs_from` compares of a tree; the number of its last report is left out."""
     if tree is None:
         return None
     providers = {provider.uuid: provider for provider in tree.providers}

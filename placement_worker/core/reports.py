@@ -122,7 +122,9 @@ def swept(tree: Tree) -> Tree:
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree after allocations of old inventories were released: less capacity is withheld."""
+    """Return a reshaped tree with only as much capacity withheld as consumers still have allocated of its old
+    inventory.
+    """
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 

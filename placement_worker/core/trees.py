@@ -234,7 +234,8 @@ class Packing:
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
         """Add a tree, without its first `skip` providers, to the message; return False, without effect, if
-        the message has no space for it."""
+        the message has no space for it. The first tree of a message may be cut.
+        """
         spent = 0
         providers: list[KnownProvider] = []
         for provider in tree.providers[skip:]:

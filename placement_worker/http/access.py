@@ -277,8 +277,8 @@ def _used(text: str) -> list[str]:
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
-    probably misspelled the name.
+    """Raise BadPolicy if the name of one of an operator's rules is neither an operation nor used in any rule
+    (`texts`): the operator probably misspelled the name.
     """
     known = {*_OWN, *ROLES, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}

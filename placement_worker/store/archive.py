@@ -142,7 +142,9 @@ def _logged(row: Any) -> list[Any]:
 
 
 async def add(tx: Transaction, body: ArchivedBody, before: int) -> bool:
-    """Store a body after the change number `before`; return False if another process has stored it."""
+    """Store commits (`body`) that follow change number `before`; return False if another process has stored
+    them.
+    """
     if not await _MOVE(tx, number=body.last, before=before):
         return False
     await _ADD_CHANGES(tx, **body._asdict())

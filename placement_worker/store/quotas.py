@@ -78,8 +78,8 @@ async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
 
 
 async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tuple[str, ...]:
-    """Return the names of those of these projects (database ids) that have a quota, for waiting requests that
-    the quota refused.
+    """Return the names of the given projects (database ids) that have a quota, for waiting requests that the
+    quota refused.
     """
     if not book.quotas or not projects:
         return ()

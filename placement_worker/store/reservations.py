@@ -148,7 +148,7 @@ async def slot_ids(tx: Transaction, reservation: str) -> set[str]:
 
 
 async def forget_empty_slots(tx: Transaction, slots: Collection[str]) -> None:
-    """Delete the records of those of these slots that hold nothing."""
+    """Delete the records of the given slots, except those of slots that hold something."""
     await _FORGET_EMPTY(tx, [(uuid,) for uuid in slots])
 
 

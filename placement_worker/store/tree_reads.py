@@ -243,7 +243,9 @@ async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tupl
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Return the new names of providers that agents' reports create or rename."""
+    """Return the new names of providers that agents' reports create or rename. `pairs`: the tree before, the
+    report, and the tree after.
+    """
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
