@@ -150,9 +150,8 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Return the reports with their trees before and after (`pairs`); providers are renamed if another
-        cell has the name. `taken` maps names in use to provider and cell; alternative names in use are added
-        to it.
+        """Return the reports with their trees (`pairs`); reported providers are renamed if another cell has
+        the name. `taken` maps names in use to provider and cell; alternative names in use are added.
         """
         renamed: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:

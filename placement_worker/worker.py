@@ -181,8 +181,8 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
-    """Consume the message queues of each registered cell, except the cells in `besides`, as cells are
-    registered and deleted. `widen` begins to consume rows.
+    """Consume the queues of all registered cells except those in `besides`, also of cells registered later.
+    `widen` begins to consume rows.
     """
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()

@@ -100,8 +100,8 @@ class Forwarder:
             await transfer.delete_exchanges()
 
     async def _check_brokers_differ(self, old: AbstractConnection, new: AbstractConnection) -> None:
-        """Raise OperationRefused if both connections lead to one broker: a private queue that is declared at
-        the old broker is visible at the new one.
+        """Raise OperationRefused if both connections lead to one broker: a private queue of the old one is
+        visible at the new one.
         """
         name = f"{self.names.exchange}.forward.{secrets.token_hex(8)}"
         with plainly(self._old):

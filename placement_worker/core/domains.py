@@ -44,9 +44,7 @@ class GroupDomains:
         return None
 
     def breaches(self, members: OnHosts, everyone: OnHosts) -> Iterator[str]:
-        """Yield a sentence for each required constraint (pack, spread) that the present hosts of the group
-        violate.
-        """
+        """Yield a sentence for each required constraint (pack, spread) that these hosts violate."""
         if level := self.topology.required_pack:
             domains = sorted({self.label(root, level) or "no label" for root in members})
             if len(domains) > 1:

@@ -45,8 +45,8 @@ def hold(
     by: claims.ConsumerClaim | None,
     group: int | None,
 ) -> None:
-    """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of the
-    providers and the members of the groups.
+    """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of
+    providers and the members of groups.
     """
     count(world, holder.held, -1)
     count(world, allocations, +1)

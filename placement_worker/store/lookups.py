@@ -130,8 +130,8 @@ async def providers(
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
-    """Return the providers of a selection (such as BY_ID, with parameters in `values` or `given`) and their
-    database ids, sorted by these. `parts` are the contents to read, such as traits.
+    """Return the providers of a selection (such as BY_ID, with its `values` or `given` parameters) with their
+    database ids, sorted by these. `parts` are the contents to read.
     """
     rows = await _providers(selection, frozenset(parts))(tx, values, **given)
     if not rows:
