@@ -163,7 +163,9 @@ def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[s
 
 
 def read_target(way: Query[Any, Any] | None, question: Message) -> Target:
-    """Return the project to which the answer of a query is limited, as the target of reading."""
+    """Return the target for the permission to send this query: the project whose data it asks for, if it is
+    limited to one.
+    """
     return Target(project=str(getattr(question, "project", "")) if way in _OF_PROJECT else "")
 
 
@@ -207,7 +209,9 @@ def _named(value: Any) -> tuple[str, str]:
 
 
 def completed(target: Target, state: Message) -> Target:
-    """Return the target with the name, cell and project of its stored state, the answer to `state_query`."""
+    """Return the target, completed with the name, cell and project in `state`, the answer to its
+    `state_query`.
+    """
     stored = next((value for value in structs.astuple(state) if isinstance(value, tuple) and value), ())
     found = {}
     for field in ("name", "cell", "project"):

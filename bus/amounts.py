@@ -4,7 +4,7 @@ from bus.vocabulary import Allocations
 
 
 def totals(allocations: Allocations) -> dict[str, int]:
-    """Return the sum over all providers, by resource class."""
+    """Return the sum of the amounts at all providers, by resource class."""
     found: dict[str, int] = {}
     for resources in allocations.values():
         for name, amount in resources.items():
@@ -47,7 +47,7 @@ def without(allocations: Allocations, less: Allocations) -> Allocations:
 
 
 def common(first: Allocations, second: Allocations) -> Allocations:
-    """Return, for each provider and resource class, the smaller of the two amounts."""
+    """Return, for each provider and resource class, the smaller of the two amounts; zeros are left out."""
     found: Allocations = {}
     for provider, resources in first.items():
         for name, amount in resources.items():

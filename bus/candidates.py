@@ -114,7 +114,9 @@ class CandidateSearch(HostAmounts, Protocol):
         """Return, for each condition of the query, how many hosts it excluded from the result."""
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        """Return what the given hosts (if none, the hosts that nearly fit) lack to satisfy the query."""
+        """Return what the given hosts lack to satisfy the query. Without `roots`, return what the hosts that
+        nearly fit lack, or [] if any host fits.
+        """
 
 
 class CandidateSource(Protocol):
@@ -166,7 +168,9 @@ class CandidateSource(Protocol):
         unknown host."""
 
     def having(self, resource_class: str, amount: int) -> int:
-        """Return how many providers have at least `amount` of a resource class free."""
+        """Return how many providers could give a single claim this amount of a resource class; reservations
+        are ignored.
+        """
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:

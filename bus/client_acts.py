@@ -41,13 +41,15 @@ def project_of(client: RegisteredClient, named: str) -> str:
 
 
 def check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
-    """Raise NotAllowed unless the build is of a project of the client."""
+    """Raise NotAllowed unless the build is of a project of the client; `known` maps ids to their projects."""
     if known.get(build) not in client.projects:
         raise NotAllowed(UNKNOWN)
 
 
 def permitted_boot(request: BuildRequested, client: RegisteredClient, known: Projects) -> BuildRequested:
-    """Return a client's build request with its project; raise NotAllowed if the client may not send it."""
+    """Return a client's build request with its project; raise NotAllowed if the client may not send it.
+    `known` maps ids that exist already to their projects.
+    """
     project = project_of(client, request.project)
     if request.forced_host:
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")

@@ -32,7 +32,9 @@ class Tracer(Protocol):
     """The interface of a tracer, which creates the spans of traces and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        """Return a tracing span for the handling of a message: the parent of what the handler publishes."""
+        """Return a tracing span for the handling of a message: the parent of what the handler publishes.
+        Return None if the message is not traced.
+        """
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
         """Return a tracing span for a query, and the traceparent to send with the query.
@@ -96,7 +98,7 @@ def envelopes_handled() -> Sequence[Envelope]:
 
 
 def stored_context(message: Message) -> StoredContext:
-    """Return the tracing data of a message that is being handled now, to be stored with the message."""
+    """Return the tracing data of a message, to be stored with it; empty if it is not being handled now."""
     envelope = _arrived.get({}).get(id(message))
     if envelope is None:
         return NO_CONTEXT

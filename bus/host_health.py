@@ -49,7 +49,9 @@ def why_disabled(traits: Iterable[str]) -> str:
 
 
 def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return a root provider's traits after it was disabled for this cause also; "" is the unnamed cause."""
+    """Return a root provider's traits after it was disabled for one more cause ("": the operator named none).
+    `kept_traits` are the traits that operators, not agents, have set.
+    """
     known, after = causes_in(traits), {*traits, DISABLED}
     if cause or known:
         after.add(f"{HELD}{(cause or UNNAMED).upper()}")
@@ -59,8 +61,8 @@ def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) 
 
 
 def opened_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return a root provider's traits without this cause of being disabled; if no other cause is left, the
-    provider is enabled.
+    """Return a root provider's traits without this cause of being disabled ("": the unnamed cause); if no
+    other cause is left, the provider is enabled.
     """
     before = {*traits}
     after = before - {f"{HELD}{(cause or UNNAMED).upper()}"}
@@ -235,7 +237,9 @@ FORCED = "forced down by an operator"
 def closed_by(
     traits: Collection[str], enabled: bool, why_disabled: str, kept_traits: Collection[str] | None = None
 ) -> list[str]:
-    """Return who disabled a host (operator or agent) with the causes; empty if the host is enabled."""
+    """Return a sentence for each party that disabled a host (operator, agent), with the causes; [] if the
+    host is enabled.
+    """
     causes = causes_in(traits)
     marked = DISABLED in traits
     by_operator = causes or (marked and (enabled if kept_traits is None else DISABLED in kept_traits))

@@ -35,7 +35,7 @@ def masked(value: Any) -> Any:
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """Yield the texts that `masked` replaces in a setting, as they are and decoded."""
+    """Yield the secrets in a setting, as they are written: the texts in whose place `masked` writes stars."""
     if isinstance(value, str):
         with suppress(ValueError):
             yield from filter(None, (urlsplit(first_url(value)).password,) if "://" in value else ())

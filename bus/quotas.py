@@ -96,7 +96,9 @@ class QuotaBound(Value, frozen=True, kw_only=True):
 def quota_bound(
     limits: Mapping[str, int], used: Mapping[str, int], growth: Mapping[str, int]
 ) -> QuotaBound | None:
-    """Return the limit that is reached first if the growth is added repeatedly; None: no limit applies."""
+    """Return the limit that is reached first if the growth is added repeatedly, and how often it can be
+    added; None if no limit applies.
+    """
     bounds = [
         QuotaBound(
             resource=name, limit=limit, used=used.get(name, 0),

@@ -33,7 +33,7 @@ State = Literal["planned", "held", "active", "ended"]
 
 
 def slot_consumer(reservation: str, number: int) -> str:
-    """Return the id of the consumer that holds one slot of a reservation."""
+    """Return the id of the consumer that holds the slot of this number in a reservation."""
     return str(uuid5(UUID(reservation), f"slot {number}"))
 
 

@@ -65,12 +65,14 @@ class Archive(PlacementOperations):
             await archive.add_snapshot(tx, number, now, parts, begins=begins)
 
     async def prune(self, keep: float) -> None:
-        """Delete the history that is older than a number of seconds."""
+        """Delete the history that is older than `keep` seconds."""
         async with self.database.write() as tx:
             await archive.prune(tx, self.clock.now() - keep)
 
     async def find(self, query: FindHistory) -> HistoryFound:
-        """Return the next pieces of the history that a query selects."""
+        """Return the next pieces of the history that a query selects (parts of a snapshot, then changes), or
+        why it is refused.
+        """
         if query.snapshot is None:
             if max(query.at, query.until) > self.clock.now() + SKEW_SECONDS:
                 return HistoryFound(refused="the time lies in the future")
@@ -123,7 +125,7 @@ class _Pieces:
         return self.left <= 0
 
     def add(self, body: bytes, *, is_snapshot: bool = False) -> bool:
-        """Add what fits of a body; return whether all of it has been added now."""
+        """Add as much of a body (compressed bytes) as fits; return whether its last byte has been added."""
         part = body[self.skip : self.skip + self.left]
         is_cut = self.skip + len(part) < len(body)
         self.pieces.append(HistoryPiece(body=_lines(part), is_snapshot=is_snapshot, is_cut=is_cut))

@@ -179,7 +179,9 @@ def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the domains of these levels: single hosts, or the hosts with one label."""
+    """Return the roots of each domain of these levels, by its name: single hosts, or the hosts with one
+    label.
+    """
     domains: dict[str, set[str]] = {}
     for root in index.trees:
         row = index.rows[root]

@@ -54,8 +54,9 @@ class _ProjectLimits(msgspec.Struct, frozen=True):
 def quotas_of(
     registered: Sequence[RegisteredLimit], limits: Sequence[ProjectLimit], region: str
 ) -> dict[str, dict[str, int]]:
-    """Return the limits by project, and the default limits. Limits of another region, of domains, and of
-    resources that berth does not count are left out; a limit of this region precedes one of all regions.
+    """Return the limits by project; the default limits have the key "". Limits of another region, of domains,
+    and of resources that berth does not count are left out; a limit of this region precedes one of all
+    regions.
     """
     found: dict[str, dict[str, int]] = defaultdict(dict)
     listed = [(DEFAULT, limit.resource_name, limit.default_limit, limit.region_id) for limit in registered]
@@ -120,6 +121,8 @@ class KeystoneLimits:
 
 
 def copying_limits(cloud: str, quotas: QuotaOperations) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return a task that copies the limits of Keystone to the quotas; `cloud` is its entry in clouds.yaml."""
+    """Return a coroutine function that copies Keystone's limits to the quotas until it is cancelled; `cloud`
+    is Keystone's entry in clouds.yaml.
+    """
     quotas.source = "keystone"
     return KeystoneLimits(cloud_access(cloud), quotas, quotas.clock).run

@@ -314,7 +314,9 @@ class Memory:
 
 
 def has_effect(change: PlacementChanged) -> bool:
-    """Return False for a change that only a newer version of berth can express."""
+    """Return whether a change has contents; one by a newer version of berth, published by an older one, may
+    have none.
+    """
     return bool(change.changes or change.aggregates or change.cells or change.projects)
 
 

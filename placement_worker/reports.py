@@ -150,7 +150,9 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Rename reported providers if another cell uses the same name; add the new names to `taken`."""
+        """Return the reports with their trees (`pairs`); reported providers are renamed if another cell has
+        the name. `taken` maps names in use to provider and cell; alternative names in use are added.
+        """
         renamed: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for provider in report.providers:

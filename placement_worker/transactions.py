@@ -173,7 +173,9 @@ class ClaimOperations(PlacementOperations):
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
     ) -> Sequence[ClaimAnswered]:
-        """Execute several claim requests; the claims of one request succeed together or not at all."""
+        """Execute several claim requests; the claims of one request succeed together or not at all. `cell` is
+        the asking cell, or "".
+        """
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             # First choices nearly always fit, so only their providers are locked; a second time all are.
@@ -240,7 +242,9 @@ class ClaimOperations(PlacementOperations):
     async def _release(
         self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str]
     ) -> tuple[list[ReleaseResult | None], Collection[str]]:
-        """Return a result for each request, None if a slot must be read first, and the slots to read."""
+        """Return a result for each request, None if a slot must be read first, and the slots to read. `named`
+        are the slots to read now.
+        """
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
         new_consumers: dict[str, ConsumerClaim | None] = {
             release.consumer: None for release in orders if release.retire

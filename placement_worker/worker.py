@@ -181,7 +181,9 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
-    """Consume the message queues of each registered cell, except the cells in `besides`."""
+    """Consume the queues of all registered cells except those in `besides`, also of cells registered later.
+    `widen` begins to consume rows.
+    """
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()
     placement.memory.watch(lambda _, described: registered.set() if described else None)

@@ -41,7 +41,9 @@ _NAMESPACE = uuid.UUID("6f1c7d5e-3c0e-4f57-9a6e-0d4f5b1f7a11")
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The operator of the current task, the door through which the acts come, and the id of the request."""
+    """The operator of the current task, the door of the acts (such as command or control room), and the id of
+    the request.
+    """
 
     operator: Operator
     door: Door
@@ -138,7 +140,9 @@ class RecordingBus(Bus):
 
     @asynccontextmanager
     async def act(self, name: str, target: str, detail: str = "") -> AsyncIterator[None]:
-        """Check and record an act that no message requests, such as the replay of a dead letter."""
+        """Check an act that no message requests, such as the replay of a dead letter, and record it; the
+        `with` block executes it.
+        """
         who, act = caller.get(), acts.BY_NAME[name]
         if who is None:
             yield
@@ -199,7 +203,9 @@ class RecordingBus(Bus):
     async def _check_reading(
         self, who: Caller, query: Query[Any, Any] | None, messages: Sequence[Message]
     ) -> None:
-        """Raise OperationRefused if the role does not cover a query. Pages are checked by their server."""
+        """Raise OperationRefused if the role does not cover a query. The control room checks the queries of
+        its pages itself.
+        """
         if who.door == "control room":
             return
         targets = {acts.read_target(query, message) for message in messages}
@@ -260,7 +266,9 @@ class RecordingBus(Bus):
 
 
 def message_uuid(text: str) -> str:
-    """Return the id of the record of an act, which is the same for each delivery of the same message."""
+    """Return the id for the record of an act, derived from this text about its message: equal for each
+    delivery of the message.
+    """
     return str(uuid.uuid5(_NAMESPACE, text))
 
 

@@ -77,6 +77,6 @@ _ERRORS: dict[str, Callable[[str], Exception]] = {
 
 
 def problem_of(error: Exception) -> RelayAnswered:
-    """Return the answer from which `RelayedBus` raises the same error."""
+    """Return the answer to a relayed message from which the sender's `RelayedBus` raises the same error."""
     name = next(name for name, kind in _ERRORS.items() if isinstance(error, kind))  # type: ignore[arg-type]
     return RelayAnswered(problem=name, why=str(error)[:4000])  # type: ignore[arg-type]

@@ -164,7 +164,9 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the dead letters stored after the one with the id `after`; ids start with `beginning`."""
+        """Yield the dead letters stored after the one with the id `after` ("": all) whose ids start with
+        `beginning`. Raise NoSuchLetter if no letter has the id `after`.
+        """
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

@@ -68,7 +68,9 @@ class Journal:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def restore(self, now: float) -> tuple[list[StoredEnvelope], list[DeadLetter]]:
-        """Return the stored messages, oldest first, and the dead letters, undecodable messages included."""
+        """Return the stored messages, oldest first, and the dead letters. A message that cannot be decoded
+        becomes a dead letter.
+        """
         letters = [
             _letter(str(id_), data)
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
@@ -108,7 +110,7 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Store a message; return its number. `delivered`: number of its deliveries, None if not counted."""
+        """Store a message; return its row number. `delivered`: number of its deliveries, or None."""
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
         self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))

@@ -98,7 +98,9 @@ def open_message(
 
 
 def crashes(message: Arrived) -> int:
-    """Return how often the broker delivered this AMQP message before without getting an acknowledgement."""
+    """Return how often the broker delivered this AMQP message before without getting an acknowledgement;
+    UNCOUNTED if it was redelivered and the broker does not count.
+    """
     counted = message.headers.get("x-delivery-count")
     if counted is None:
         return UNCOUNTED if message.redelivered else 0

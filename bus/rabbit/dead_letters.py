@@ -47,7 +47,8 @@ class DeadLetterQueue:
 
     async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
         """Yield the dead letters after the id `after` (empty: from the oldest) whose ids start with
-        `beginning`, without removing them; continue after a reconnect.
+        `beginning`, without removing them; continue after a reconnect. Raise NoSuchLetter if no letter has
+        the id `after`.
         """
         await self._link.declare_dead()
         met: set[str] = set()  # a letter stored twice counts once, at its first place

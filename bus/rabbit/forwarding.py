@@ -100,7 +100,9 @@ class Forwarder:
             await transfer.delete_exchanges()
 
     async def _check_brokers_differ(self, old: AbstractConnection, new: AbstractConnection) -> None:
-        """Raise OperationRefused if a private queue of the old broker exists at the new one."""
+        """Raise OperationRefused if both connections lead to one broker: a private queue of the old one is
+        visible at the new one.
+        """
         name = f"{self.names.exchange}.forward.{secrets.token_hex(8)}"
         with plainly(self._old):
             channel = await open_channel(old, confirms=False)
@@ -177,7 +179,7 @@ async def _exists(topology: Topology, name: str) -> bool:
 
 
 def _cause(failure: Exception) -> Exception:
-    """Return the error in a group of errors that several tasks raised, preferably one that a retry keeps."""
+    """Return one error of a group that several tasks raised, if possible one that a retry cannot correct."""
     if not isinstance(failure, ExceptionGroup):
         return failure
     causes = [_cause(each) for each in failure.exceptions]

@@ -125,8 +125,8 @@ class DeletedQueues:
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> DeletedQueues:
-    """Delete the named queues. With `unread_within`, a queue is kept if it still has a consumer after so many
-    seconds.
+    """Delete the named queues; return which were kept, and the number of deleted messages. With
+    `unread_within`, a queue is kept if it still has a consumer after so many seconds.
     """
     result = DeletedQueues()
     connection = await dial(broker_url(url, "berth cell"))

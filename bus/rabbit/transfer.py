@@ -127,7 +127,8 @@ class Transfer:
 
     async def publish(self, posts: Sequence[Post]) -> list[BaseException | None]:
         """Publish messages in this order on a channel that no other queue uses meanwhile: a returned message
-        is identified by its id only. Return for each None, or NotTaken, or NoQueueBound.
+        is identified by its id only. Return for each message None if it was confirmed, else NotTaken or
+        NoQueueBound.
         """
         with plainly(self.new_url):
             async with self._channel() as channel:
@@ -186,7 +187,7 @@ class Transfer:
 
 @dataclass(eq=False)
 class QueueTransfer:
-    """The messages of one queue on their way."""
+    """Forwards the messages of one queue in a transfer."""
 
     name: str
     _transfer: Transfer

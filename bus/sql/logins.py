@@ -116,7 +116,7 @@ class Logins:
         return str((await self._connection.execute(text("SELECT current_user"))).scalar_one())
 
     async def enters(self, name: str) -> list[str]:
-        """Return the other databases to which this login may connect because the role PUBLIC may."""
+        """Return the other databases to which this login may connect, usually because the role PUBLIC may."""
         found = await self._connection.execute(
             text(
                 """

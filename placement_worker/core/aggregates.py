@@ -26,8 +26,8 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An aggregate before and after an edit, with the hosts that the edit adds and removes. Rules about
-    availability zones are not checked yet.
+    """The intended result of an edit: an aggregate before and after it, and the hosts to add and remove.
+    Availability zones are checked later, by `zone_trouble`.
     """
 
     was: Aggregate
@@ -48,7 +48,9 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class AggregateScene:
-    """The stored data that decides an edit of an aggregate: aggregates, members, and hosts in the edit."""
+    """The stored data by which an edit of an aggregate is decided: all aggregates, the members of this one,
+    and the hosts that the edit names.
+    """
 
     described: Described
     known: bool  # the aggregate existed at some time
@@ -57,7 +59,9 @@ class AggregateScene:
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
-    """Return an edit that creates, changes or deletes an aggregate as an equivalent `ChangeAggregate`."""
+    """Return the name, metadata and hosts that an edit of an aggregate sets, as a `ChangeAggregate`; of a
+    deletion only the aggregate's id.
+    """
     match edit:
         case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
             return ChangeAggregate(aggregate=id_, name=name, set=metadata, add=hosts, force=force)
@@ -119,10 +123,8 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add the hosts that an edit adds to an aggregate, and remove the hosts that the edit removes, in memory.
-
-    Return the uuids of the added and of the removed providers. An edit that deletes the aggregate removes all
-    hosts.
+    """Apply an edit of an aggregate's hosts (`wanted`) to the provider trees in memory (`working`). Return
+    the uuids of the added and of the removed providers. An edit that deletes the aggregate removes all hosts.
     """
     id_ = wanted.now.id
     added = []
@@ -150,7 +152,7 @@ def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
     """Return a refusal if an edit puts a host into two availability zones or, without `force`, changes the
-    zone of a host with instances.
+    zone of a host with instances; else None. `pairs` are the hosts' trees before and after.
     """
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
@@ -174,7 +176,9 @@ def zone_trouble(
 
 
 def zones(tree: Tree, described: Described) -> dict[str, str]:
-    """Return a host's availability zones, each with its source in words: a report, or an aggregate."""
+    """Return a host's availability zones: by zone, its source as a text (a report of the host, or an
+    aggregate).
+    """
     found = {tree.zone: "what its owner reports"} if tree.zone else {}
     for id_ in tree.providers[0].aggregates:
         aggregate = described.get(id_)

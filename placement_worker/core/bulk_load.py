@@ -23,7 +23,9 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Return the errors in providers of a bulk load, by position in it; each names the invalid field."""
+    """Return the errors in providers of a bulk load, by position in it; each names the invalid field. `known`
+    returns whether a resource class or trait exists.
+    """
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()
@@ -44,7 +46,9 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
 
 
 def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]]:
-    """Group the providers of a bulk load by tree; `homes` maps ids of stored providers to their roots."""
+    """Group the providers of a bulk load by tree; trees between which providers move form one group. `homes`
+    maps ids of stored providers to their roots.
+    """
     above: dict[str, str] = {}
 
     def top(provider: str) -> str:
@@ -65,7 +69,9 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Load all providers of a bulk load that are in one tree, or none; return a result for each."""
+    """Apply to `working` all providers of a bulk load that are in one tree, or none if one is invalid; return
+    a result for each.
+    """
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):
         return refused(items, why)

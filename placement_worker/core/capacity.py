@@ -31,7 +31,9 @@ _Before = dict[tuple[str, str], int]
 
 
 class Former(NamedTuple):
-    """A consumer before a claim or release: generation, allocations, and usage of the providers in them."""
+    """A consumer before a claim replaces its allocations: its generation and allocations, and the usage of
+    providers then.
+    """
 
     generation: int
     held: Allocations
@@ -39,9 +41,9 @@ class Former(NamedTuple):
 
 
 def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.ClaimResult, ...] | None:
-    """Return a result for each claim of a request: all are `Claimed`, or none is. Return None if more data
-    must be read. First all consumers release their allocations, so that two of them can exchange places on
-    full providers.
+    """Decide a request for claims on the data in `world`, and record the changes there. Return a result for
+    each claim: all are `Claimed`, or none is. Return None if more data must be read. First all consumers
+    release their allocations, so that two of them can exchange places on full providers.
     """
     steps: Steps = []
     charges: Charges = []
@@ -82,7 +84,8 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
 
 
 def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult | None:
-    """Release a consumer's allocations or, with `keep`, give them to the holder consumer with this id.
+    """Release a consumer's allocations in `world` or, with `keep`, give them to the holder consumer with this
+    id.
 
     With `retire`, also retire the consumer. Return `Released` or a refusal; None if more data must be read.
     """
@@ -211,7 +214,8 @@ def _capacity_refusal(
     world: ClaimWorld,
 ) -> claims.Refusal | None:
     """Draw from the reservation, preempt the victims, and return why the choice does not fit then, or None.
-    The amounts in `shared` are counted once: the consumer holds them already.
+    The amounts in `shared` are counted once: the consumer holds them already. `before` is the usage before
+    the consumers of the request released theirs.
     """
     refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
     if refusal is None and claim.preempts is not None:
@@ -293,8 +297,8 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
 
 
 def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
-    """Remove from a holder consumer's allocations the amounts at sharing providers that the instance holds
-    instead.
+    """Remove from a holder consumer's allocations the amounts at sharing providers (`shared`) that the
+    instance holds instead.
     """
     left = amounts.without(holder.held, shared)
     if left != holder.held:

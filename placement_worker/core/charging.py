@@ -14,7 +14,8 @@ def charge(
 ) -> claims.Refused | None:
     """Add what a claim takes to the usage of its project, or return a refusal if a limit is exceeded.
 
-    Only growth is refused: an instance that moves, or is built on an alternate, takes no more than before.
+    Only growth is refused: an instance that moves, or is built on an alternate, takes no more than `before`,
+    its former allocations. The addition is recorded in `charges`, to be undone.
     """
     budget = world.budgets.get(claim.project)
     if budget is None or claim.take_over or not quotas.is_counted(claim):

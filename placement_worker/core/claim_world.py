@@ -19,8 +19,8 @@ from placement_worker.core.reservations import ReservationWorld
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the roots of a consumer's providers without sharing providers; if all are sharing providers,
-    return their roots.
+    """Return the roots of a consumer's providers without sharing providers, or all roots if all share.
+    `places` has the root of each provider, and whether the provider shares.
     """
     listed = list(places)
     not_shared = frozenset(root for root, shares in listed if not shares)
@@ -111,13 +111,15 @@ class ClaimWorld:
         return holder is not None and bool(holder.held)
 
     def released_projects(self) -> set[int]:
-        """Return the database ids of the projects whose consumers changed, so that they may use less now."""
+        """Return the database ids of the projects that may use less now: those of consumers that existed and
+        changed.
+        """
         changed = (holder for holder in self.stirred.values() if holder.uuid not in self.placeholders)
         return {holder.project_id for holder in changed if holder.project_id}
 
     @property
     def frees(self) -> bool:
-        """Return whether any provider has more free capacity than before."""
+        """Return whether any provider has more free capacity than when it was read."""
         return any(
             stock.used < stock.was for provider in self.touched.values() for stock in provider.stocks.values()
         )
@@ -192,8 +194,9 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the results of a request for claims in which a claim is refused for another reason than
-    capacity."""
+    """Return the results of a request in which a claim is refused for another reason than capacity. `fences`
+    has this result for each such claim, and None for the others.
+    """
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*further}

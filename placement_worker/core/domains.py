@@ -26,7 +26,7 @@ class GroupDomains:
     ) -> TopologyViolated | None:
         """Return a refusal if the constraints forbid the consumer on these roots, else None.
 
-        `members` are the members of the group; `everyone` also counts guests that may still exist.
+        `members` are the group's instances on each root; `everyone` also counts guests that may still exist.
         """
         if level := self.topology.required_pack:
             others = {root for root, there in members.items() if any(each != consumer for each in there)}
@@ -44,7 +44,7 @@ class GroupDomains:
         return None
 
     def breaches(self, members: OnHosts, everyone: OnHosts) -> Iterator[str]:
-        """Yield a sentence for each violated required constraint."""
+        """Yield a sentence for each required constraint (pack, spread) that these hosts violate."""
         if level := self.topology.required_pack:
             domains = sorted({self.label(root, level) or "no label" for root in members})
             if len(domains) > 1:

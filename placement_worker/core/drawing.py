@@ -9,7 +9,8 @@ from placement_worker.core.holding import Steps, hold, remember
 
 def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> NotReserved | None:
     """Take a choice's allocations from its slot, so that the claim can have them. Return a refusal if the
-    slot does not hold all of them, or if the claim may not draw from it.
+    slot does not hold all of them, or if the claim may not draw from it; None if the choice has no slot, or
+    its slot is used.
     """
     slot = choice.draws_on
     if slot is None:

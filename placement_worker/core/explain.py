@@ -28,7 +28,9 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
     """Return how many hosts each part of a query (resource, trait, aggregate, ...) removed, and the hosts
-    that nearly fit. A generator: the caller may pause the search at each `yield`."""
+    that nearly fit; `made` is the plan of the query. A generator: the caller may pause the search at each
+    `yield`.
+    """
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))
@@ -37,9 +39,11 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest requirements, the smallest shortage first. A resource class that
-    a host lacks completely counts twice: for a bare-metal request, occupied nodes come before hypervisors.
-    Disabled hosts are omitted unless the query or the caller names them."""
+    """Return the hosts that fail the fewest requirements of a planned query (`made`), the smallest shortage
+    first. A resource class that a host lacks completely counts twice: for a bare-metal request, occupied
+    nodes come before hypervisors. Disabled hosts are omitted unless hosts are named, by `roots` or by the
+    query: then only these are judged.
+    """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
     anchors = made.hosts
@@ -119,7 +123,9 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """A rule about the providers that a query may combine, checked after the rules about single providers."""
+    """A rule about the providers that a query may combine, in the sequence in which the rules are checked on
+    a host. `rules` contains this rule and all previous ones.
+    """
 
     says: str
     rules: JointRules

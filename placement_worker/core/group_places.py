@@ -75,7 +75,9 @@ class GroupPlaces:
     def refusal(
         self, roots: frozenset[str], consumer: str
     ) -> claims.GroupPolicyViolated | claims.TopologyViolated | None:
-        """Return a refusal if the server group's policy or topology forbids the consumer on these roots."""
+        """Return a refusal if the server group's policy or topology forbids the consumer on these roots; else
+        None.
+        """
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())
@@ -89,7 +91,9 @@ class GroupPlaces:
         return domains.refusal(roots, consumer, self._members, self._all)
 
     def breaches(self) -> Iterator[str]:
-        """Yield a sentence for each violation of the server group's policy; none if the policy is soft."""
+        """Yield a sentence for each violation of the server group's policy, unless it is soft, and of its
+        required topology.
+        """
         if self.policy == "anti-affinity":
             for root, on_host in sorted(self._all.items()):
                 if len(on_host) > self.max_per_host:

@@ -84,7 +84,9 @@ class _ClassCounts:
 
 
 def headroom(state: HeadroomState) -> HeadroomPlan:
-    """Return the slots to add and to remove so that any one domain can fail, with as few slots as found."""
+    """Return a plan of the slots to add and to remove so that any one domain can fail; it adds few slots, if
+    not always the fewest.
+    """
     within = _domains_of(state)
     classes = _counted(state, within)
     lacking = _uncovered(state)
@@ -113,7 +115,7 @@ def _surplus(
     state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Return the slots that can be removed: their host accepts no slots, no instance has their size on that
-    kind of host, or no domain needs them for its evacuation.
+    kind of host, or no domain needs them for its evacuation. `within`: the domains of each host.
     """
     surplus = []
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):

@@ -1,4 +1,6 @@
-"""Changes what consumers hold in the data of claims and releases, and undoes such changes."""
+"""Changes the allocations of consumers in the data by which claims and releases are decided, and undoes such
+changes.
+"""
 
 from typing import NamedTuple
 
@@ -8,7 +10,7 @@ from placement_worker.core.claim_world import ClaimWorld, Holder, roots_of
 
 
 class HolderState(NamedTuple):
-    """A consumer before a change of what it holds."""
+    """A consumer, and its state before a change of its allocations."""
 
     holder: Holder
     generation: int
@@ -43,7 +45,9 @@ def hold(
     by: claims.ConsumerClaim | None,
     group: int | None,
 ) -> None:
-    """Replace what a consumer holds, and the usage of the providers accordingly."""
+    """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of
+    providers and the members of groups.
+    """
     count(world, holder.held, -1)
     count(world, allocations, +1)
     if holder.group is not None and holder.group in world.groups:

@@ -50,8 +50,9 @@ class BestFirst:
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return an object that visits the hosts that fit a query in the order of their scores, the best first.
-    Each host has a number in this order; those below the query's `after` are skipped."""
+    """Return an object that visits the hosts that fit a query (`left`) in the order of their scores, the best
+    first. Each host has a number in this order; those below the query's `after` are skipped.
+    """
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers, most = _shuffled(positions, query.seed), sum(abs(by.multiplier) for by in order)
@@ -129,7 +130,7 @@ class Round:
 
 def first_row(seed: str, high: int, size: int) -> int:
     """Return the row of the index where a search with this seed starts. Adding a few hosts to the index does
-    not change the start.
+    not change the start. `high` rows of `size` are in use.
     """
     grain = size // 16
     span = high - high % grain if high > grain else high

@@ -38,8 +38,9 @@ class Index(RowTable):
     # Changes, in any order: an older one never undoes a newer one.
 
     def is_of(self, history: str) -> bool:
-        """Return whether the index may be from the database with this history id, which a fail-over changes.
-        An empty id is unknown: return True."""
+        """Return whether the index may be a copy of the database with this history id, which a fail-over
+        changes. An empty id, of either, is unknown: return True.
+        """
         return not history or not self.history or history == self.history
 
     def knows(self, number: int) -> bool:
@@ -58,8 +59,8 @@ class Index(RowTable):
         aggregates: Iterable[Aggregate] = (),
         cells: Iterable[RegisteredCell] = (),
     ) -> Collection[str]:
-        """Apply one commit of placement to the index, with the trees that it created or reshaped; return the
-        roots of the changed trees.
+        """Apply the commit with this change number to the index, with the trees that it created or reshaped;
+        return the roots of the changed trees. Commits may arrive in any order, and repeatedly.
         """
         touched: dict[str, None] = {}
         if self.knows(number):
@@ -109,7 +110,9 @@ class Index(RowTable):
             self._relabel_members(was, fact)
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """Set the used amounts of a provider; return whether its free capacity may have increased."""
+        """Set the used amounts of a provider from the commit `number`, unless a later one is known; return
+        whether its free capacity may have increased.
+        """
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
@@ -128,7 +131,9 @@ class Index(RowTable):
             self.gave[root] = self.gives
 
     def put(self, tree: Tree, number: int) -> None:
-        """Store a new state of a provider tree in the index: create, change and delete its rows."""
+        """Store a provider tree, as the commit `number` left it, in the index: create, change and delete its
+        rows.
+        """
         if number < self._put_at.get(tree.root, 0):
             return
         if number > self.seen:  # older changes can no longer arrive

@@ -68,7 +68,9 @@ class PastCloud:
                 del self.cells[cell.name]
 
     def _completed(self, change: ConsumerChange, others: Collection[ConsumerChange]) -> ConsumerChange:
-        """Return a consumer's new state with the project and type that it had before, or inherits."""
+        """Return a consumer's new state, completed with its former project and type, or with the project of
+        the consumer (maybe one of `others`) whose allocations it took over.
+        """
         known = self.consumers.get(change.consumer)
         if known is not None:
             project, type_ = change.project or known.project, change.type or known.type
@@ -100,7 +102,7 @@ class PastCloud:
         return (tree for root in self._trees if (tree := self.tree(root)) is not None)
 
     def named(self, name: str) -> list[Tree]:
-        """Return the trees with this root, host name or provider."""
+        """Return the trees with this root or host name, or with a provider of this id or name."""
         return [
             found
             for root, tree in self._trees.items()
@@ -114,7 +116,7 @@ class PastCloud:
         return [each for each in self.consumers.values() if not providers.isdisjoint(each.allocations)]
 
     def used(self) -> Counter[str]:
-        """Return the used amount of each resource class."""
+        """Return the used amount of each resource class in the whole cloud."""
         total = Counter[str]()
         for tree in self.trees():
             for provider in tree.providers:
@@ -122,7 +124,7 @@ class PastCloud:
         return total
 
     def differs_from(self, other: "PastCloud") -> bool:
-        """Return whether another state of the same change is not equal."""
+        """Return whether another state, computed for the same change number, is different."""
         facts = self.consumers != other.consumers or self.aggregates != other.aggregates
         if facts or self.cells != other.cells or self._trees.keys() != other._trees.keys():
             return True
@@ -150,7 +152,7 @@ class PastCloud:
 
 
 def _facts(tree: Tree | None) -> object:
-    """Return a tree without the number of the last report, which is no change of the tree."""
+    """Return what `differs_from` compares of a tree; the number of its last report is left out."""
     if tree is None:
         return None
     providers = {provider.uuid: provider for provider in tree.providers}

@@ -20,7 +20,9 @@ LeaveTo = Callable[[ClaimWorld, Holder, Holder, str], None]
 def preempt(
     claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld, leave_to: LeaveTo
 ) -> NotPreemptible | OverBudget | None:
-    """Take what a choice lacks from the victims of its claim, or return why that is not permitted."""
+    """Take what a choice lacks from the victims of its claim, or return why that is not permitted. `leave_to`
+    moves a victim's allocations to a CLEANUP consumer.
+    """
     preempts = claim.preempts
     if preempts is None:
         return None

@@ -72,7 +72,7 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
     """Return a provider tree as an agent's report changes it; unchanged if the report is outdated. `number`
-    is the last change number of placement.
+    is the last change number of placement; `moves` are the allocations that the report moves.
     """
     if report.sequence <= before.sequence:
         return before
@@ -122,7 +122,9 @@ def swept(tree: Tree) -> Tree:
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree after allocations of old inventories were released: less capacity is withheld."""
+    """Return a reshaped tree with only as much capacity withheld as consumers still have allocated of its old
+    inventory.
+    """
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 
@@ -183,7 +185,7 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
     """Return the tree `after`; each provider that differs from `before` has a new generation, and a new shape
-    if more than its usage differs.
+    if more than its usage differs. With `root_too`, the root has a new shape anyway.
     """
     old = {provider.uuid: provider for provider in before.providers}
     providers = []
@@ -316,8 +318,9 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell's report of a root provider is refused, or "". Reports are refused if another cell or
-    an operator owns the root, or if the sequence number is too high.
+    """Return why a cell's report of a root provider is refused, or "". `owner` is the root's cell; `known`,
+    whether the root exists. Reports are refused if another cell or an operator owns the root, or if the
+    sequence number is too high.
     """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"

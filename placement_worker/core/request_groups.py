@@ -71,8 +71,7 @@ class JointRules:
 
 
 class SlotPlanner:
-    """Determines which providers satisfy each requirement of a query, the requirements that are fast
-    to check first, and divides the query into slots."""
+    """Divides a query into slots, and determines which providers or hosts satisfy each requirement of it."""
 
     def __init__(self, trees: Snapshot, query: FindCandidates) -> None:
         self.index = index = trees.index

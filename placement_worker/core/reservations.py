@@ -61,7 +61,7 @@ class ReservationWorld:
         return ""
 
     def bars_slot(self, claim: ConsumerClaim) -> str:
-        """Return why a claim may not claim a slot of the reservation that it names; "" if it may."""
+        """Return why a claim may not become a slot of the reservation in `claim.reserves`; "" if it may."""
         reservation = self.reservations.get(claim.reserves or "")
         if reservation is None:
             return "there is no such reservation any more"

@@ -115,7 +115,9 @@ class _Destinations:
         }
 
     def lacks(self, at: _At, amount: int) -> str:
-        """Return why this amount cannot be allocated at this destination of a reshape; "" if it can."""
+        """Return why this amount cannot be allocated at this destination (provider and class) of a reshape;
+        "" if it can.
+        """
         provider, name = at
         inventory = self.has[provider][name]
         if amount > self.free[at]:
@@ -148,7 +150,9 @@ class _Destinations:
         }
 
     def as_reported(self, position: int, guest: GuestPlace, held: _Amounts) -> _Amounts:
-        """Return a guest's new allocations as its agent reports them; raise Unmovable if they are invalid."""
+        """Return a guest's new allocations as its agent reports them; raise Unmovable if they are invalid.
+        `held` are its amounts that move.
+        """
         at = f"reshape.guests[{position}].allocations"
         wanted: Counter[str] = Counter()
         reported: Counter[str] = Counter()

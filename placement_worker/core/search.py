@@ -238,7 +238,9 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
 def candidate(
     fit: Fit, free: dict[str, int], capacity: dict[str, int], *, capacities: bool = False
 ) -> Candidate:
-    """Convert a found allocation to a Candidate; `capacities` adds the capacity of each of its providers."""
+    """Convert a found allocation to a Candidate. `free` and `capacity` are of the host's whole tree;
+    `capacities` adds the capacity of each of its providers.
+    """
     row, rows = fit.anchor, fit.rows
     return Candidate(
         row.uuid,

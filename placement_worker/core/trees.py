@@ -233,8 +233,8 @@ class Packing:
         self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Add a tree, without its first `skip` providers, to the message; return False, without effect, if
-        the message has no space for it."""
+        """Add a tree without its first `skip` providers; return False, without effect, if the message has no
+        space for it. The first tree of a message may be cut."""
         spent = 0
         providers: list[KnownProvider] = []
         for provider in tree.providers[skip:]:

@@ -41,7 +41,9 @@ Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # None: unknown
 
 
 async def noauth2(headers: Headers) -> Identity | None:
-    """Return the identity in an unchecked token of the form USER or USER:PROJECT; only for development."""
+    """Return the identity in an unchecked token of the form USER or USER:PROJECT (None: no token); only for
+    development.
+    """
     token = headers.get("x-auth-token")
     if not token:
         return None
@@ -126,7 +128,9 @@ class BadPolicy(ValueError):
 
 class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
-        """Create an access policy from an operator's rules; other operations keep the default rules."""
+        """Create an access policy from an operator's rules; other operations keep the default rules. Unless
+        `enforce_new_defaults`, these also permit the role admin.
+        """
         rules = rules or {}
         texts = {**_OWN, **ROLES, **CONTROL_ROOM, **DEFAULTS}
         self._in_cells = {found[0]: found[1] for name in sorted(rules) if (found := _IN_CELL.fullmatch(name))}
@@ -147,8 +151,9 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
-        """Return whether a policy rule permits an identity to act on a target; False if the identity's token
-        is not scoped to a project, or is limited and the rule concerns more than one of its projects.
+        """Return whether a policy rule permits an identity to act on a target. Return False if the identity's
+        token is not scoped to a project; or if it is limited to cells or projects, and the target of the API
+        operation is not one of its projects.
         """
         limited = (identity.cells or identity.projects) and rule in DEFAULTS
         if limited and target.get("project_id", "") not in identity.projects:
@@ -156,7 +161,9 @@ class AccessPolicy:
         return identity.scope == "project" and self._rules[rule](identity, target)
 
     def operator(self, identity: Identity, known_by: str) -> Operator:
-        """Return the identity as an operator, with the highest role that the policy gives it."""
+        """Return the identity as an operator, with the highest role that the policy gives it. `known_by`: how
+        it was found, such as keystone.
+        """
         roles: tuple[Role, ...] = ("admin", "operator", "reader")
         target = {"project_id": identity.project}
         role: Role = next((each for each in roles if self.allows(f"berth:{each}", identity, target)), "")
@@ -270,8 +277,8 @@ def _used(text: str) -> list[str]:
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
-    probably misspelled the name.
+    """Raise BadPolicy if the name of one of an operator's rules is neither an operation nor used in any rule
+    (`texts`): the operator probably misspelled the name.
     """
     known = {*_OWN, *ROLES, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}

@@ -152,7 +152,8 @@ async def _denied(
     call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
     """Return the API error for refused claims: for a generation conflict first, then for an unknown provider
-    or resource class, then for the refusal."""
+    or resource class, then for the refusal. `doing` precedes the text about a class.
+    """
     problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
     if problem.code == errors.CONCURRENT_UPDATE or not named:

@@ -311,7 +311,9 @@ async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) 
 async def check_query(
     placement: Placement, groups: Iterable[ResourceGroup], root_traits: Iterable[str] = (), doing: str = ""
 ) -> None:
-    """Raise an API error if a query names a resource class or trait that does not exist."""
+    """Raise an API error if a query names a resource class or trait that does not exist. `doing` precedes the
+    text about a trait.
+    """
     classes, traits = set[str](), {*root_traits}
     for group in groups:
         classes.update(group.resources)

@@ -216,7 +216,9 @@ async def delete_traits(call: ApiCall) -> ApiAnswer:
 async def _edited(
     call: ApiCall, edit: resources.Edit, verb: str = "", conflicts: str = "update conflict: "
 ) -> resources.Provider:
-    """Apply an edit, and return the provider after it; raise the API's error if the edit is refused."""
+    """Apply an edit, and return the provider after it; raise the API's error if the edit is refused. `verb`
+    and `conflicts` are parts of its text.
+    """
     match await call.edit(edit), edit:
         case resources.Edited(provider=resources.Provider() as provider), _:
             return provider

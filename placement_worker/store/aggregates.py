@@ -72,7 +72,9 @@ async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list
 async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
 ) -> list[tuple[Aggregate, int]]:
-    """Return a page of aggregates (all, or the given ids) sorted by id, each with its number of hosts."""
+    """Return at most `most` aggregates sorted by id, after the id `after`, each with its number of hosts;
+    only those in `ids` (None: any) and with this name ("": any).
+    """
     values = () if ids is None else [(fromkey,) for fromkey in dict.fromkeys(ids)]
     if ids is not None and not values:
         return []

@@ -1,4 +1,6 @@
-"""SQL for the archive: snapshots of placement's state, and the changes that the change log no longer has."""
+"""SQL for the archive: snapshots of placement's state, and all changes since the first one, also those that
+the change log no longer has.
+"""
 
 import zlib
 from collections.abc import Sequence
@@ -100,8 +102,10 @@ async def position(tx: Transaction) -> int | None:
 
 
 async def unarchived(tx: Transaction, after: int) -> tuple[ArchivedBody | None, bool]:
-    """Return the next commits after a number that the archive can store, and whether changes are missing
-    before them: the log no longer has them, or the previous version of berth has written them."""
+    """Return the next commits after a number that the archive can store (None: there are none yet), and
+    whether changes are missing before them: the log no longer has them, or the previous version of berth has
+    written them.
+    """
     rows: list[Any] = []
     size, expected, gap = 0, after + 1, False
     for row in await _LOG(tx, after=after, most=COMMITS_A_BODY):
@@ -138,7 +142,9 @@ def _logged(row: Any) -> list[Any]:
 
 
 async def add(tx: Transaction, body: ArchivedBody, before: int) -> bool:
-    """Store a body after the change number `before`; return False if another process has stored it."""
+    """Store commits (`body`) that follow change number `before`; return False if another process has stored
+    them.
+    """
     if not await _MOVE(tx, number=body.last, before=before):
         return False
     await _ADD_CHANGES(tx, **body._asdict())
@@ -146,7 +152,9 @@ async def add(tx: Transaction, body: ArchivedBody, before: int) -> bool:
 
 
 async def read_snapshot(tx: Transaction, book: Book) -> tuple[int, list[bytes]]:
-    """Return placement's state in a reading transaction, as compressed parts, and its last change number."""
+    """Return placement's last change number, and its state as compressed parts. `tx` must be a reading
+    transaction, which sees one state.
+    """
     number, parts = await last_number(tx), list[bytes]()
     described = tuple((await aggregates.described(tx)).values())
     parts.append(_part(aggregates=described, cells=tuple(await hosts.registered(tx))))
@@ -219,7 +227,9 @@ async def latest(tx: Transaction) -> ArchivedSince | None:
 
 
 async def snapshot_before(tx: Transaction, number: int | None, at: float) -> tuple[int, float] | None:
-    """Return the number and time of the latest snapshot up to a change number, or else a time."""
+    """Return the number and time of the latest snapshot up to the change `number` or, if that is None, up to
+    the time `at`; None if there is none.
+    """
     rows = await _SNAPSHOT(tx, by_time=int(number is None), at=at, number=number or 0)
     return (int(rows[0]["number"]), float(rows[0]["at"])) if rows else None
 

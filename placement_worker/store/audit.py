@@ -262,7 +262,7 @@ class StoredHolder:
 
 
 async def stored_holders(database: Database) -> dict[str, StoredHolder]:
-    """Return the holder consumers by their uuid, without holder consumers whose instance is not stored."""
+    """Return the holder consumers by their uuid, without those whose record does not name an instance."""
     async with database.read() as tx:
         return {row["uuid"]: StoredHolder(*row) for row in await _KEEPERS(tx)}
 

@@ -92,7 +92,9 @@ class ArchivedDetails:
     renamed: tuple[str, str] | None = None  # a resource class: its former and its new name
 
     def of_part(self, nth: int, part: Sequence[ProviderChange]) -> tuple[str | None, str | None, str | None]:
-        """Return the columns `trees`, `consumers` and `renamed` of a part of the commit in the change log."""
+        """Return the columns `trees`, `consumers` and `renamed` of the commit's part `nth` in the change log,
+        each None if empty. Only part 1 has consumers and names.
+        """
         trees = None
         if self.shaped and (roots := {change.root for change in part if change.reshaped}):
             trees = _text(packed(self.shaped[root] for root in self.shaped if root in roots))
@@ -259,7 +261,9 @@ async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildR
 
 
 async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the oldest BuildReshaped messages that are not published, and their change numbers."""
+    """Return the oldest change numbers, at most `most`, with BuildReshaped messages that are not published,
+    and these messages.
+    """
     rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
     messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
     return [number for number, _ in rows], messages

@@ -116,8 +116,8 @@ class ClaimScope:
     budgets: Collection[str] = ()  # projects with claims that preempt instances
 
     def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
-        """Add slots of reservations to the data that is locked and read; with `returns`, insert the consumers
-        of slots that hold nothing now.
+        """Add slots of reservations to the data that is locked and read. `found` are the records of the slots
+        in `read` that exist; with `returns`, insert the consumers of slots that hold nothing now.
         """
         self.slots, self.read_slots = found, read
         for uuid, record in found.items():
@@ -128,7 +128,9 @@ class ClaimScope:
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
-    """Return the consumers, providers and server groups that must be read to decide these claims."""
+    """Return which data must be locked and read to decide these claims: their consumers, and `providers`. The
+    caller adds server groups, projects and reservations.
+    """
     moves = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)
     scope = ClaimScope({}, set(), providers, moves=moves)
     for claim in claims:

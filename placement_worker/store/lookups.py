@@ -130,7 +130,9 @@ async def providers(
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
-    """Return the providers that a query selects, with their database ids, sorted by id."""
+    """Return the providers of a selection (such as BY_ID, with its `values` or `given` parameters) with their
+    database ids, sorted by these. `parts` are the contents to read.
+    """
     rows = await _providers(selection, frozenset(parts))(tx, values, **given)
     if not rows:
         return []

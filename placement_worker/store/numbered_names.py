@@ -306,8 +306,8 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return the given resource classes or traits, or all, with their ids. With `locking`, no other
-    transaction can begin to use them.
+    """Return the given resource classes or traits (None: all) with their ids and, if `used`, with whether a
+    provider has them. With `locking`, no other transaction can begin to use them.
     """
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])

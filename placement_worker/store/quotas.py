@@ -61,7 +61,9 @@ async def open_budgets(
 
 
 async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[int, Counter[str]]:
-    """Return what the instances of each project hold, by resource class, with the number of instances."""
+    """Return what the instances of each project, given by its database id, hold by resource class, with the
+    number of instances.
+    """
     used: dict[int, Counter[str]] = {id_: Counter() for id_ in projects}
     rows = await _USED(tx, [(id_,) for id_ in projects])
     names = await book.class_names(tx, {row[1] for row in rows if row[1] is not None})
@@ -71,12 +73,14 @@ async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[
 
 
 async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
-    """Return the database ids of the projects that exist."""
+    """Return the database ids of these projects by project; a missing one is left out."""
     return dict(await _NUMBERS(tx, [(name,) for name in projects]))
 
 
 async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tuple[str, ...]:
-    """Return the names of those projects that have a quota, for waiting requests that it refused."""
+    """Return the names of the given projects (database ids) that have a quota, for waiting requests that the
+    quota refused.
+    """
     if not book.quotas or not projects:
         return ()
     names: Mapping[int, str] = dict(await _PROJECTS(tx, [(id_,) for id_ in projects]))

@@ -148,7 +148,7 @@ async def slot_ids(tx: Transaction, reservation: str) -> set[str]:
 
 
 async def forget_empty_slots(tx: Transaction, slots: Collection[str]) -> None:
-    """Delete the records of those slots that hold nothing."""
+    """Delete the records of the given slots, except those of slots that hold something."""
     await _FORGET_EMPTY(tx, [(uuid,) for uuid in slots])
 
 
@@ -158,7 +158,7 @@ async def end_due(tx: Transaction, now: float) -> int:
 
 
 async def slots_left(tx: Transaction, most: int) -> list[str]:
-    """Return slots of ended reservations that still hold something."""
+    """Return at most `most` slots of ended reservations that still hold something."""
     return [uuid for (uuid,) in await _LEFT(tx, yes=True, most=most)]
 
 
@@ -207,7 +207,9 @@ async def find_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str, 
 
 
 async def read_slots(database: Database, slots: Collection[str]) -> dict[str, SlotRecord]:
-    """Read slots that claims draw from or releases return to. What a slot reserved at first is constant."""
+    """Return the records of these slots by uuid; a missing slot is left out. A record, which has what its
+    slot reserved at first, never changes.
+    """
     async with database.read_single() as tx:
         return {row["uuid"]: _slot(row) for row in await _SLOTS(tx, [(uuid,) for uuid in slots])}
 
@@ -227,7 +229,7 @@ async def lock(
 
 
 def slot_rows(world: ReservationWorld) -> list[tuple[Any, ...]]:
-    """Return the rows of the slots that were claimed in this transaction."""
+    """Return the database rows to insert for the slots that were claimed in this transaction."""
     return [
         (slot.consumer, slot.reservation, slot.project, _encode(slot.allocations).decode())
         for slot in world.made.values()

@@ -172,7 +172,9 @@ async def hard(tx: Transaction) -> list[GroupPlaces]:
 
 
 async def read_labels(tx: Transaction, groups: Iterable[GroupPlaces], roots: Iterable[str] = ()) -> None:
-    """Read the labels of the members' hosts and of the given roots for groups with a required topology."""
+    """Store the labels of the members' hosts and of the given roots in each group with a required topology,
+    to judge claims.
+    """
     checked = [group for group in groups if group.topology.is_required]
     if checked:
         places = {root for group in checked for on in group.places.values() for root in on}
@@ -210,8 +212,8 @@ async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Delete a server group. Return the members because of which the group was not deleted, or None if there
-    is no such group. With `force`, members do not prevent the deletion.
+    """Delete a server group; return [], or None if there is no such group. If it has members, return some of
+    them and do not delete it; with `force`, delete it.
     """
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:

@@ -243,7 +243,9 @@ async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tupl
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Return the new names of providers that agents' reports create or rename."""
+    """Return the new names of providers that agents' reports create or rename. `pairs`: the tree before, the
+    report, and the tree after.
+    """
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
@@ -253,7 +255,8 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
     """Return a mapping of root to the reason why an agent's report is refused: another tree's provider has
-    the same id or name."""
+    the same id or name. `owners` maps names in use to provider ids; names of accepted reports are added.
+    """
     new_ids: set[str] = set()
     for before, _, after in pairs:
         new_ids.update(
