@@ -221,7 +221,7 @@ async def stream_events(call: Call) -> Response:
 
 
 async def _stream(call: Call, named: str, last: int) -> AsyncIterator[bytes]:
-    """Yield the project's events after the number `last` as server-sent events, until the token is revoked."""
+    """Yield the project's events after the number `last` as server-sent events; a revoked token ends them."""
     yield _beat().encode()  # the client sees immediately that the stream works
     clock, project = call.door.bus.clock, call.caller.reading(named)
     judged = clock.monotonic()
