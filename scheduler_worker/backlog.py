@@ -102,7 +102,7 @@ class RequestBacklog:
             self._queue.reweigh()
 
     def served(self) -> dict[str, float]:
-        """Return what each project was served recently."""
+        """Return the size of the requests that were recently served, by project."""
         return self._recent.sizes(self._clock.monotonic())
 
     # The inbox
@@ -193,7 +193,9 @@ class RequestBacklog:
 
     @property
     def _is_full(self) -> bool:
-        """Return whether the present batch must not grow, because others wait until it is placed."""
+        """Return whether the present batch must not grow: arriving messages, or requests of other projects,
+        come first.
+        """
         if sum(map(len, self._storing.values())) > FLOODED:
             return self._served >= SERVED_IN_FLOOD
         return self._served >= self._most_limited and self._has_several

@@ -74,7 +74,9 @@ class GangChoice:
         return Chosen(short=self._short(chances, rules))
 
     def spares(self, instance: Id, index: int, several: int, cell: str) -> tuple[Candidate, ...]:
-        """Return alternates for one instance that keep the constraints, given where all others are."""
+        """Return up to `several` alternates in a cell for one instance with the flavor at `index`. They keep
+        the constraints, given the hosts of all other instances.
+        """
         group, order = self.order.alternative.group, self.order
         rules = self._rules(Constraints() if group is None else required_constraints(group))
         found: tuple[Candidate, ...] = ()

@@ -31,7 +31,9 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many instances of a request need a host, by part."""
+    """How many instances a request has, also by part (`counts`), and how many of them must get a host
+    (`needed`).
+    """
 
     instances: int
     needed: int

@@ -219,7 +219,7 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences with changes that would make `needed` instances fit, the best first."""
+    """Return sentences with changes that make `needed` instances fit, best first; stop when `late()`."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if alternative.request.roles:  # a change of one role does not decide about all of them
         return ()

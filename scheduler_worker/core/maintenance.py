@@ -32,7 +32,9 @@ class DrainedHost:
 
 
 def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
-    """Return the p90 of the measured durations, each scaled up if the measured instance was smaller."""
+    """Estimate the duration of a move of an instance with this memory: the p90 of measured moves, each scaled
+    up if its instance was smaller.
+    """
     if not measured:
         return UNMEASURED
     factors = (max(1.0, memory_mb / (past.memory_mb or memory_mb or 1)) for past in measured)
@@ -113,7 +115,9 @@ class WindowPlanner:
 
 
 def after_the_window(window: MaintenanceWindow, phase: HostPhase) -> HostPhase:
-    """Return the phase of a host when its window is over or cancelled, or its maintenance has ended."""
+    """Return the phase that follows `phase` when the window of a host is over or cancelled, or the host's
+    maintenance has ended.
+    """
     if phase in OVER:
         return phase
     return "kept" if window.keep_closed and phase in CLOSED else "ended"

@@ -96,7 +96,9 @@ class MovedCloud:
         return fewest
 
     def _largest_sums(self, host: int) -> Floats:
-        """Return for each number of instances the largest amounts that so many could release, by class."""
+        """Return a row for each number of instances: the largest amount of each class that so many could
+        release.
+        """
         sums: Floats = np.zeros((self._longest, len(self.scale)))
         if staying := self.staying(host):
             largest = np.sort(np.array([each.amounts for each in staying]), axis=0)[::-1]
@@ -172,7 +174,7 @@ class MovedCloud:
         return float(((self.free[host] - instance.amounts) / self.scale).sum())
 
     def move(self, instance: MovableInstance, source: int, destination: int) -> None:
-        """Record a move, after the moves that release the capacity of its destination."""
+        """Record a move. Its wave begins when the moves away from its destination have ended."""
         wave = max((move.wave + 1 for move in self.moves if move.source == destination), default=0)
         self.moves.append(PlannedMove(instance, source, destination, wave))
         self.moved.add(instance.build)

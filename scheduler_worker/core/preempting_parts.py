@@ -70,8 +70,9 @@ class PreemptingParts:
         return CrowdedHost(at, self.free[at], instances, most, int(hosts[at]), domain, int(spread[at]))
 
     def nearest(self) -> list[int]:
-        """Return the positions of hosts that accept any part, first of domains whose hosts lack little.
-        Within a domain, hosts of different spread domains take turns."""
+        """Return the positions of the hosts that accept any part, in the order in which to search them: first
+        the domains whose hosts lack little. Within a domain, hosts of different spread domains take turns.
+        """
         domains, spread = self.rules.domains, self.limits[1]
         far = np.zeros(len(self.rules.names) + 1)
         for count, lacks, accepted in zip(self.counts, self.lacking, self.accepted, strict=True):

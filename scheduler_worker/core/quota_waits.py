@@ -72,7 +72,9 @@ class QuotaWaits:
         return [self._release(of) for of in list(self._held) if "" in projects or of[0] in projects]
 
     def leave(self, request: Id) -> Id | None:
-        """Forget a request that was placed or has ended; return the next request to try in its place."""
+        """Forget a request that was placed or has ended; return the next request to try in its place, or
+        None.
+        """
         of = self._of.pop(request, None)
         if of is not None:
             held = self._held[of]

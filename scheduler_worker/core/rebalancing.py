@@ -26,7 +26,9 @@ class BalancingStep:
 
 @dataclass(frozen=True, slots=True)
 class BalanceLimits:
-    """The limits of a plan: moves, the gain of each, and the used share above which hosts become emptier."""
+    """The limits of a plan: the most moves (`budget`), the least gain of each, and the used share up to which
+    a host keeps its instances.
+    """
 
     budget: int
     gain: float
@@ -72,7 +74,9 @@ class _Balancing:
         return best
 
     def _emptiest(self, instance: MovableInstance, source: int) -> int | None:
-        """Return the host that is the emptiest with this instance; None if it fits nowhere."""
+        """Return the host that would be the emptiest after an instance moves there; None if
+        it fits nowhere.
+        """
         fitting = self.moved.fitting(instance)
         fitting = fitting[fitting != source]
         if not fitting.size:
@@ -146,7 +150,9 @@ def spread(used: Floats) -> float:
 
 @dataclass
 class ImbalanceWatch:
-    """Decides when a controller acts: only if moves with enough gain have existed for the hold time."""
+    """Decides when automatic rebalancing acts: only if moves with enough gain have existed
+    for the hold time.
+    """
 
     hold: float  # seconds
     _since: float | None = None

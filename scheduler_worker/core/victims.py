@@ -1,8 +1,9 @@
 """Chooses the instances to preempt so that all instances of a request fit, as a pure search on arrays.
 
-Of all sets of victims after whose deletion the request fits in one domain, the best has the lowest highest
-priority, then the fewest instances, then the least total size, then the first hosts. For each priority, the
-hosts are added one after another to a table: the least cost of each number of instances of each part.
+Of all sets of victims after whose deletion the request fits in one domain, the best has the lowest maximum of
+priorities, then the fewest instances, then the least total size, then the first hosts. For each such maximum,
+hosts are added one after another to a table. For each number of instances of each part, the table has the
+least cost of placing them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ class _Option:
 
 
 class _Table:
-    """The least cost of each number of instances of each part on the hosts added so far."""
+    """The least cost of placing each number of instances of each part on the hosts added so far."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.costs: Ints = np.full([count + 1 for count in counts], _UNREACHABLE, np.int64)
@@ -113,7 +114,9 @@ class _Table:
                 )
 
     def options(self, most: int) -> Iterator[_Option]:
-        """Yield the numbers of instances that the hosts may take together, at most `most`."""
+        """Yield the numbers of instances, at most `most` together, that the added hosts may take, with the
+        least cost.
+        """
         for placed in zip(*np.nonzero(self.costs < _UNREACHABLE), strict=True):
             if 0 < sum(placed) <= most:
                 numbers = tuple([int(each) for each in placed])
@@ -123,9 +126,9 @@ class _Table:
 def choose_victims(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats
 ) -> tuple[VictimChoice, ...] | None:
-    """Return where all instances fit after the deletion of the best victims; None if they fit in no domain.
-
-    `scale`: the largest capacity of each class, by which amounts of several classes are added.
+    """Return for each host that is used the instances to place and the victims to delete; None if the request
+    fits in no domain. `scale`: the largest capacity of each class, by which amounts of several classes are
+    added.
     """
     domains: dict[int, list[CrowdedHost]] = {}
     for host in hosts:
@@ -141,8 +144,9 @@ def choose_victims(
 def _in_domain(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats, highest: int
 ) -> tuple[int, tuple[VictimChoice, ...]] | None:
-    """Return the least cost in one domain with victims of at most this priority; None if the request does not
-    fit."""
+    """Return the least cost of placing the request on the hosts of one domain, with victims of at most
+    priority `highest`, and the choice for each host; None if the request does not fit.
+    """
     if not _may_fit(hosts, wanted, highest):
         return None
     left, still, placed = hosts, wanted, dict[int, Ints]()
@@ -293,7 +297,9 @@ class _HostVictims:
 
 @lru_cache(maxsize=16)
 def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
-    """Return how many instances of each kind the sets of this number contain; None if there are too many."""
+    """Return all sets of `number` instances as rows: how many instances of each kind a set has, at most
+    `most` of the kind. Return None if there are more than `limit` sets.
+    """
     sets: _Sets = np.zeros((1, 0), np.int16)
     left, ahead = np.array([number]), sum(most)
     for several in most:
@@ -309,7 +315,9 @@ def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
 
 
 def _by_share(some: Sequence[Replaceable], lacks: Floats) -> tuple[Replaceable, ...]:
-    """Return instances that release what a host lacks, without one that is not needed."""
+    """Return instances that together release what a host lacks, chosen greedily; none of
+    them is superfluous.
+    """
     left, taken = lacks.copy(), list[Replaceable]()
     remaining = list(some)
     while (left > SLACK).any():
