@@ -24,7 +24,9 @@ UNNAMED = "custom"  # the flavor's name of a `berth boot` of any size
 
 
 class CapacitySampler:
-    """Stores the capacity once an interval, by only one of the schedulers, and answers queries about it."""
+    """Stores a sample of the capacity for each interval, unless another scheduler did, and answers queries
+    about samples.
+    """
 
     def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler
@@ -110,7 +112,9 @@ class _Cloud:
         return placed
 
     def add_flavor(self, asked: Mapping[str, int]) -> dict[str, float]:
-        """Return how many instances of a flavor fit, by zone, from the sums of each host's free amounts."""
+        """Return how many instances of a flavor fit, by zone. Of each host only the free amount of each class
+        counts, added over its providers.
+        """
         if not asked or not asked.keys() <= self._free.keys():
             return {}
         fits = np.where(self._open, np.min([self._free[name] // n for name, n in asked.items()], axis=0), 0)

@@ -297,7 +297,9 @@ class MoveCourses:
                 course.take((start.placed(None, None) if start.seeks else start.stays(),))
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Raise `Retry` for a begun move if its cell has no conductor; after a time limit, undo the move."""
+        """Raise `Retry` for a begun move if its cell has no conductor. After a time limit, undo the move and
+        return its refusal, or None if its cell continues it.
+        """
         move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)

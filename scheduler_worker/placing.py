@@ -120,7 +120,7 @@ class Scheduler:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """Return for each request a verdict: a host, or the reason why no host fits."""
+        """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
         begun = self.begin(requests)
         later = put_off([order for order, _ in begun], self.clock)
         ends = await self.place([order for order, late in zip(begun, later, strict=True) if late is None])

@@ -47,7 +47,9 @@ class _Supposed(Supposing):
 
 
 class _Side:
-    """One of the two policies: how it chooses hosts, and what it supposes about reservations."""
+    """The present policy or the one on trial: how it chooses hosts, and what it supposes
+    about reservations.
+    """
 
     def __init__(
         self, what_ifs: WhatIfs, supposed: Supposing, removed: Sequence[Id], victims: VictimSearch | None

@@ -230,7 +230,9 @@ def _unreserved(order: Order) -> Order:
 
 
 def _on_closed(order: Order, roots: Sequence[Id]) -> Order:
-    """Return an order for hosts that its plan has closed: they are disabled, and it alone may use them."""
+    """Return a copy of an order that may use only these hosts. Its plan has disabled them for other requests,
+    so the order ignores that they are disabled.
+    """
     [alternative] = only_on(order, roots).alternatives
     forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
     question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))

@@ -157,7 +157,9 @@ class StoredRequests:
             self._due.set()
 
     def push(self, delivery: StoredDelivery, *, continues: bool = False) -> None:
-        """Put a stored request into the queue. `continues`: it follows others of its project."""
+        """Put a stored request into the queue. With `continues`, it follows earlier requests of its project,
+        which keeps its share.
+        """
         envelope, bundle = delivery.envelope, delivery.bundle
         key = (-bundle.priority, envelope.sent_at, envelope.id)
         item = FairItem(bundle.project, key, self._size_of(envelope), delivery)

@@ -124,7 +124,9 @@ class VictimSearch:
         return structs.replace(located, victims=victims)
 
     async def requeue(self, preempted: BuildPreempted) -> MoveRequested | None:
-        """Request another host for an instance that was shelved for a build of higher priority."""
+        """Return the request to unshelve an instance that was preempted, as soon as capacity is free; None if
+        its priority class does not provide for it.
+        """
         if not preempted.requeued:
             return None
         return MoveRequested(

@@ -116,7 +116,9 @@ class WhatIfs:
             return structs.replace(answer, room=capacity, cut=cut)
 
     async def in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
-        """Return the answer as far as the project's quota permits its instances."""
+        """Return the answer with how many more instances the project's quota permits, or a refusal if the
+        quota does not permit those of the answer.
+        """
         query = FindQuotas(project=order.request.project)
         [quota] = (await self._scheduler.placement.quotas(query)).quotas
         return within_quota(answer, order, fitting, quota)
@@ -124,7 +126,9 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that fits for enough instances, or why no flavor fits."""
+        """Return the answer for the first flavor that fits enough instances, with the `best` hosts, or why no
+        flavor fits. Also return the flavor; the preferred one if none fits.
+        """
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several

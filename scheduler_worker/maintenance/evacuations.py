@@ -54,7 +54,9 @@ class DeadHosts:
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
     async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
-        """Return the evacuations of instances to request now."""
+        """Judge and fence hosts without heartbeats, except those in maintenance; return the moves of
+        instances of fenced hosts to request now.
+        """
         if self.confirm is None:
             return []
         step = _EvacuationStep(self, view, in_maintenance)

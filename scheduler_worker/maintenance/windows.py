@@ -44,7 +44,7 @@ class MaintenanceWindows:
     _sizes: dict[Id, tuple[float, list[int]]] = field(default_factory=dict, init=False)
 
     async def step(self, view: HostView) -> list[MoveRequested]:
-        """Return the moves to request now."""
+        """Advance all open maintenance windows; return the moves of instances to request now."""
         async with self.database.read() as tx:
             windows = {each.state.window.id: each for each in await stored.windows(tx)}
         requests: list[MoveRequested] = []
@@ -66,7 +66,9 @@ class MaintenanceWindows:
         return requests
 
     async def sizes(self, view: HostView, roots: Iterable[Id]) -> Mapping[Id, list[int]]:
-        """Return the memory of instances by host, at most ESTIMATE_SECONDS old; [] if not read yet."""
+        """Return the memory in MB of the instances on each host, at most ESTIMATE_SECONDS old; [] if not read
+        yet.
+        """
         now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
         old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]
         for root in old[:ESTIMATES_A_STEP]:

@@ -51,7 +51,9 @@ class WaitingBuilds:
         return preemption is not None and entry.start is None and preemption.permits(entry.message)
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """Place new requests; return for each whether it was placed, waits or has ended."""
+        """Place new requests, or store them as waiting. Return for each its messages (none if it waits),
+        `Retry` or `Poison`.
+        """
         scheduler, store = self._scheduler, self._store
         now, seen = self._scheduler.clock.now(), scheduler.source.seen
         store.queues.settle(self._scheduler.clock.monotonic())
@@ -229,7 +231,9 @@ class WaitingMoves:
         self._looked_at: set[Id] = set()  # moves that this round has read
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
-        """Return for each new move whether it has begun, was refused or waits."""
+        """Begin, refuse or store new moves. Return for each the message that it begins or is refused (none if
+        it waits), `Retry` or `Poison`.
+        """
         store = self._store
         courses = [MoveCourse(request) for request in requests]
         for course in courses:

@@ -212,7 +212,9 @@ class WaitingStore:
         return held or self.queues.ahead(kind, order.request.priority, age_of(order, now))
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
-        """Queue a request without a search: requests of its equivalence class wait, so no host fits it."""
+        """Return the row of a request that is to wait without a search: requests of its equivalence class
+        wait already, so no host fits it.
+        """
         kind, project = self.kind(order), order.request.project
         held = self.quota_waits.first(project, kind)
         known = self.requests.get(held or self.queues.first(kind) or "")
