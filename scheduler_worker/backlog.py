@@ -243,8 +243,8 @@ class RequestBacklog:
             self._more.set()
 
     def _may_stay_in_memory(self, place: tuple[str, int], several: int) -> bool:
-        """Return whether requests may enter the queue without being stored. Requests that would overtake
-        stored requests of their project may not.
+        """Return whether `several` requests of a project and priority (`place`) may enter the queue without
+        being stored. Requests that would overtake stored requests of their project may not.
         """
         project, _ = place
         if place in self._arrived or place in self._storing or self.stored.has_unread(project):
@@ -284,7 +284,7 @@ class RequestBacklog:
         return waiting
 
     def _enter(self, place: tuple[str, int], deliveries: Sequence[Delivery]) -> None:
-        """Put messages that are not stored into the queue."""
+        """Put messages of a project and priority (`place`) into the queue that are not stored."""
         project, priority = place
         for delivery in deliveries:
             envelope = delivery.envelope

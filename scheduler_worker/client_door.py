@@ -94,7 +94,9 @@ class ClientDoor:
     async def request_many(
         self, asked: Sequence[ClientRequested]
     ) -> Sequence[Published | Poison | Sequence[Published]]:
-        """Return for each client request the same request as from an operator, or a refusal to the client."""
+        """Return for each client request what to publish: the same request as from an operator, or a refusal
+        to the client. A malformed request is Poison.
+        """
         clients = await self._registered({client.client for client in asked})
         requested = [act for request in asked for act in _acts_of(request)]
         new, existing = ids_in(act for act in requested if isinstance(act, BuildRequested))

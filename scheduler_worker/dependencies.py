@@ -178,9 +178,7 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Raise `Retry` if no conductor takes a placed build; after a time limit, return that it is
-        unplaceable.
-        """
+        """Raise `Retry` if no conductor takes a placed build; after a time limit, return its end or None."""
         self.wait_for_consumer(placed.request, placed.cell)
         if placed.preempts:  # its victims cannot get back what it has taken from them
             raise Retry(

@@ -171,7 +171,9 @@ class HostBook(BuildCounts):
         )
 
     def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
-        """Return the hosts that are down, unknown or disabled by their agents; `wall` is the time of day."""
+        """Return the health of the hosts that are down, unknown or disabled by their agents, by cell and
+        root; `wall` is the time of day.
+        """
         self.level(source, now)
         slots = self._slot_at.take(self._placed)
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)

@@ -80,7 +80,9 @@ class MoveCourses:
     async def place_new(
         self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveVerdict]:
-        """Begin each new move, refuse it, or let it wait for capacity; return the result of each move."""
+        """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
+        `aside` returns whether the search for a move is skipped, and `park` stores the moves that may wait.
+        """
         new = [course for course in courses if course.state.end is None]
         for course, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -214,8 +216,9 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Find the moves that an earlier delivery of the request began or ended: their results are published
-        again."""
+        """Record in the courses which moves an earlier delivery of the request began or ended: their results
+        are published again.
+        """
         retire = self.scheduler.ending.retire
         results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):

@@ -227,8 +227,8 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts for orders; if some orders get none, update the index and retry. Return whether the
-        index is current."""
+        """Choose hosts for orders; if some get none and `level` is false, update the index and retry. Return
+        whether the index is current."""
         if not courses:
             return level
         short = self._find_hosts(courses)

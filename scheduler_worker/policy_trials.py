@@ -60,7 +60,7 @@ class _Side:
         self._preempting = WhatIfsPreempting(what_ifs, victims) if victims is not None else None
 
     async def reserve(self, request: BuildRequested) -> str:
-        """Give a hypothetical reservation its hosts; return why there are too few."""
+        """Give a hypothetical reservation its hosts; return why there are too few, or ""."""
         answer = await self._answer(request)
         slots = f"all {len(request.instances)} slots of reservation {request.flavor.name}"
         return "" if answer.fits else f"no hosts for {slots}: {_why(answer)}"
@@ -168,6 +168,8 @@ def tried_policy(present: ChoicePolicy, tried: TrialPolicy) -> ChoicePolicy:
 
 
 def _why(answer: WhatIfAnswered) -> str:
-    """Return the filter or requirement that rejected the last remaining hosts."""
+    """Return why no host fits: the refusal, or the filter or requirement that rejected the last remaining
+    hosts.
+    """
     last: Sequence[str] = [each.constraint for each in answer.decision.removals if not each.left]
     return answer.refusal or answer.spares or next(iter(last), "no host fits")

@@ -219,7 +219,9 @@ def _ignoring_closure(choosing: Choosing, question: _Question) -> Choosing:
 
 
 def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> bool:
-    """Return whether a move gets a host now; if it does, its capacity there is reserved as hypothetical."""
+    """Return whether a move gets a host now. If it does, its capacity there is reserved as a hypothetical
+    choice.
+    """
     [narrowed] = scheduler.narrow([order])
     [chosen] = choosing.choose([_unreserved(narrowed)])
     return bool(chosen.picks)

@@ -177,7 +177,9 @@ class VictimSearch:
     def _nearest(
         self, order: Order, reading: _Reading, most: int, supposing: HasReservations | None
     ) -> list[PlacedHost]:
-        """Return hosts to read: of the hosts that would fit if they were empty, those that lack the least."""
+        """Return the hosts to read next: of the `most` hosts that would fit if they were empty and lack the
+        least, those not read before.
+        """
         found = self._parts(order, self._scheduler.choosing(supposing))
         if found is None:
             return []

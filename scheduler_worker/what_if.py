@@ -117,8 +117,7 @@ class WhatIfs:
 
     async def in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
         """Return the answer with how many more instances the project's quota permits, or a refusal if the
-        quota does not permit those of the answer.
-        """
+        quota does not permit those of the answer."""
         query = FindQuotas(project=order.request.project)
         [quota] = (await self._scheduler.placement.quotas(query)).quotas
         return within_quota(answer, order, fitting, quota)
@@ -127,8 +126,7 @@ class WhatIfs:
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
         """Return the answer for the first flavor that fits enough instances, with the `best` hosts, or why no
-        flavor fits. Also return the flavor; the preferred one if none fits.
-        """
+        flavor fits. Also return the flavor; the preferred one if none fits."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -230,7 +228,8 @@ class WhatIfs:
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
-        """Count the instances that fit on a host. Return False if counting this host is not finished."""
+        """Count the instances that fit on a host. Return False if this is not finished at
+        the time `until`."""
         ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
@@ -263,7 +262,9 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Count hypothetical instances as placed in a `with` block, which must not await anything."""
+        """Yield an object that chooses hosts as if hypothetical instances were placed; do not await
+        meanwhile.
+        """
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

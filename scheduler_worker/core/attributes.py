@@ -88,7 +88,9 @@ def attribute(host: HostFacts, name: str) -> Attribute | None:
 
 
 def capability(state: HostState, path: str) -> str | None:
-    """Return a capability that the host reported, by a path such as `cpu_info:arch` or `cpu_info.arch`."""
+    """Return a capability by a path such as `cpu_info:arch` or `cpu_info.arch`; None if the host did not
+    report it.
+    """
     known = state.capabilities
     return known.get(path, known.get(path.replace(":", "."), known.get(path.replace(".", ":"))))
 
@@ -294,7 +296,9 @@ class GuestSpecs:
         return "" if spec is None else spec.one_of(*allowed)
 
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
-        """For each extra spec numbered like `hw:numa_cpus.0`, yield its number and its value."""
+        """Yield the number and the value of each extra spec with this prefix and a number, such as
+        `hw:numa_cpus.0`.
+        """
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
             if number != key and number.isdecimal():

@@ -173,7 +173,9 @@ class Choosing:
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def is_reserved(self, alternative: Alternative) -> bool:
-        """Return whether a request would fit if capacity reserved for unanswered claims were released."""
+        """Return whether a request would fit if this scheduler released what it reserves for claims without
+        an answer.
+        """
         open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -302,8 +304,8 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Return the chosen hosts with their alternates. No alternate is the host of another instance of the
-        request.
+        """Return the chosen hosts (`picks`) with their alternates. No alternate is the host of another
+        instance of the request.
         """
         several, draw = order.alternates, order.alternative.draw
         if not several or (draw is not None and draw.optional):  # alternates are chosen elsewhere

@@ -1,4 +1,4 @@
-"""Sorts the domains in which the instances of a request may fit, by upper limits computed with arrays."""
+"""Sorts the domains in which the instances of a request may fit, by how many of them fit there at most."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

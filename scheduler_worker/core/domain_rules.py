@@ -26,7 +26,9 @@ class Constraints:
 
 
 def attempts(group: ServerGroup | None) -> Iterator[Constraints]:
-    """Yield the constraints of a server group, first with all preferred ones, then with fewer of them."""
+    """Yield the constraints of a server group in the order in which to try them: with all preferred ones,
+    then with fewer, and last the required ones alone. Without a group, yield empty constraints.
+    """
     if group is None:
         yield Constraints()
         return

@@ -33,7 +33,7 @@ _RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
 @dataclass(slots=True, eq=False)
 class FairItem:
-    """A request in the queue, with a value of the caller."""
+    """A request in the queue, with an object of the caller (`value`)."""
 
     project: str
     key: Key
@@ -185,7 +185,7 @@ class RequestDemand(msgspec.Struct):
     roles: tuple[_Role, ...] = ()
 
     def amounts(self) -> Counter[str]:
-        """Return what all instances of the request take together, by resource class."""
+        """Return the amounts that all instances of the request need together, by resource class."""
         total = Counter[str]()
         for role in self.roles or (_Role(self.flavor, len(self.instances)),):
             one = Counter(amounts_of(role.flavor))
@@ -197,7 +197,7 @@ class RequestDemand(msgspec.Struct):
 
 
 def amounts_of(flavor: Flavor) -> dict[str, int]:
-    """Return what an instance of a flavor takes, by resource class."""
+    """Return the amounts that an instance of a flavor needs, by resource class."""
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
     for name, text in flavor.extra_specs.items():
         found = _RESOURCES.fullmatch(name)

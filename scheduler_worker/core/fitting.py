@@ -88,7 +88,9 @@ def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return how much each host lacks: the sum, over the requested amounts, of the fraction not free."""
+    """Return how much each host of a search lacks for these amounts: the missing fraction of each amount,
+    added; 0 if all are free.
+    """
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount

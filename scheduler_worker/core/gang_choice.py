@@ -129,7 +129,9 @@ class GangChoice:
     # One attempt
 
     def _attempt(self, chances: Sequence[Chance], rules: DomainRules) -> Taken | None:
-        """Choose hosts for all parts; return None, without reservations, if too few instances fit."""
+        """Choose hosts for all parts of the request (`chances`) under these constraints. If too few instances
+        fit, keep no reservation and return None.
+        """
         needed = self._needed(chances)
         domains = list(DomainOrder(self.choosing.source, chances, rules, needed, self.best).domains())
         if rules.constraints.loose_pack:

@@ -63,13 +63,13 @@ class WindowPlanner:
     unavailable: Mapping[str, Collection[str]]
 
     def to_close(self, now: float) -> list[str]:
-        """Return the hosts in phase `planned` that must be closed to new instances now."""
+        """Return the roots of the hosts in phase `planned` that must be closed to new instances now."""
         window = self.window
         return self.next_hosts() if self.drain_begins() <= now < window.ends else []
 
     def next_hosts(self) -> list[str]:
-        """Return the hosts in phase `planned` that the budget allows to close, in the order in which the
-        maintenance window lists them.
+        """Return the roots of the hosts in phase `planned` that the budget allows to close, in the order in
+        which the maintenance window lists them.
         """
         taken = {domain: {*roots} for domain, roots in self.unavailable.items()}
         chosen = []
@@ -91,7 +91,7 @@ class WindowPlanner:
         return self.window.begins - max(self.lead, MARGIN * estimate)
 
     def late(self, now: float) -> dict[str, str]:
-        """Return the hosts that are late, each with the reason.
+        """Return the roots of the hosts that are late, each with the reason.
 
         A host that was closed before the window must be empty at its begin, any other host at its end.
         """

@@ -220,7 +220,9 @@ def _first_placed(search: _Search, number: int) -> int | None:
 
 
 def _first_deeper(search: _Search, total: int, depth: int) -> int | None:
-    """Like `_first_placed`, with moves that make room for the leaving instances: `total` moves altogether."""
+    """Like `_first_placed`, but with further moves that make room for the leaving instances: `total` moves
+    together.
+    """
     for number in range(1, total):
         for leaving in search.sets(number, TRIED_DEEPER, placeable=False):
             with search.moved.closing(leaving.target):

@@ -81,8 +81,9 @@ class MovedCloud:
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
 
     def fewest(self, hosts: Ints, lacks: Floats) -> Ints:
-        """Return for each host a lower bound of the number of instances that must leave it to release what
-        it lacks; 0 if all that stay are not enough."""
+        """Return for each host a lower bound of the number of instances that must leave it to release what it
+        lacks; 0 if even all of them are not enough.
+        """
         if not self._longest:
             return np.zeros(len(hosts), np.intp)
         for host in hosts[~self._summed[hosts]].tolist():
@@ -151,7 +152,9 @@ class MovedCloud:
         return kind
 
     def _at_first(self, instance: MovableInstance) -> tuple[Ints, Floats]:
-        """Return the hosts to which an instance could move before all moves, with the capacity left then."""
+        """Return the hosts to which an instance can move if no other instance moves, the fullest first, and
+        the capacity that each has left then.
+        """
         key = self.kind(instance)
         if key not in self.memo:
             hosts = np.flatnonzero(self._fitting(instance, self.cloud.free, self._shut))

@@ -36,7 +36,9 @@ class PreemptingParts:
 
     @cached_property
     def lacking(self) -> Floats:
-        """Return, by part and position, how much a host lacks for one instance."""
+        """Return, by part and position, how much a host lacks for one instance: the lacking amounts as
+        fractions of `scale`, added.
+        """
         lacking: Floats = np.zeros(self.accepted.shape)
         for row, demand in zip(lacking, self.demands, strict=True):
             lacks = np.where(demand > 0, np.maximum(demand - self.free, 0.0), 0.0)

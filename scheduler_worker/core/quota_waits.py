@@ -43,7 +43,9 @@ class QuotaWaits:
         return held[0][-1] if held else None
 
     def position(self, key: QueueKey) -> int:
-        """Return the position of a held request among the equal ones of its project, from 1."""
+        """Return the position of a request among the equal ones of its project that wait
+        for quota, from 1.
+        """
         return bisect_left(self._held[self._of[key[-1]]], key) + 1
 
     def woken_since(self, project: str, mark: int) -> bool:
@@ -58,7 +60,7 @@ class QuotaWaits:
             insort(self._held.setdefault((project, kind), []), key)
 
     def wake(self, projects: Collection[str]) -> list[Id]:
-        """Return the first request of each equivalence class of the projects; they are no longer held. An
+        """Release the first request of each equivalence class of the projects, and return these requests. An
         empty name means all projects.
         """
         self.mark += 1

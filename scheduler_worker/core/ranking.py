@@ -244,7 +244,9 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_emptiest(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """Return one of the emptiest hosts, a different one at each call, so that alternates differ."""
+        """Return one of the emptiest hosts, a different one at each call, so that alternates differ; None
+        without any.
+        """
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
             self._roomy = deque(self._capacities.emptiest(self._cell, self._enough))

@@ -96,7 +96,9 @@ class _Balancing:
         return best
 
     def _exchanges(self, source: int, destination: int) -> Iterator[BalancingStep]:
-        """Yield the exchanges of one instance on each of two hosts that have capacity for it."""
+        """Yield the exchanges of an instance on the source for a smaller one on the destination that fit and
+        have a gain.
+        """
         for leaving in self.moved.staying(source):
             if not self._fits(leaving, destination):
                 continue

@@ -270,8 +270,8 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return the record of a rejected host; if the host is reserved, with the waiting request that has
-    reserved the host.
+    """Return the record of a rejected host, of which `roots` are the roots. If the host is reserved, the
+    record names the waiting request for which it is reserved.
     """
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:

@@ -20,8 +20,8 @@ class Part(NamedTuple):
 
 
 def group_id(request: BuildRequested) -> Id | None:
-    """Return the server group that the instances of a request join: the named one, or, for a request with a
-    topology, a group of its own that its claim makes.
+    """Return the id of the server group that the instances of a request join: the named one, or, for a
+    request with a topology, a group of its own that its claim makes; else None.
     """
     if request.topology.levels and request.hints.group is None:
         return str(uuid5(UUID(request.request), "topology"))

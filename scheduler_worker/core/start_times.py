@@ -110,8 +110,9 @@ Histories = Mapping[str, ClassHistory]
 
 
 def estimate(histories: Histories, kind: str, priority: int, position: int) -> StartEstimate | None:
-    """Return when the request at this position of a class starts, or None if there is no history of its
-    class or of classes that lack the same resources."""
+    """Return when the request at this position of an equivalence class (`kind`) starts, or None if there is
+    no history of the class or of classes that lack the same resources.
+    """
     history = histories.get(kind)
     spread = None if history is None else _spread(histories, history, position)
     if history is None or spread is None:
@@ -223,7 +224,9 @@ class StartTimes:
                 self._compare(expected, quantile, late=False)
 
     def forget(self, request: Id, now: float) -> None:
-        """Drop a waiting request that continues elsewhere: its queue has not advanced."""
+        """Drop a waiting request that waits in another queue or scheduler from now on: its queue has not
+        advanced.
+        """
         expected = self._expected.pop(request, None)
         if expected is not None:
             self._count_seconds(expected.kind, now)

@@ -109,7 +109,9 @@ class Departures:
     async def _results(
         self, moves: Sequence[StoredMove], on_hosts: dict[str, Instance]
     ) -> tuple[list[tuple[str, float, str]], list[MoveRequested]]:
-        """Return the results of moves that have ended, and the requests that must be published again."""
+        """Return (move, time, result) for each move that has ended, and the requests that must be published
+        again.
+        """
         ended: list[tuple[str, float, str]] = []
         again: list[MoveRequested] = []
         now = self.clock.now()

@@ -68,7 +68,9 @@ class DeadHosts:
         return requests
 
     def missing_since(self, view: HostView) -> dict[Id, float]:
-        """Return the last heartbeat of each host that is down, or when this scheduler first missed it."""
+        """Return when each host that is down sent its last heartbeat, or when this
+        scheduler first missed it.
+        """
         now = self.clock.now()
         self._first_missed = {root: self._first_missed.get(root, now) for root in view.down}
         return {root: health.since or self._first_missed[root] for root, health in view.down.items()}
@@ -114,7 +116,9 @@ class DeadHosts:
 
 
 async def _fencing(tx: Transaction, dead: HostEvacuation) -> HostEvacuation | None:
-    """Return the stored row of an evacuation if the host is still being fenced, in the same try."""
+    """Return the stored row of an evacuation if the host is still being fenced, in the same
+    try; else None.
+    """
     for row in await stored.evacuations(tx, begin=dead.id):
         if row.state == "fencing" and row.tries == dead.tries:
             return row

@@ -159,7 +159,9 @@ class _WindowStep:
         return sum(consumer.type != RESERVATION for consumer in consumers)
 
     async def _plan(self, departing: Mapping[Id, HostDeparture]) -> float:
-        """Close the hosts whose drain must begin, and mark the late ones; return when drains begin."""
+        """Close the hosts whose drain must begin, and mark the late ones. Return when drains begin; 0 if not
+        known yet.
+        """
         if self.now < self.window.begins - HORIZON_SECONDS:
             return 0.0
         planned = [root for root, host in self.hosts.items() if host.phase in ("planned", "closing")]

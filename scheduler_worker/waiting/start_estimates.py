@@ -89,8 +89,8 @@ class StartEstimates:
         self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
     ) -> list[WaitingRequest]:
         """Return waiting requests with their estimates. For a request of another scheduler, its position
-        among all requests of its class is multiplied by that scheduler's share of them. If this scheduler has
-        no history of the class, the history of another scheduler is used.
+        among all requests of its class is multiplied by that scheduler's share of them. If that scheduler has
+        no history of the class, the history of another one is used.
         """
         histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
         now, answers = self._clock.now(), list[WaitingRequest]()

@@ -342,6 +342,8 @@ class WaitingStore:
 
 
 def age_of(order: Order, now: float) -> float:
-    """Return since when an order counts as waiting: preempted instances keep the time of their request."""
+    """Return the time since which an order counts as waiting: preempted instances keep the time of their
+    request.
+    """
     since = order.move.asked.since if order.move is not None else 0.0
     return min(since, now) if since else now
