@@ -181,14 +181,14 @@ async def _active_on(cells: CellQueries, host: PlacedHost) -> Sequence[Instance]
 
 
 def amounts_of(start: MoveStart, sharing: Collection[str]) -> dict[str, int]:
-    """Return the amounts that an instance to be moved holds on its host, by class, without its shares of
-    pools.
+    """Return the amounts that an instance to be moved holds on its host, by resource class, without its
+    shares of pools.
     """
     return amounts_on_host(start.source.choice.allocations if start.source is not None else {}, sharing)
 
 
 def amounts_on_host(held: Allocations, sharing: Collection[str]) -> dict[str, int]:
-    """Return the sum of allocations by class, without those at providers that share resources."""
+    """Return the sum of allocations by resource class, without those at providers that share resources."""
     return totals({provider: amounts for provider, amounts in held.items() if provider not in sharing})
 
 

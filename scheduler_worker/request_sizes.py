@@ -47,8 +47,8 @@ class RequestSizes:
         self._until = 0.0
 
     def of(self, body: msgspec.Raw) -> Size:
-        """Return the size of a request, as fractions of the cloud's capacity by class; empty if the request
-        is unreadable, or if no host has what it takes.
+        """Return the size of a request, as fractions of the cloud's capacity by resource class; empty if the
+        request is unreadable, or if no host has what it takes.
         """
         if self._until <= self._clock.monotonic() or len(self._known) + len(self._capacities) > MOST_KNOWN:
             self._capacities.clear()

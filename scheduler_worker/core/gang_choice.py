@@ -50,7 +50,9 @@ Taken = list[tuple[Ranking, Pick, Id]]
 
 @dataclass
 class GangChoice:
-    """The choice of hosts for all instances of one order; all of them, or at least as many as are needed."""
+    """Chooses hosts for all instances of one order together: at least as many as are needed get a host, or
+    none.
+    """
 
     choosing: "Choosing"
     order: Order

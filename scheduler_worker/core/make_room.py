@@ -1,8 +1,9 @@
 """Plans the least disruptive moves of instances after which a number of builds of one flavor fit.
 
-The order of plans: fewest moves, then least total size, then fewest stopped instances. A target is a host
-that gets a build of the flavor. Instances leave a target for hosts with enough free capacity; if none has
-enough, for a host that other instances leave first.
+The order of plans: fewest moves, then least total size, then fewest stopped instances. The size of an
+instance is the sum of its amounts as fractions of the largest host. A target is a host that gets a build of
+the flavor. Instances leave a target for hosts with enough free capacity; if none has enough, for a host that
+other instances leave first.
 """
 
 from collections import deque
@@ -29,7 +30,9 @@ DEPTH = 2  # a host that is made free for a leaving instance may need such a hos
 
 @dataclass(frozen=True, eq=False)
 class RoomDemand:
-    """The builds that a plan makes room for: amounts by class, and the hosts that accept such a build."""
+    """The builds that a plan makes room for: amounts by resource class, and the hosts that accept such a
+    build.
+    """
 
     amounts: Floats
     accepted: Bools  # hosts that the flavor's filters accept, as if they were empty

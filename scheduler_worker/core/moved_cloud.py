@@ -1,4 +1,4 @@
-"""The free capacity of all hosts while a planner tries moves of instances, as arrays by host and class."""
+"""The free capacity of all hosts while a planner tries moves, as arrays by host and resource class."""
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,9 @@ SLACK = 1e-9  # of amounts, which are whole numbers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MovableInstance:
-    """An instance that may move: its amounts by class, and a mask of the hosts that its filters accept."""
+    """An instance that may move: its amounts by resource class, and a mask of the hosts that its filters
+    accept.
+    """
 
     build: Id
     amounts: Floats
@@ -38,7 +40,9 @@ class PlannedMove:
 
 @dataclass(frozen=True, eq=False)
 class CloudState:
-    """The hosts as a planner reads them: arrays with a row for each host and a column for each class."""
+    """The hosts as a planner reads them: arrays with a row for each host and a column for each resource
+    class.
+    """
 
     free: Floats
     whole: Floats  # the capacities
@@ -47,13 +51,17 @@ class CloudState:
 
     @property
     def scale(self) -> Floats:
-        """Return the largest capacity of each class, by which amounts of several classes are compared."""
+        """Return the largest capacity of each resource class, by which amounts of several classes are
+        compared.
+        """
         scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
         return scale
 
 
 class MovedCloud:
-    """The free capacity after the moves tried so far. A moving instance holds both places until its end."""
+    """The free capacity after the moves tried so far. An instance holds both places while it moves, so a move
+    into capacity that another move releases is of a later wave.
+    """
 
     def __init__(self, cloud: CloudState, closed: Bools) -> None:
         self.cloud = cloud

@@ -26,7 +26,9 @@ class PreemptingParts:
 
     @cached_property
     def scale(self) -> Floats:
-        """Return the largest capacity of each class, by which amounts of several classes are added."""
+        """Return the largest capacity of each resource class, by which amounts of several
+        classes are added.
+        """
         scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
         return scale
 

@@ -27,7 +27,7 @@ _Sets = np.ndarray[tuple[int, ...], np.dtype[np.int16]]  # by set and kind: the 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replaceable:
-    """An instance that may be preempted, with its amounts by class."""
+    """An instance that may be preempted, with its amounts by resource class."""
 
     build: Id
     priority: int
@@ -49,7 +49,9 @@ class CrowdedHost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestedParts:
-    """The parts of a request: amounts by part and class, and the number of instances of each part."""
+    """The parts of a request: amounts by part and resource class, and the number of
+    instances of each part.
+    """
 
     amounts: Floats
     counts: tuple[int, ...]

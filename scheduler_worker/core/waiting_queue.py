@@ -26,7 +26,9 @@ MOST_ASKED = 64  # hosts for which filters are evaluated before one is reserved 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospect:
-    """The hosts that would fit a request of one equivalence class if they were empty."""
+    """The hosts that would fit a request of one equivalence class if they were empty, and
+    what they lack now.
+    """
 
     size: int  # size of placement's index
     positions: Ints

@@ -211,7 +211,7 @@ async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[l
 
 
 async def strike(tx: Transaction, strikes: Mapping[Id, int]) -> None:
-    """Store the strikes of waiting requests."""
+    """Store the strikes (schedulers that ended with the request, in succession) of waiting requests."""
     await _STRIKE(tx, sorted(strikes.items()))
 
 
