@@ -137,8 +137,8 @@ class RequestBacklog:
         self._more.set()
 
     def _on_batch(self, requests: int, seconds: float) -> None:
-        """Adapt the size of limited batches to the time that a batch took. If light requests are expected,
-        pause for a part of the time, in which they find all workers free.
+        """Adapt the size of limited batches to the time that a batch took. If requests of light projects are
+        expected, pause before the next batch, so that they find all workers free.
         """
         if requests >= self._most_limited:
             fitting = int(requests * BATCH_SECONDS / max(seconds, BATCH_SECONDS / 2))

@@ -77,7 +77,9 @@ class CapacitySampler:
 
 
 def name_of(alternative: Alternative) -> str:
-    """Return the name of a flavor, or its amounts if the name stands for any size."""
+    """Return the name of a flavor. If flavors of any size have this name, return its
+    amounts, as in `VCPU:2`.
+    """
     name = alternative.flavor.name
     return name if name != UNNAMED else ",".join(f"{key}:{value}" for key, value in alternative.asked.items())
 
@@ -123,7 +125,7 @@ class _Cloud:
         return self._by_zone(fits)
 
     def classes(self, at: float) -> dict[tuple[CapacityKind, str, str], CapacitySample]:
-        """Return the sample of each resource class and zone."""
+        """Return the sample of each resource class and zone, by kind, class and zone."""
         found: dict[tuple[CapacityKind, str, str], CapacitySample] = {}
         for name, capacity in self._capacity.items():
             free, usable = self._free[name], self._usable[name]

@@ -164,7 +164,7 @@ class Ending:
     async def locate(
         self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
     ) -> list[Located]:
-        """Return for each order the hosts of its instances' allocations, ignoring roots in `excluding`."""
+        """Return for each order the hosts of its instances' allocations, without roots in its `excluding`."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         ignored = excluding or [()] * len(of_each)
         return [

@@ -318,7 +318,9 @@ class HostBook(BuildCounts):
             self._layout = None
 
     def _drop_slots(self, now: float) -> None:
-        """Free the array indices of hosts that placement no longer has."""
+        """If there are many array indices, free those of hosts without report, record, recent and failed
+        builds.
+        """
         columns = self._columns
         if len(columns.slots) <= 2 * self._count + 1024:
             return

@@ -44,7 +44,7 @@ AT_ONCE = 500  # equivalence classes in one query
 
 
 class Preempting(Protocol):
-    """Finds instances of lower priority whose place an order may take."""
+    """Finds instances of lower priority that are deleted so that an order fits."""
 
     def permits(self, request: BuildRequested) -> bool: ...
 

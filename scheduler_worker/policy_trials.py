@@ -148,8 +148,9 @@ class PolicyTrials:
 
 
 def tried_policy(present: ChoicePolicy, tried: TrialPolicy) -> ChoicePolicy:
-    """Return the policy on trial, with the cells and own functions of the present one; raise BadChoice if a
-    name or an option is unknown."""
+    """Return the policy on trial, with the cells and the operator's own functions of the present one. Raise
+    BadChoice if a name or an option is unknown.
+    """
     options: dict[str, Mapping[str, Any]] = {}
     for name, text in tried.options.items():
         try:

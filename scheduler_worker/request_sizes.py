@@ -82,7 +82,9 @@ class RequestSizes:
 
 
 class RecentFlavors:
-    """The flavors of the latest requests, at most MOST_FLAVORS; names may stand for several sizes."""
+    """The flavors of the latest requests, at most MOST_FLAVORS; a name with several sizes
+    counts as several.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int, int], Alternative] = {}

@@ -56,7 +56,9 @@ class _Draft:
     released: list[Allocations] = field(default_factory=list)  # of the victims
 
     def add(self, instance: Id, pick: Pick, victims: tuple[Victim, ...]) -> None:
-        """Place an instance. Instances on one host share its victims."""
+        """Record an instance as placed on the host of `pick`, whose `victims` are deleted before. Instances
+        on one host have the same victims.
+        """
         self.picks[instance] = structs.replace(pick, choices=pick.choices[:1]) if victims else pick
         self.victims[instance] = victims
 

@@ -74,7 +74,9 @@ class Level:
 
 @dataclass
 class DomainRules:
-    """Constraints on domains, with the positions of the instances placed so far."""
+    """Constraints on domains, and the hosts of the instances placed so far, by position in
+    placement's index.
+    """
 
     constraints: Constraints
     packs: list[Level]

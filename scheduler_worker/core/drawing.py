@@ -49,7 +49,7 @@ def drawing_on(
 
 
 def undrawn(alternative: Alternative) -> Alternative:
-    """Return an alternative without its restriction to a reservation."""
+    """Return an alternative flavor without its restriction to a reservation."""
     if alternative.draw is None:
         return alternative
     return replace(alternative, question=alternative.draw.question, draw=None)

@@ -224,7 +224,7 @@ class MovedCloud:
         return moves, tuple(self.targets), tuple(self._closings)
 
     def build(self, host: int, amounts: Floats) -> None:
-        """Record that a host gets a build of these amounts, and close it."""
+        """Record that a host gets a build of these amounts, and close the host to moves."""
         self.free[host] -= amounts
         self.closed[host] = True
         self.targets.append(host)

@@ -108,7 +108,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.alternatives[self.alternative_index]
 
     def index_for(self, instance: Id) -> int:
-        """Return the index of the alternative that an instance gets: its role's, or the evaluated one."""
+        """Return the index of the flavor that an instance gets: its role's, or the one that is being
+        evaluated.
+        """
         return role_of(self.request, instance) if self.request.roles else self.alternative_index
 
     @property

@@ -52,7 +52,7 @@ class QuotaWaits:
         return max(self._woken_at.get(project, 0), self._all_woken_at) > mark
 
     def hold(self, key: QueueKey, project: str, kind: str) -> None:
-        """Let a request wait until `wake` names its project."""
+        """Let a request wait for quota, until `wake` is called for its project."""
         *_, request = key
         if request not in self._of:
             self._trying.pop(request, None)

@@ -130,7 +130,7 @@ def plan_balance(
 ) -> tuple[list[BalancingStep], float, float]:
     """Return the moves between these hosts in their sequence, and the spread before and after all of them.
 
-    The spread is the standard deviation of the used shares of the class in this column.
+    The spread is the standard deviation of the used shares of the resource class in this column.
     """
     balancing, steps, budget = _Balancing(cloud, column, hosts), list[BalancingStep](), limits.budget
     before = spread(balancing.used)

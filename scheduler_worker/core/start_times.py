@@ -187,7 +187,9 @@ class StartTimes:
         self._counted = [[0.0, 0.0], [0.0, 0.0]]  # per quantile: recent comparisons, and starts in time
 
     def enter(self, request: Id, kind: str, lacks: str, priority: int, position: int, now: float) -> None:
-        """Record that a request waits at a position of its class. Nothing happens if it is known already."""
+        """Record that a request waits at a position of its equivalence class (`kind`) for resource classes
+        (`lacks`). Nothing changes if it waits in this class already.
+        """
         before = self._expected.get(request)
         if before is not None and before.kind == kind:
             return
@@ -208,7 +210,9 @@ class StartTimes:
         heappush(self._due, (due[P50], P50, request))
 
     def leave(self, request: Id, now: float, *, started: bool) -> None:
-        """Record that a waiting request has left its queue; compare its estimates if it got a host."""
+        """Record that a waiting request has left its queue. If it got a host (`started`), compare its
+        estimates.
+        """
         self._pass(now)
         expected = self._expected.get(request)
         if expected is None:

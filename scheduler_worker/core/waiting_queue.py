@@ -184,7 +184,9 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return the hosts nearest to fitting, as many as the instances of a request need."""
+    """Return the hosts nearest to fitting, of those at the indices `left`, until `needs` instances fit on
+    them. Hosts in `before` count as nearest.
+    """
     if not len(left):
         return []
     far = seen.lacks[left]

@@ -72,7 +72,9 @@ class MaintenanceController:
         self.dead_hosts = DeadHosts(*parts, evacuation, confirm)
 
     async def step(self) -> Sequence[MoveRequested]:
-        """Do what windows and dead hosts need now, if this scheduler leads; return the moves to request."""
+        """If this scheduler leads, advance maintenance windows and evacuations by a step; return the moves to
+        request.
+        """
         needs, now = self._needs, self._needs.clock.now()
         async with needs.database.write() as tx:
             leads = await stored.lead(tx, WORK, self._name, now, now + LEAD_SECONDS)
@@ -88,7 +90,9 @@ class MaintenanceController:
         return requests
 
     async def stop(self) -> None:
-        """Release the lead of the maintenance work, so that another scheduler can take it immediately."""
+        """End this scheduler's lead of the maintenance work, so that another scheduler can
+        lead immediately.
+        """
         async with self._needs.database.write() as tx:
             await stored.resign(tx, WORK, self._name)
 

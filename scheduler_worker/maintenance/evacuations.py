@@ -39,7 +39,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class DeadHosts:
-    """Makes one step for every host whose heartbeats are missing; each step continues the stored state."""
+    """Advances the evacuation of every host whose heartbeats are missing, by steps that continue the stored
+    state.
+    """
 
     database: Database
     placement: PlacementQueries

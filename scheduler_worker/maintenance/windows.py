@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MaintenanceWindows:
-    """Makes steps for all open windows; each step continues where the last one of any scheduler ended."""
+    """Advances all open windows; each step continues where the last one of any scheduler ended."""
 
     database: Database
     placement: PlacementQueries
@@ -112,7 +112,9 @@ class _WindowStep:
         return state, requests
 
     async def _advance(self, root: Id, over: bool) -> None:
-        """Close a host to new instances, open it, or leave it unchanged, as its phase requires."""
+        """Close a host to new instances, open it, or leave it unchanged, as its phase requires. `over`: its
+        maintenance has ended.
+        """
         host, placed = self.hosts[root], self.view.hosts.get(root)
         if placed is None:
             self._put(root, "ended", "placement no longer has it")

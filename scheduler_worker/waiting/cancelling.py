@@ -70,7 +70,9 @@ class Cancelling:
         self._publish = publish
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """Cancel a build: placement retires it, or its cell deletes it if it holds a host already."""
+        """Cancel a build: placement retires it. If it holds a host already, return the order to its cell to
+        delete it.
+        """
         found = await self._waiting(asked.build)
         if found is not None:
             return await self._end_wait(asked, found)
