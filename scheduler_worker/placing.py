@@ -148,9 +148,7 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders, each with its first event; return their results. The index is updated before an order
-        fails.
-        """
+        """Place orders, and return their results in sequence; the index is updated before an order fails."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
