@@ -102,7 +102,7 @@ class RequestBacklog:
             self._queue.reweigh()
 
     def served(self) -> dict[str, float]:
-        """Return the size of the requests that were recently served, by project."""
+        """Return the total size of the requests that were served recently, by project."""
         return self._recent.sizes(self._clock.monotonic())
 
     # The inbox

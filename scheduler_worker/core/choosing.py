@@ -239,8 +239,8 @@ class Choosing:
         return dataclasses.replace(alternative, members=members, together=together, allowed=allowed)
 
     def domain_rules(self, group: ServerGroup | None, constraints: Constraints) -> DomainRules:
-        """Return the rules for constraints on domains, with the hosts of the server group's members. Members
-        that unfinished batches have placed are included.
+        """Return the rules of the constraints on domains, given the hosts of the server group's members.
+        Members that unfinished batches have placed count, too.
         """
         if group is None:
             return DomainRules.of(self.source, constraints, {}, {})

@@ -47,7 +47,7 @@ class Shortage:
     fitted: int = 0  # instances that would have a host, if all need one together
     alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
     notes: tuple[str, ...] = ()
-    unknown: str = ""  # set if a named cell, zone or host does not exist: the existing names
+    unknown: str = ""  # a sentence if a named cell or zone has no hosts, or the reservation no slot
     refusal: str = ""  # why the request contradicts itself
     of_reservation: bool = False  # the reservation that the request names has nothing for it
 

@@ -106,7 +106,7 @@ async def strike(tx: Transaction, bundles: Iterable[Id]) -> None:
 
 
 async def depths(tx: Transaction, owner: str) -> dict[str, tuple[int, int]]:
-    """Return the numbers of bundles and requests that a scheduler has to serve, by project."""
+    """Return how many bundles and how many requests a scheduler has to serve, by project."""
     return {
         project: (int(bundles), int(requests))
         for project, bundles, requests in await _DEPTHS(tx, owner=owner)

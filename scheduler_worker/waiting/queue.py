@@ -63,7 +63,9 @@ class StillWaiting(Struct, frozen=True):
 
 
 class RetryLater(Struct, frozen=True):
-    """The result of an evaluation that failed; it is repeated, each time after twice the delay."""
+    """The result of an evaluation that failed; it is repeated after `after` seconds, then after twice as
+    long.
+    """
 
     after: float
     start: MoveStart | None = None

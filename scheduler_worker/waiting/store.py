@@ -316,7 +316,9 @@ class WaitingStore:
             self.leave(requests)
 
     async def store_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
-        """Store why builds got no host, from the messages that end their requests."""
+        """Store why builds got no host: from each request's messages, those that report an
+        unplaceable build.
+        """
         listed = [(request, message) for request, messages in ended for message in messages]
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
         if ending:
