@@ -314,7 +314,9 @@ class Roster:
 
 
 class WaitingSignal:
-    """Sends this scheduler's heartbeat early if its waiting requests changed: other schedulers read them."""
+    """Sends this scheduler's heartbeat early if its waiting requests changed, so that
+    others read them again.
+    """
 
     def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster

@@ -51,7 +51,9 @@ _LATEST = 1e12  # seconds since 1970
 
 
 async def put(tx: Transaction, records: Sequence[ActRecord]) -> None:
-    """Store records; of several with one id the one of the highest finality, and then the last, counts."""
+    """Store records. Of several with one id, also among those stored before, the last one counts; but an act
+    that has ended is not overwritten by `failed`, nor `failed` by `begun`.
+    """
     latest: dict[str, ActRecord] = {}
     for record in records:
         known = latest.get(record.id)

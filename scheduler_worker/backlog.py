@@ -102,7 +102,7 @@ class RequestBacklog:
             self._queue.reweigh()
 
     def served(self) -> dict[str, float]:
-        """Return what each project was served recently."""
+        """Return the total size of the requests that were served recently, by project."""
         return self._recent.sizes(self._clock.monotonic())
 
     # The inbox
@@ -137,8 +137,8 @@ class RequestBacklog:
         self._more.set()
 
     def _on_batch(self, requests: int, seconds: float) -> None:
-        """Adapt the size of limited batches to the time that a batch took. If light requests are expected,
-        pause for a part of the time, in which they find all workers free.
+        """Adapt the size of limited batches to the time that a batch took. If requests of light projects are
+        expected, pause before the next batch, so that they find all workers free.
         """
         if requests >= self._most_limited:
             fitting = int(requests * BATCH_SECONDS / max(seconds, BATCH_SECONDS / 2))
@@ -193,7 +193,9 @@ class RequestBacklog:
 
     @property
     def _is_full(self) -> bool:
-        """Return whether the present batch must not grow, because others wait until it is placed."""
+        """Return whether the present batch must not grow: arriving messages, or requests of other projects,
+        come first.
+        """
         if sum(map(len, self._storing.values())) > FLOODED:
             return self._served >= SERVED_IN_FLOOD
         return self._served >= self._most_limited and self._has_several
@@ -241,8 +243,8 @@ class RequestBacklog:
             self._more.set()
 
     def _may_stay_in_memory(self, place: tuple[str, int], several: int) -> bool:
-        """Return whether requests may enter the queue without being stored. Requests that would overtake
-        stored requests of their project may not.
+        """Return whether `several` requests of a project and priority (`place`) may enter the queue without
+        being stored. Requests that would overtake stored requests of their project may not.
         """
         project, _ = place
         if place in self._arrived or place in self._storing or self.stored.has_unread(project):
@@ -282,7 +284,7 @@ class RequestBacklog:
         return waiting
 
     def _enter(self, place: tuple[str, int], deliveries: Sequence[Delivery]) -> None:
-        """Put messages that are not stored into the queue."""
+        """Put messages of a project and priority (`place`) into the queue that are not stored."""
         project, priority = place
         for delivery in deliveries:
             envelope = delivery.envelope

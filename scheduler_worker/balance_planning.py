@@ -75,7 +75,9 @@ class BalancePlanner:
     def _read(
         self, asked: PlanBalance, cell: str, reading: CloudReading
     ) -> tuple[CloudState, Bools, int] | None:
-        """Return the enabled hosts of a cell that have the resource class, as arrays."""
+        """Return all hosts as arrays, a mask of the enabled hosts of the cell that have the resource class,
+        and the column of this class; None if no host has it.
+        """
         scheduler = self._rooms.scheduler
         choosing = scheduler.choosing(self._what_ifs.supposing())
         groups = (ResourceGroup(resources={asked.resource_class: 1}),)

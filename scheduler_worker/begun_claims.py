@@ -22,8 +22,8 @@ BegunClaim = tuple[MoveStart, Held | None]
 
 
 async def claims_of_begun(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[BegunClaim]:
-    """Return the claim of each begun move. The claim has no allocations if they were released, or if a later
-    move holds them.
+    """Return for each begun move its data with the guest's attempt at the time of the claim, and the
+    allocations of the claim: None if they were released, or if a later move holds them.
     """
     names = dict.fromkeys(id_ for start in starts for id_ in (start.asked.build, *_holders(start).values()))
     found: dict[Id, Consumer] = {}

@@ -24,7 +24,9 @@ UNNAMED = "custom"  # the flavor's name of a `berth boot` of any size
 
 
 class CapacitySampler:
-    """Stores the capacity once an interval, by only one of the schedulers, and answers queries about it."""
+    """Stores a sample of the capacity for each interval, unless another scheduler did, and answers queries
+    about samples.
+    """
 
     def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler
@@ -75,7 +77,9 @@ class CapacitySampler:
 
 
 def name_of(alternative: Alternative) -> str:
-    """Return the name of a flavor, or its amounts if the name stands for any size."""
+    """Return the name of a flavor. If flavors of any size have this name, return its
+    amounts, as in `VCPU:2`.
+    """
     name = alternative.flavor.name
     return name if name != UNNAMED else ",".join(f"{key}:{value}" for key, value in alternative.asked.items())
 
@@ -110,7 +114,9 @@ class _Cloud:
         return placed
 
     def add_flavor(self, asked: Mapping[str, int]) -> dict[str, float]:
-        """Return how many instances of a flavor fit, by zone, from the sums of each host's free amounts."""
+        """Return how many instances of a flavor fit, by zone. Of each host only the free amount of each class
+        counts, added over its providers.
+        """
         if not asked or not asked.keys() <= self._free.keys():
             return {}
         fits = np.where(self._open, np.min([self._free[name] // n for name, n in asked.items()], axis=0), 0)
@@ -119,7 +125,7 @@ class _Cloud:
         return self._by_zone(fits)
 
     def classes(self, at: float) -> dict[tuple[CapacityKind, str, str], CapacitySample]:
-        """Return the sample of each resource class and zone."""
+        """Return the sample of each resource class and zone, by kind, class and zone."""
         found: dict[tuple[CapacityKind, str, str], CapacitySample] = {}
         for name, capacity in self._capacity.items():
             free, usable = self._free[name], self._usable[name]

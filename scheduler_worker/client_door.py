@@ -94,7 +94,9 @@ class ClientDoor:
     async def request_many(
         self, asked: Sequence[ClientRequested]
     ) -> Sequence[Published | Poison | Sequence[Published]]:
-        """Return for each client request the same request as from an operator, or a refusal to the client."""
+        """Return for each client request what to publish: the same request as from an operator, or a refusal
+        to the client. A malformed request is Poison.
+        """
         clients = await self._registered({client.client for client in asked})
         requested = [act for request in asked for act in _acts_of(request)]
         new, existing = ids_in(act for act in requested if isinstance(act, BuildRequested))
@@ -260,7 +262,7 @@ class ClientDoor:
         return projects
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return the projects of the builds that a cell knows; empty if the cell does not answer."""
+        """Return the projects of the builds that a cell knows, by id; empty if the cell does not answer."""
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):
@@ -278,7 +280,7 @@ def _acts_of(asked: ClientRequested) -> list[Act]:
 def _record(
     asked: ClientRequested, outcome: Published, client: RegisteredClient | None, now: float
 ) -> ActRecord:
-    """Return the record of a client's request. A repeated delivery of the request gets the same id."""
+    """Return the audit record of a client's request. A repeated delivery of the request gets the same id."""
     (request,) = _acts_of(asked)
     act, operator = acts.act_of(request), operator_of(asked.client, client)
     # projects are all that such a request needs

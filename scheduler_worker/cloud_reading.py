@@ -65,7 +65,9 @@ class CloudReading:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
     def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
-        """Return all hosts as arrays over the rows of the index, all read at one moment (without await)."""
+        """Return the free amounts and capacities of all hosts, by position in the index, and the instances
+        that may move, all read at one moment (without await).
+        """
         arrays = HostArrays(self.scheduler.source.size, classes)
         arrays.put(search)
         accepted: dict[object, Bools] = {}
@@ -135,8 +137,8 @@ class HostArrays:
             self.whole[search.positions, column] = search.capacity(name)
 
     def accepting(self, choosing: Choosing, alternative: Alternative) -> Bools:
-        """Return the hosts that would accept a flavor if they were empty; store their free amounts and
-        capacities.
+        """Return a mask of the hosts that would accept a flavor if they were empty; store their free amounts
+        and capacities.
         """
         mask = np.zeros(len(self.free), np.bool_)
         if (found := accepting(choosing, alternative)) is not None:
@@ -147,8 +149,8 @@ class HostArrays:
 
 
 def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSearch, Bools] | None:
-    """Return the hosts that fit a flavor if they are empty, and which of them pass the filters that evaluate
-    all hosts; None if the search is not valid.
+    """Return the result of a search for the hosts that fit a flavor if they are empty, and a mask of it: the
+    hosts that pass the filters that evaluate all hosts at once. Return None if the search is not valid.
     """
     if alternative.group is not None:
         alternative = choosing.grouped(alternative, 1)
@@ -179,12 +181,14 @@ async def _active_on(cells: CellQueries, host: PlacedHost) -> Sequence[Instance]
 
 
 def amounts_of(start: MoveStart, sharing: Collection[str]) -> dict[str, int]:
-    """Return what an instance holds of its host by class, without its shares of pools."""
+    """Return the amounts that an instance to be moved holds on its host, by resource class, without its
+    shares of pools.
+    """
     return amounts_on_host(start.source.choice.allocations if start.source is not None else {}, sharing)
 
 
 def amounts_on_host(held: Allocations, sharing: Collection[str]) -> dict[str, int]:
-    """Return the sum of allocations by class, without those at providers that share resources."""
+    """Return the sum of allocations by resource class, without those at providers that share resources."""
     return totals({provider: amounts for provider, amounts in held.items() if provider not in sharing})
 
 

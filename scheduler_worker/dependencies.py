@@ -164,7 +164,7 @@ class Ending:
     async def locate(
         self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
     ) -> list[Located]:
-        """Return for each order the hosts of its instances' allocations, ignoring roots in `excluding`."""
+        """Return for each order the hosts of its instances' allocations, without roots in its `excluding`."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         ignored = excluding or [()] * len(of_each)
         return [
@@ -178,7 +178,7 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Raise `Retry` for a placed build if its cell has no conductor; after a time limit end the build."""
+        """Raise `Retry` if no conductor takes a placed build; after a time limit, return its end or None."""
         self.wait_for_consumer(placed.request, placed.cell)
         if placed.preempts:  # its victims cannot get back what it has taken from them
             raise Retry(

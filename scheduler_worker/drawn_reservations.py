@@ -49,7 +49,9 @@ class DrawnReservations:
                 self._open.setdefault(each.project, []).append(each.id)
 
     async def read_held(self) -> HeldFor:
-        """Return what reservations hold, by their purposes; it is read at most every few seconds."""
+        """Return the allocations that reservations hold, by their purposes; they are read at most every few
+        seconds.
+        """
         if not self._holding:
             return ()
         if self._clock.monotonic() - self._held_at >= HELD_SECONDS:
@@ -68,7 +70,9 @@ class DrawnReservations:
         return bool(self._of(order))
 
     async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
-        """Return the orders restricted to the reservations that they draw from, as the slots are now."""
+        """Return the orders, each with its first event, restricted to the present slots of the reservations
+        that they draw from.
+        """
         drawing = [self._of(order) if self.concerns(order) else () for order, _ in begun]
         ids = dict.fromkeys(id_ for some in drawing for id_ in some)
         if not ids:
@@ -110,9 +114,10 @@ class DrawnReservations:
         return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0), event
 
     def _preferred(self, order: Order) -> Sequence[Set[str] | None]:
-        """Return the hosts whose slots an order draws first, then None for the slots of all hosts.
+        """Return the roots of the hosts whose slots an order draws first, then None for the slots of all
+        hosts.
 
-        An evacuation draws first from the slots of its class, on hosts of the same kind as its host: other
+        An evacuation draws first from slots of its size, on hosts of the same kind as its host: other
         instances of a failed rack may not be accepted elsewhere.
         """
         roots = order.move.current_roots if order.move is not None else frozenset()

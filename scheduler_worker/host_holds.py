@@ -21,7 +21,7 @@ BALANCING = "rebalancing"  # the name of the stop switch
 
 
 class HostHolds:
-    """Answers HoldHosts, and opens hosts whose plans are over."""
+    """Answers the query to close hosts for a plan (HoldHosts), and opens hosts whose plans are over."""
 
     def __init__(
         self, database: Database, placement: PlacementQueries, source: CandidateSource, clock: Clock

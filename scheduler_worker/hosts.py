@@ -171,7 +171,9 @@ class HostBook(BuildCounts):
         )
 
     def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
-        """Return the hosts that are down, unknown or disabled by their agents; `wall` is the time of day."""
+        """Return the health of the hosts that are down, unknown or disabled by their agents, by cell and
+        root; `wall` is the time of day.
+        """
         self.level(source, now)
         slots = self._slot_at.take(self._placed)
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
@@ -316,7 +318,9 @@ class HostBook(BuildCounts):
             self._layout = None
 
     def _drop_slots(self, now: float) -> None:
-        """Free the array indices of hosts that placement no longer has."""
+        """If there are many array indices, free those of hosts without report, record, recent and failed
+        builds.
+        """
         columns = self._columns
         if len(columns.slots) <= 2 * self._count + 1024:
             return

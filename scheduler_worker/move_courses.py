@@ -80,7 +80,9 @@ class MoveCourses:
     async def place_new(
         self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveVerdict]:
-        """Begin each new move, refuse it, or let it wait for capacity; return the result of each move."""
+        """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
+        `aside` returns whether the search for a move is skipped, and `park` stores the moves that may wait.
+        """
         new = [course for course in courses if course.state.end is None]
         for course, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -214,8 +216,9 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Find the moves that an earlier delivery of the request began or ended: their results are published
-        again."""
+        """Record in the courses which moves an earlier delivery of the request began or ended: their results
+        are published again.
+        """
         retire = self.scheduler.ending.retire
         results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):
@@ -297,7 +300,9 @@ class MoveCourses:
                 course.take((start.placed(None, None) if start.seeks else start.stays(),))
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Raise `Retry` for a begun move if its cell has no conductor; after a time limit, undo the move."""
+        """Raise `Retry` for a begun move if its cell has no conductor. After a time limit, undo the move and
+        return its refusal, or None if its cell continues it.
+        """
         move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)

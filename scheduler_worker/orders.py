@@ -44,7 +44,7 @@ AT_ONCE = 500  # equivalence classes in one query
 
 
 class Preempting(Protocol):
-    """Finds instances of lower priority whose place an order may take."""
+    """Finds instances of lower priority that are deleted so that an order fits."""
 
     def permits(self, request: BuildRequested) -> bool: ...
 
@@ -71,7 +71,9 @@ class Orders:
         self._prefilters: Prefilters | None = None
 
     def follow(self) -> "Orders":
-        """Follow changes of aggregates and hosts, unless this object serves one question only."""
+        """Subscribe to changes of the index, so that limits set by aggregates and cells stay current; return
+        this object. An object that serves one question only does not need it.
+        """
         self._source.watch(self._received)
         return self
 
@@ -273,7 +275,7 @@ class RelatedHosts:
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
         """Return the equivalence classes whose hints name instances that moved, and for classes that can no
-        longer fit any host, the reason.
+        longer fit any host, the reason. `naming` has one request of each class.
         """
         self.stirred, self._asking = False, True
         kinds = list(naming)

@@ -120,7 +120,7 @@ class Scheduler:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """Return for each request a verdict: a host, or the reason why no host fits."""
+        """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
         begun = self.begin(requests)
         later = put_off([order for order, _ in begun], self.clock)
         ends = await self.place([order for order, late in zip(begun, later, strict=True) if late is None])
@@ -148,7 +148,7 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders, and return the result of each; the index is updated before an order fails."""
+        """Place orders, and return their results in sequence; the index is updated before an order fails."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -227,8 +227,8 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts for orders; if some orders get none, update the index and retry. Return whether the
-        index is current."""
+        """Choose hosts for orders; if some get none and `level` is false, update the index and retry. Return
+        whether the index is current."""
         if not courses:
             return level
         short = self._find_hosts(courses)

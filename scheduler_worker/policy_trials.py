@@ -47,7 +47,9 @@ class _Supposed(Supposing):
 
 
 class _Side:
-    """One of the two policies: how it chooses hosts, and what it supposes about reservations."""
+    """The present policy or the one on trial: how it chooses hosts, and what it supposes
+    about reservations.
+    """
 
     def __init__(
         self, what_ifs: WhatIfs, supposed: Supposing, removed: Sequence[Id], victims: VictimSearch | None
@@ -58,7 +60,7 @@ class _Side:
         self._preempting = WhatIfsPreempting(what_ifs, victims) if victims is not None else None
 
     async def reserve(self, request: BuildRequested) -> str:
-        """Give a hypothetical reservation its hosts; return why there are too few."""
+        """Give a hypothetical reservation its hosts; return why there are too few, or ""."""
         answer = await self._answer(request)
         slots = f"all {len(request.instances)} slots of reservation {request.flavor.name}"
         return "" if answer.fits else f"no hosts for {slots}: {_why(answer)}"
@@ -146,8 +148,9 @@ class PolicyTrials:
 
 
 def tried_policy(present: ChoicePolicy, tried: TrialPolicy) -> ChoicePolicy:
-    """Return the policy on trial, with the cells and own functions of the present one; raise BadChoice if a
-    name or an option is unknown."""
+    """Return the policy on trial, with the cells and the operator's own functions of the present one. Raise
+    BadChoice if a name or an option is unknown.
+    """
     options: dict[str, Mapping[str, Any]] = {}
     for name, text in tried.options.items():
         try:
@@ -166,6 +169,8 @@ def tried_policy(present: ChoicePolicy, tried: TrialPolicy) -> ChoicePolicy:
 
 
 def _why(answer: WhatIfAnswered) -> str:
-    """Return the filter or requirement that rejected the last remaining hosts."""
+    """Return why no host fits: the refusal, or the filter or requirement that rejected the last remaining
+    hosts.
+    """
     last: Sequence[str] = [each.constraint for each in answer.decision.removals if not each.left]
     return answer.refusal or answer.spares or next(iter(last), "no host fits")

@@ -34,7 +34,7 @@ class Priorities:
         self.by_value: Mapping[int, PriorityClass] = {each.value: each for each in classes}
 
     def of(self, request: BuildRequested) -> PriorityClass | None:
-        """Return the class of a request if the class permits to preempt instances."""
+        """Return the class of a request if the class permits to preempt instances, else None."""
         found = self.by_value.get(request.priority)
         return found if found is not None and found.preempts else None
 

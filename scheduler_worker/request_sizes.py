@@ -47,7 +47,9 @@ class RequestSizes:
         self._until = 0.0
 
     def of(self, body: msgspec.Raw) -> Size:
-        """Return the size of a request; empty if it is unreadable, or if no host has what it takes."""
+        """Return the size of a request, as fractions of the cloud's capacity by resource class; empty if the
+        request is unreadable, or if no host has what it takes.
+        """
         if self._until <= self._clock.monotonic() or len(self._known) + len(self._capacities) > MOST_KNOWN:
             self._capacities.clear()
             self._known.clear()
@@ -80,7 +82,9 @@ class RequestSizes:
 
 
 class RecentFlavors:
-    """The flavors of the latest requests, at most MOST_FLAVORS; names may stand for several sizes."""
+    """The flavors of the latest requests, at most MOST_FLAVORS; a name with several sizes
+    counts as several.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int, int], Alternative] = {}

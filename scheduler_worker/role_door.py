@@ -1,4 +1,4 @@
-"""Sends messages on in the name of clients that have a role, if the role covers them."""
+"""Publishes messages and sends queries for clients that have a role, if the role permits them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,9 @@ _WAYS: dict[str, Query[Any, Any] | Topic[Any]] = {
 
 @dataclass(eq=False)
 class RoleDoor:
-    """`bus` checks and records the acts: the role decides on each message as on a command."""
+    """Relays the messages of clients. `bus` refuses what a client's role does not permit, as for a command of
+    an operator, and records the rest in the audit trail.
+    """
 
     database: Database
     bus: RecordingBus
@@ -67,7 +69,9 @@ class RoleDoor:
 
 
 def operator_of(name: str, client: RegisteredClient | None) -> Operator:
-    """Return a client with a role as an operator; its limits are its cells and projects."""
+    """Return a client as an operator with the client's role, cells and projects; None is a client without a
+    role.
+    """
     if client is None:
         return Operator(name=name, known_by="client")
     return Operator(
@@ -76,7 +80,9 @@ def operator_of(name: str, client: RegisteredClient | None) -> Operator:
 
 
 def client_key(client: str, key: str) -> str:
-    """Return a name under which the client can receive results: the given one, if the client may use it."""
+    """Return the routing key for a client's results: `key` if it is the client's name, or this name, `_` and
+    more; else the client's name.
+    """
     return key if key == client or key.startswith(f"{client}_") else client
 
 

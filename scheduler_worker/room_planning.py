@@ -219,7 +219,9 @@ def _ignoring_closure(choosing: Choosing, question: _Question) -> Choosing:
 
 
 def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> bool:
-    """Return whether a move gets a host now; if it does, its capacity there is reserved as hypothetical."""
+    """Return whether a move gets a host now. If it does, its capacity there is reserved as a hypothetical
+    choice.
+    """
     [narrowed] = scheduler.narrow([order])
     [chosen] = choosing.choose([_unreserved(narrowed)])
     return bool(chosen.picks)
@@ -230,7 +232,9 @@ def _unreserved(order: Order) -> Order:
 
 
 def _on_closed(order: Order, roots: Sequence[Id]) -> Order:
-    """Return an order for hosts that its plan has closed: they are disabled, and it alone may use them."""
+    """Return a copy of an order that may use only these hosts. Its plan has disabled them for other requests,
+    so the order ignores that they are disabled.
+    """
     [alternative] = only_on(order, roots).alternatives
     forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
     question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))

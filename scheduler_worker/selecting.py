@@ -80,7 +80,9 @@ class HostSelection:
                 raise TypeError(f"{end!r} does not end a boot")
 
     async def _check(self, request: BuildRequested) -> HostsAnswered:
-        """Return a refusal if the new image of a rebuild does not fit on the instance's current host."""
+        """Return a refusal if the new image of a rebuild does not fit on the instance's current host, else an
+        empty answer.
+        """
         scheduler = self._scheduler
         if not scheduler.source.named(request.forced_host):
             await scheduler.source.fresh()

@@ -112,8 +112,8 @@ class StoredRequests:
         self.add = retrying(clock)(self._add_once)
 
     def _to_read(self, project: str) -> int:
-        """Return how many of the following bundles should be read, because few requests of the project are in
-        memory: a batch may take hundreds of one.
+        """Return how many further bundles of a project to read; 0 if enough of its requests are in memory. A
+        batch may take hundreds of one project.
         """
         stored = self.projects.get(project)
         if stored is None or not stored.is_unread:
@@ -151,13 +151,17 @@ class StoredRequests:
         return opened
 
     def on_taken(self, project: str) -> None:
-        """Read further requests of a project if few are in memory, because one was taken from the queue."""
+        """Let further requests of a project be read, if few are in memory after one was
+        taken from the queue.
+        """
         if self._to_read(project):
             self._low[project] = None
             self._due.set()
 
     def push(self, delivery: StoredDelivery, *, continues: bool = False) -> None:
-        """Put a stored request into the queue. `continues`: it follows others of its project."""
+        """Put a stored request into the queue. With `continues`, it follows earlier requests of its project,
+        which keeps its share.
+        """
         envelope, bundle = delivery.envelope, delivery.bundle
         key = (-bundle.priority, envelope.sent_at, envelope.id)
         item = FairItem(bundle.project, key, self._size_of(envelope), delivery)
@@ -231,7 +235,7 @@ class StoredRequests:
                 self.push(StoredDelivery(envelope, opened, self, crashes=bundle.strikes), continues=True)
 
     async def adopt(self, before: str) -> int:
-        """Take over the stored requests of another scheduler; return how many."""
+        """Take over the stored requests of the scheduler `before`; return how many."""
         async with self._database.write() as tx:
             adopted = await backlog.adopt(tx, self._owner, before)
             if adopted:

@@ -56,7 +56,9 @@ class _Draft:
     released: list[Allocations] = field(default_factory=list)  # of the victims
 
     def add(self, instance: Id, pick: Pick, victims: tuple[Victim, ...]) -> None:
-        """Place an instance. Instances on one host share its victims."""
+        """Record an instance as placed on the host of `pick`, whose `victims` are deleted before. Instances
+        on one host have the same victims.
+        """
         self.picks[instance] = structs.replace(pick, choices=pick.choices[:1]) if victims else pick
         self.victims[instance] = victims
 
@@ -124,7 +126,9 @@ class VictimSearch:
         return structs.replace(located, victims=victims)
 
     async def requeue(self, preempted: BuildPreempted) -> MoveRequested | None:
-        """Request another host for an instance that was shelved for a build of higher priority."""
+        """Return the request to unshelve an instance that was preempted, as soon as capacity is free; None if
+        its priority class does not provide for it.
+        """
         if not preempted.requeued:
             return None
         return MoveRequested(
@@ -175,7 +179,9 @@ class VictimSearch:
     def _nearest(
         self, order: Order, reading: _Reading, most: int, supposing: HasReservations | None
     ) -> list[PlacedHost]:
-        """Return hosts to read: of the hosts that would fit if they were empty, those that lack the least."""
+        """Return the hosts to read next: of the `most` hosts that would fit if they were empty and lack the
+        least, those not read before.
+        """
         found = self._parts(order, self._scheduler.choosing(supposing))
         if found is None:
             return []

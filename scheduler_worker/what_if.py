@@ -116,7 +116,8 @@ class WhatIfs:
             return structs.replace(answer, room=capacity, cut=cut)
 
     async def in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
-        """Return the answer as far as the project's quota permits its instances."""
+        """Return the answer with what the project's quota permits beyond it, or a refusal if it exceeds the
+        quota."""
         query = FindQuotas(project=order.request.project)
         [quota] = (await self._scheduler.placement.quotas(query)).quotas
         return within_quota(answer, order, fitting, quota)
@@ -124,7 +125,8 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that fits for enough instances, or why no flavor fits."""
+        """Return the answer for the first flavor that fits enough instances, with the `best` hosts, or why
+        none fits. Also return the flavor; the preferred one if none fits."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -226,7 +228,7 @@ class WhatIfs:
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
-        """Count the instances that fit on a host. Return False if counting this host is not finished."""
+        """Count the instances that fit on a host; return False if this is not finished at `until`."""
         ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
@@ -259,7 +261,8 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Count hypothetical instances as placed in a `with` block, which must not await anything."""
+        """Yield an object that chooses hosts as if hypothetical instances were placed; do not await
+        meanwhile."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

@@ -1,7 +1,9 @@
-"""Decides by the answers of agents of other hosts whether a host is confirmed as off.
+"""Decides whether a host without heartbeats is confirmed as off, from the hosts that agents of other hosts
+reach.
 
 A host that only some agents cannot reach is not dead, so a single agent that reaches the host prevents the
-confirmation. An agent that does not reach its control host either may be disconnected itself: it has no vote.
+confirmation. Each agent also tries to reach a second host, its control. An agent that reaches neither may be
+disconnected itself: it has no vote.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +15,9 @@ from bus.guests import ProbeResult
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """An agent that is asked about a host, and another host that it must reach to have a vote."""
+    """An agent that is asked whether it reaches a host. It has a vote only if it reaches the host `control`,
+    which is another agent's.
+    """
 
     agent: str
     control: str
@@ -22,8 +26,8 @@ class Voter:
 def voters_for(dead: str, hosts: Mapping[str, str], votes: int) -> list[Voter]:
     """Return the agents to ask about a dead host: at most 2 × votes − 1, so that `votes` are a majority.
 
-    `hosts`: for each agent that may vote, one of its hosts. The choice follows from the names, and differs
-    from host to host.
+    `hosts` has one host of each agent that may vote. For the same names the result is the same; different
+    dead hosts get different agents.
     """
     chosen = sorted(hosts, key=lambda agent: blake2b(f"{dead} {agent}".encode()).digest())[: 2 * votes - 1]
     return [Voter(agent, hosts[chosen[place - 1]]) for place, agent in enumerate(chosen)]
@@ -32,7 +36,9 @@ def voters_for(dead: str, hosts: Mapping[str, str], votes: int) -> list[Voter]:
 def judge_votes(
     dead: str, voters: Iterable[Voter], results: Mapping[str, ProbeResult], votes: int
 ) -> tuple[bool, str]:
-    """Return whether the agents confirm that a host is off, and a sentence that says why."""
+    """Return whether at least `votes` agents cannot reach a host and none reaches it, and a sentence that
+    says why. `results` has the answers by agent.
+    """
     asked, against = 0, list[str]()
     for voter in voters:
         asked += 1

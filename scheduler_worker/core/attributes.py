@@ -67,7 +67,9 @@ def _node(host: HostFacts) -> str:
 
 
 def attribute(host: HostFacts, name: str) -> Attribute | None:
-    """Return an attribute of a host by its name or by a path such as `capabilities:cpu_info:arch`."""
+    """Return an attribute of a host by its name or by a path such as `capabilities:cpu_info:arch`; None if
+    the host did not report it.
+    """
     reads = _OF_PLACEMENT.get(name)
     if reads is not None:
         return reads(host)
@@ -86,13 +88,17 @@ def attribute(host: HostFacts, name: str) -> Attribute | None:
 
 
 def capability(state: HostState, path: str) -> str | None:
-    """Return a capability that the host reported, by a path such as `cpu_info:arch` or `cpu_info.arch`."""
+    """Return a capability by a path such as `cpu_info:arch` or `cpu_info.arch`; None if the host did not
+    report it.
+    """
     known = state.capabilities
     return known.get(path, known.get(path.replace(":", "."), known.get(path.replace(".", ":"))))
 
 
 def meets(value: object, demand: str) -> bool:
-    """Return whether a host's attribute satisfies an extra spec; text satisfies no numeric comparison."""
+    """Return whether a host's attribute satisfies the value of an extra spec, such as `>= 4` or `<in> sse`.
+    Text satisfies no numeric comparison.
+    """
     parts = demand.split()
     text = str(value)
     if not parts:
@@ -275,7 +281,9 @@ class GuestSpecs:
         return None if value is None else SpecValue(value, f"image.properties[{name!r}]")
 
     def get(self, key: str) -> SpecValue | None:
-        """Return a property from the flavor or the image. Raise Unreadable if they set different values."""
+        """Return a property, by its key in the flavor, from the flavor or the image; None if neither has it.
+        Raise Unreadable if they set different values.
+        """
         flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
         if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
             raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
@@ -288,7 +296,9 @@ class GuestSpecs:
         return "" if spec is None else spec.one_of(*allowed)
 
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
-        """For each extra spec numbered like `hw:numa_cpus.0`, yield its number and its value."""
+        """Yield the number and the value of each extra spec with this prefix and a number, such as
+        `hw:numa_cpus.0`.
+        """
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
             if number != key and number.isdecimal():
@@ -296,7 +306,9 @@ class GuestSpecs:
 
 
 def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
-    """Yield a warning sentence for each extra spec of a flavor that berth does not read."""
+    """Yield a warning sentence for each extra spec of a flavor that neither berth (`read`) nor a hypervisor
+    reads. `where` is the flavor's field in the request. Raise Unreadable for `accel:` specs.
+    """
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"
         raise Unreadable(f"{where}.extra_specs[{accelerated!r}]: {why}")

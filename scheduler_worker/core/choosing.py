@@ -84,7 +84,9 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
-        """Return for each order its chosen hosts, or the reason why no host fits."""
+        """Return for each order its chosen hosts, or the reason why too few hosts fit. The sequence is that
+        of `orders`.
+        """
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
         shares = [(*self._shares(order), *counted_as_free(order.alternative)) for order in orders]
@@ -111,7 +113,9 @@ class Choosing:
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
-        """Return new alternates for each instance that has fewer alternates than requested."""
+        """Return further alternates by instance, for each claimed instance that has fewer of them than
+        requested.
+        """
         spares: dict[Id, tuple[Candidate, ...]] = {}
         gang = GangChoice(self, order) if is_gang(order) else None
         for settled in order.settled:
@@ -133,7 +137,9 @@ class Choosing:
         return spares
 
     def _shares(self, order: Order) -> tuple[Allocations, ...]:
-        """Return what a moving instance holds of pools. A destination with the same pool needs it once."""
+        """Return the allocations of a moving instance on shared providers (pools). If its destination uses
+        the same pool, the instance needs the amount only once.
+        """
         if order.move is None or order.move.source is None:
             return ()
         held, pools = order.move.source.choice.allocations, self.source.sharing
@@ -153,8 +159,8 @@ class Choosing:
                 self.source.reserve(each)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return the hosts for a flavor, best first; the first members of an affinity group get only hosts
-        that fit `several` instances.
+        """Return the hosts for a flavor, best first; `seed` decides the order of hosts with equal scores. The
+        first members of an affinity group get only hosts that fit `several` instances.
         """
         question = alternative.question
         if alternative.group is not None:
@@ -167,7 +173,9 @@ class Choosing:
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def is_reserved(self, alternative: Alternative) -> bool:
-        """Return whether a request would fit if capacity reserved for unanswered claims were released."""
+        """Return whether a request would fit if this scheduler released what it reserves for claims without
+        an answer.
+        """
         open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -181,7 +189,9 @@ class Choosing:
             return any(found.ways(position, 1) for position in found.positions.tolist())
 
     def unknown(self, alternative: Alternative) -> str:
-        """Return the name of a cell, zone or host that a request names but that does not exist, or ""."""
+        """Return a sentence if the cell or zone that a request names has no hosts, or if no slot of its
+        reservation fits; else "".
+        """
         request = alternative.request
         if alternative.draw is not None and alternative.draw.why_none:
             return alternative.draw.why_none
@@ -229,8 +239,8 @@ class Choosing:
         return dataclasses.replace(alternative, members=members, together=together, allowed=allowed)
 
     def domain_rules(self, group: ServerGroup | None, constraints: Constraints) -> DomainRules:
-        """Return constraints on domains with the places of a server group's members, also of the members
-        chosen in unfinished batches.
+        """Return the rules of the constraints on domains, given the hosts of the server group's members.
+        Members that unfinished batches have placed count, too.
         """
         if group is None:
             return DomainRules.of(self.source, constraints, {}, {})
@@ -294,8 +304,8 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Return the chosen hosts with their alternates. No alternate is the host of another instance of the
-        request.
+        """Return the chosen hosts (`picks`) with their alternates. No alternate is the host of another
+        instance of the request.
         """
         several, draw = order.alternates, order.alternative.draw
         if not several or (draw is not None and draw.optional):  # alternates are chosen elsewhere

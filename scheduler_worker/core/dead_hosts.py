@@ -14,7 +14,7 @@ Domain = tuple[str, str]  # level and label, such as ("rack", "r1")
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """A host without heartbeats, including hosts that were evacuated before."""
+    """A host without heartbeats. It may have been fenced and evacuated already."""
 
     root: str
     since: float  # its last heartbeat

@@ -1,4 +1,4 @@
-"""Sorts the domains in which the instances of a request may fit, by upper limits computed with arrays."""
+"""Sorts the domains in which the instances of a request may fit, by how many of them fit there at most."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ LOOSE_DOMAINS = 8  # domains filled one after another if a preferred constraint 
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A part of a request: how many of its instances fit on each host at most, by position in the index."""
+    """A part of a request (instances of one flavor), and how many of its instances fit at most on each host,
+    by position in placement's index.
+    """
 
     part: Part
     alternative: Alternative
@@ -28,7 +30,7 @@ class Chance:
 
 @dataclass
 class DomainOrder:
-    """The domains of a request's constraints, in the order in which they are tried."""
+    """The domains that a request's constraints allow, such as racks, in the order in which they are tried."""
 
     source: CandidateSource
     chances: Sequence[Chance]
@@ -37,8 +39,10 @@ class DomainOrder:
     best: Best
 
     def domains(self) -> Iterator[tuple[str, Bools]]:
-        """Yield the domains in which enough instances may fit, each with a mask of its hosts: the tightest
-        first, then by the score of their best hosts.
+        """Yield the name of each domain in which enough instances may fit, and a mask of its hosts. Domains
+        that may take more instances come first, then the tightest ones, then those with the best hosts.
+
+        Without a level to pack, all open hosts are one domain with the name "".
         """
         open_to = self.rules.open_to()
         if self.rules.constraints.loose_pack:
@@ -96,7 +100,7 @@ class DomainOrder:
         yield "", open_to
 
     def _bound(self, mask: Bools) -> int:
-        """Return an upper limit of the instances that fit on the hosts of a mask."""
+        """Return an upper limit of the number of instances that fit on the hosts of a mask."""
         placed, total = 0, 0
         for chance in self.chances:
             count = len(chance.part.instances)

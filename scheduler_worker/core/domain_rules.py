@@ -26,7 +26,9 @@ class Constraints:
 
 
 def attempts(group: ServerGroup | None) -> Iterator[Constraints]:
-    """Yield the constraints of a server group, first with all preferred ones, then with fewer of them."""
+    """Yield the constraints of a server group in the order in which to try them: with all preferred ones,
+    then with fewer, and last the required ones alone. Without a group, yield empty constraints.
+    """
     if group is None:
         yield Constraints()
         return
@@ -54,7 +56,9 @@ def _kept(level: str, weak: bool) -> tuple[str, ...]:
 
 
 def required_constraints(group: ServerGroup) -> Constraints:
-    """Return the constraints that every claim of the group's members checks."""
+    """Return the constraints of a server group without its preferred ones. Every claim of a member checks
+    them.
+    """
     *_, last = attempts(group)
     return last
 
@@ -70,7 +74,9 @@ class Level:
 
 @dataclass
 class DomainRules:
-    """Constraints on domains, with the positions of the instances placed so far."""
+    """Constraints on domains, and the hosts of the instances placed so far, by position in
+    placement's index.
+    """
 
     constraints: Constraints
     packs: list[Level]
@@ -88,7 +94,9 @@ class DomainRules:
         members: Mapping[Id, Iterable[str]],
         left: Mapping[Id, Iterable[str]],
     ) -> "DomainRules":
-        """Return the constraints with the labels of all hosts, and the places of the group's members."""
+        """Return the rules for constraints. `members` and `left` (guests that may still be there) map
+        instances to the roots of their hosts.
+        """
 
         def level(name: str) -> Level:
             ids, labels = source.labels(name)
@@ -112,12 +120,16 @@ class DomainRules:
         self.members.pop(instance, None)
 
     def packed_domains(self, excluding: Id | None = None) -> set[int]:
-        """Return the domains of all members except one; a new member must join one of them."""
+        """Return the numbers of the packed domains of all members except `excluding`. A further member must
+        be placed in one of them, or in any domain if the result is empty.
+        """
         on = [places for id_, places in self.members.items() if id_ != excluding]
         return {int(self.domains[position]) for places in on for position in places} if self.packs else set()
 
     def open_to(self, instance: Id | None = None) -> Bools:
-        """Return a mask of the positions where an instance may be placed, given all other members."""
+        """Return a mask of the hosts, by position in the index, on which an instance may be placed, given all
+        other members. None: a new instance.
+        """
         if self.packs:
             mask = self.domains > 0
             if domains := self.packed_domains(instance):
@@ -131,11 +143,13 @@ class DomainRules:
         return mask
 
     def full(self, level: Level, most: int, excluding: Id | None = None) -> list[int]:
-        """Return the domains of a level that can take no further instance."""
+        """Return the numbers of the domains of a level with `most` or more instances, without `excluding`."""
         return [domain for domain, there in self.counts(level, excluding).items() if there >= most]
 
     def counts(self, level: Level, excluding: Id | None = None) -> dict[int, int]:
-        """Return the number of instances in each domain of a level, with guests that may still be there."""
+        """Return the number of instances by domain of a level, with guests that may still be there and
+        without `excluding`.
+        """
         found: dict[int, int] = {}
         for id_, places in (*self.left.items(), *self.members.items()):
             if id_ != excluding:
@@ -144,7 +158,9 @@ class DomainRules:
         return found
 
     def why(self, position: int | None) -> str:
-        """Return why a host is not open: it has no label of a level, or which domain it is in."""
+        """Return a sentence that says why the host at a position may not be used: it has no label of a level,
+        or its domain is not open. The result is "" for None.
+        """
         if position is None:
             return ""
         for level in self._levels():
@@ -161,7 +177,9 @@ class DomainRules:
 
 
 def _together(packs: Sequence[Level], size: int) -> tuple[Ints, list[str]]:
-    """Return the domains of several levels at once: hosts with equal labels of all levels share a domain."""
+    """Return the number of each host's domain if several levels are packed (0: none), and the names by
+    number. Hosts with equal labels of all levels share a domain.
+    """
     if not packs:
         return np.ones(size, np.intp), ["", ""]
     if len(packs) == 1:

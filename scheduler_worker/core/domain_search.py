@@ -1,7 +1,7 @@
-"""Searches for hosts for several different instances at once, exactly, within a number of steps.
+"""Searches exhaustively, within a number of steps, for hosts for several different instances at once.
 
 A greedy choice may miss an assignment that exists: a small instance can occupy the only host of a large one.
-This search goes back over earlier choices. It sees hosts as amounts, so its result must still be claimed.
+This search backtracks. It knows only the free amounts of hosts, so its result must still be claimed.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HostAmount:
-    """A host as the search sees it: free amounts by resource class, and its domains of the spread levels."""
+    """A host as the search sees it: free amounts by resource class, and its domain of each spread level."""
 
     position: int
     free: tuple[int, ...]
@@ -26,7 +26,7 @@ class PartAmount:
 
 @dataclass(slots=True)
 class Budget:
-    """The number of steps left for a request; 0: the search is cut."""
+    """The number of search steps that a request has left; below 0, the search was cut."""
 
     left: int
 
@@ -47,8 +47,8 @@ class Assignment:
     _there: list[dict[int, int]] = field(default_factory=list)
 
     def find(self, counts: Sequence[dict[int, int]]) -> list[tuple[int, int]] | None:
-        """Return (part, index of a host) for each instance, or None. `counts` are the instances that are in
-        the domains of each spread level already.
+        """Return (part, index of a host) for each instance; None if no assignment is found within the budget.
+        `counts` has for each spread level the number of instances that are in each domain already.
         """
         self._free = [list(host.free) for host in self.hosts]
         self._there = [dict(each) for each in counts]

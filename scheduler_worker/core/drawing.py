@@ -49,14 +49,14 @@ def drawing_on(
 
 
 def undrawn(alternative: Alternative) -> Alternative:
-    """Return an alternative without its restriction to a reservation."""
+    """Return an alternative flavor without its restriction to a reservation."""
     if alternative.draw is None:
         return alternative
     return replace(alternative, question=alternative.draw.question, draw=None)
 
 
 def counted_as_free(alternative: Alternative) -> list[Allocations]:
-    """Return what the slots hold that a request may draw from: its search counts it as free."""
+    """Return the allocations of the slots that a request may draw from: its search counts them as free."""
     return [] if alternative.draw is None else [slot.held for slot in alternative.draw.slots]
 
 
@@ -67,7 +67,9 @@ class SlotAssignments:
         self._left: dict[Id, Allocations] = {}
 
     def choices(self, draw: Draw | None, ways: Sequence[Candidate]) -> tuple[Choice, ...]:
-        """Return the choices of a claim. The first one uses up its slot for later claims of the batch."""
+        """Return the allocations of a claim, one for each of the candidates `ways`, with the slot that it
+        draws from. The first choice uses up its slot for later claims of the batch.
+        """
         if draw is None or not ways:
             return tuple([Choice(way.allocations, way.shapes) for way in ways])
         choices = [

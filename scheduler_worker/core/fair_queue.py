@@ -1,11 +1,11 @@
 """Orders the requests of several projects: the project with the smallest dominant share for its weight first,
 and inside a project by priority, then age.
 
-The share of a project grows with each request that it is served: by class, as a fraction of the capacity of
-the cloud. The largest fraction counts, divided by the weight. A project that had no requests begins at the
-share of the project served last: it saves nothing up, and it does not wait. A project whose further requests
-are still being read keeps its share. While two projects have requests, their shares for their weights differ
-by at most one request of each.
+The share of a project grows with each of its requests that is served. The request's amount of each resource
+class counts as a fraction of the cloud's capacity. The largest sum of a class, divided by the project's
+weight, is the share. A project that had no requests begins at the share of the project served last: it saves
+nothing up, and it does not wait. A project whose further requests are still being read keeps its share. While
+two projects have requests, their shares differ by at most one request of each.
 """
 
 import re
@@ -33,7 +33,7 @@ _RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
 @dataclass(slots=True, eq=False)
 class FairItem:
-    """A request in the queue, with a value of the caller."""
+    """A request in the queue, with an object of the caller (`value`)."""
 
     project: str
     key: Key
@@ -76,7 +76,9 @@ class FairQueue:
         return 0 if known is None else len(known.items)
 
     def push(self, item: FairItem, *, continues: bool = False) -> None:
-        """Add a request. `continues`: its project had further requests outside of the queue."""
+        """Add a request. With `continues`, its project has had requests outside of the queue meanwhile, and
+        keeps its share.
+        """
         known = self._projects.get(item.project)
         if known is None:
             self._forget_idle()
@@ -131,7 +133,9 @@ class FairQueue:
 
 
 class RecentlyServed:
-    """The sizes of the requests that each project was served; a size counts less with every second."""
+    """The total size of the requests that each project was served recently; a size counts less with every
+    second.
+    """
 
     def __init__(self) -> None:
         self._served: dict[str, tuple[float, float]] = {}  # project → size, and when it was that
@@ -142,7 +146,9 @@ class RecentlyServed:
         self._served[project] = before * exp((at - now) / SERVED_SECONDS) + grown, now
 
     def sizes(self, now: float) -> dict[str, float]:
-        """Return what each project was served, and forget projects that were served nothing for long."""
+        """Return the size served recently, by project. Projects that were served nothing for
+        `FORGOTTEN_SECONDS` are removed.
+        """
         self._served = {
             project: (size, at)
             for project, (size, at) in self._served.items()
@@ -154,7 +160,9 @@ class RecentlyServed:
 
 
 def shares_of(served: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the part of each project in what all schedulers have served."""
+    """Return each project's fraction of the total size that all schedulers have served. `served` has the
+    sizes by project of each scheduler.
+    """
     total: dict[str, float] = {}
     for sizes in served:
         for project, size in sizes.items():
@@ -169,7 +177,7 @@ class _Role(msgspec.Struct):
 
 
 class RequestDemand(msgspec.Struct):
-    """The part of a build request that says what its instances take."""
+    """The fields of a build request from which the resource amounts of its instances are computed."""
 
     instances: tuple[msgspec.Raw, ...]
     flavor: Flavor
@@ -177,7 +185,7 @@ class RequestDemand(msgspec.Struct):
     roles: tuple[_Role, ...] = ()
 
     def amounts(self) -> Counter[str]:
-        """Return what all instances of the request take together, by resource class."""
+        """Return the amounts that all instances of the request need together, by resource class."""
         total = Counter[str]()
         for role in self.roles or (_Role(self.flavor, len(self.instances)),):
             one = Counter(amounts_of(role.flavor))
@@ -189,7 +197,7 @@ class RequestDemand(msgspec.Struct):
 
 
 def amounts_of(flavor: Flavor) -> dict[str, int]:
-    """Return what an instance of a flavor takes, by resource class."""
+    """Return the amounts that an instance of a flavor needs, by resource class."""
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
     for name, text in flavor.extra_specs.items():
         found = _RESOURCES.fullmatch(name)

@@ -88,7 +88,9 @@ def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return how much each host lacks: the sum, over the requested amounts, of the fraction not free."""
+    """Return how much each host of a search lacks for these amounts: the missing fraction of each amount,
+    added; 0 if all are free.
+    """
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
@@ -283,7 +285,9 @@ class FoundHosts:
         self.admitted.discard(index)
 
     def forget_trees(self) -> None:
-        """Drop the cached allocation candidates of several providers: shared resources may have changed."""
+        """Drop the cached allocation candidates that use several providers: shared resources may have
+        changed.
+        """
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
@@ -296,7 +300,9 @@ class FoundHosts:
         return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
-        """Return a host's allocation candidates that fit now and use no provider in `avoid`."""
+        """Return at most `most` of a host's allocation candidates that fit now and use no provider in
+        `avoid`, best first.
+        """
         ways = self.lone_ways.get(index)
         if ways is not None and not avoid:
             return ways

@@ -50,7 +50,9 @@ Taken = list[tuple[Ranking, Pick, Id]]
 
 @dataclass
 class GangChoice:
-    """The choice of hosts for all instances of one order; all of them, or at least as many as are needed."""
+    """Chooses hosts for all instances of one order together: at least as many as are needed get a host, or
+    none.
+    """
 
     choosing: "Choosing"
     order: Order
@@ -74,7 +76,9 @@ class GangChoice:
         return Chosen(short=self._short(chances, rules))
 
     def spares(self, instance: Id, index: int, several: int, cell: str) -> tuple[Candidate, ...]:
-        """Return alternates for one instance that keep the constraints, given where all others are."""
+        """Return up to `several` alternates in a cell for one instance with the flavor at `index`. They keep
+        the constraints, given the hosts of all other instances.
+        """
         group, order = self.order.alternative.group, self.order
         rules = self._rules(Constraints() if group is None else required_constraints(group))
         found: tuple[Candidate, ...] = ()
@@ -127,7 +131,9 @@ class GangChoice:
     # One attempt
 
     def _attempt(self, chances: Sequence[Chance], rules: DomainRules) -> Taken | None:
-        """Choose hosts for all parts; return None, without reservations, if too few instances fit."""
+        """Choose hosts for all parts of the request (`chances`) under these constraints. If too few instances
+        fit, keep no reservation and return None.
+        """
         needed = self._needed(chances)
         domains = list(DomainOrder(self.choosing.source, chances, rules, needed, self.best).domains())
         if rules.constraints.loose_pack:

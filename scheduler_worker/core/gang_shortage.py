@@ -18,7 +18,7 @@ TOPOLOGY_CODE = "topology"
 
 @dataclass(slots=True)
 class Best:
-    """The domain in which the most instances of a request fit."""
+    """The domain in which the most instances of a request fit, of those tried so far."""
 
     domain: str = ""  # such as `rack r7`; empty: no domain was tried
     placed: int = 0
@@ -31,7 +31,9 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many instances of a request need a host, by part."""
+    """How many instances a request has, also by part (`counts`), and how many of them must get a host
+    (`needed`).
+    """
 
     instances: int
     needed: int
@@ -39,8 +41,8 @@ class Wanted:
 
 
 def shortage_of(chances: "Sequence[Chance]", rules: DomainRules, best: Best, wanted: Wanted) -> Shortage:
-    """Return why the parts do not fit: one part lacks capacity even without constraints, or the constraints
-    leave too little.
+    """Return why the parts of a request do not fit: one part lacks capacity even without constraints, or the
+    constraints leave too little.
     """
     for chance in chances:
         count = len(chance.part.instances)

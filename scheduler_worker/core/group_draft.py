@@ -281,9 +281,9 @@ def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
 def add_devices(
     draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int, *, near: bool = True
 ) -> bool:
-    """Add a request group for each PCI device; with NUMA affinity, device n is near the guest's NUMA cell n.
-
-    With `near`, the NUMA policy "preferred" counts as "required". Return whether any device prefers affinity.
+    """Add a request group for each PCI device. With NUMA affinity, device n is near NUMA cell n of the
+    guest's `cells`. With `near`, the NUMA policy "preferred" counts as "required". Return whether any device
+    prefers affinity.
     """
     spec = specs.of_flavor("pci_passthrough:alias")
     alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)

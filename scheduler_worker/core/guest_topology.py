@@ -40,7 +40,9 @@ class GuestCell:
 
 
 def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
-    """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory."""
+    """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory. `large`
+    are the sizes that the spec "large" allows.
+    """
     spec = _page_size(specs)
     text = "small" if spec is None else spec.value.strip().lower()
     if spec is None or text == "small":

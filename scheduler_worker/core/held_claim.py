@@ -67,7 +67,8 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """Return which provider serves each request group of a claim, as derived from its allocations.
+    """Return the provider that serves each request group of a claim, by the group's suffix, as derived from
+    the claim's allocations.
 
     The result is empty if the root provider serves all groups, or if no assignment of groups to providers is
     found. Of several possible assignments the first is returned.

@@ -186,7 +186,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield copies of the request: each without one requirement, then each with one filter disabled."""
+    """Yield changed requests, each with its `Choosing`: without one requirement, then without one filter."""
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:
@@ -219,7 +219,7 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences with changes that would make `needed` instances fit, the best first."""
+    """Return sentences with changes that make `needed` instances fit, best first; stop when `late()`."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if alternative.request.roles:  # a change of one role does not decide about all of them
         return ()
@@ -265,8 +265,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield copies of one flavor of a request; each copy omits another one of its requirements, but no
-    resource amount."""
+    """Yield copies of one flavor of a request, each without another requirement; the amounts stay."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

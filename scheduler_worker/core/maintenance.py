@@ -32,7 +32,9 @@ class DrainedHost:
 
 
 def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
-    """Return the p90 of the measured durations, each scaled up if the measured instance was smaller."""
+    """Estimate the duration of a move of an instance with this memory: the p90 of measured moves, each scaled
+    up if its instance was smaller.
+    """
     if not measured:
         return UNMEASURED
     factors = (max(1.0, memory_mb / (past.memory_mb or memory_mb or 1)) for past in measured)
@@ -61,13 +63,13 @@ class WindowPlanner:
     unavailable: Mapping[str, Collection[str]]
 
     def to_close(self, now: float) -> list[str]:
-        """Return the hosts in phase `planned` that must be closed to new instances now."""
+        """Return the roots of the hosts in phase `planned` that must be closed to new instances now."""
         window = self.window
         return self.next_hosts() if self.drain_begins() <= now < window.ends else []
 
     def next_hosts(self) -> list[str]:
-        """Return the hosts in phase `planned` that the budget allows to close, in the order in which the
-        maintenance window lists them.
+        """Return the roots of the hosts in phase `planned` that the budget allows to close, in the order in
+        which the maintenance window lists them.
         """
         taken = {domain: {*roots} for domain, roots in self.unavailable.items()}
         chosen = []
@@ -89,7 +91,7 @@ class WindowPlanner:
         return self.window.begins - max(self.lead, MARGIN * estimate)
 
     def late(self, now: float) -> dict[str, str]:
-        """Return the hosts that are late, each with the reason.
+        """Return the roots of the hosts that are late, each with the reason.
 
         A host that was closed before the window must be empty at its begin, any other host at its end.
         """
@@ -113,7 +115,9 @@ class WindowPlanner:
 
 
 def after_the_window(window: MaintenanceWindow, phase: HostPhase) -> HostPhase:
-    """Return the phase of a host when its window is over or cancelled, or its maintenance has ended."""
+    """Return the phase that follows `phase` when the window of a host is over or cancelled, or the host's
+    maintenance has ended.
+    """
     if phase in OVER:
         return phase
     return "kept" if window.keep_closed and phase in CLOSED else "ended"

@@ -1,8 +1,9 @@
 """Plans the least disruptive moves of instances after which a number of builds of one flavor fit.
 
-The order of plans: fewest moves, then least total size, then fewest stopped instances. A target is a host
-that gets a build of the flavor. Instances leave a target for hosts with enough free capacity; if none has
-enough, for a host that other instances leave first.
+The order of plans: fewest moves, then least total size, then fewest stopped instances. The size of an
+instance is the sum of its amounts as fractions of the largest host. A target is a host that gets a build of
+the flavor. Instances leave a target for hosts with enough free capacity; if none has enough, for a host that
+other instances leave first.
 """
 
 from collections import deque
@@ -29,7 +30,9 @@ DEPTH = 2  # a host that is made free for a leaving instance may need such a hos
 
 @dataclass(frozen=True, eq=False)
 class RoomDemand:
-    """The builds that a plan makes room for: amounts by class, and the hosts that accept such a build."""
+    """The builds that a plan makes room for: amounts by resource class, and the hosts that accept such a
+    build.
+    """
 
     amounts: Floats
     accepted: Bools  # hosts that the flavor's filters accept, as if they were empty
@@ -40,7 +43,7 @@ class RoomDemand:
 @dataclass(frozen=True, eq=False)
 class RoomPlan:
     """Moves, and the host of each build after the moves. If `code` is not empty, not all builds fit: the plan
-    is then that of the builds that do, and the code says what the next one lacks.
+    then covers those that do, and the code is the reason why the next one does not.
     """
 
     moves: tuple[PlannedMove, ...] = ()
@@ -79,7 +82,9 @@ class _LazyList:
 
 @dataclass
 class _Search:
-    """The search for one build's target; counts how many targets each obstacle excludes."""
+    """The search for the host (target) of one build: for each target, the sets of instances that could leave
+    it.
+    """
 
     moved: MovedCloud
     demand: Floats
@@ -177,8 +182,9 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
 def _make_room(
     moved: MovedCloud, demand: Floats, usable: Bools, budget: int, depth: int
 ) -> tuple[int | None, str]:
-    """Try the moves after which the demand fits on a usable host, and return the host; None and a reason code
-    if no plan exists."""
+    """Find and record in `moved` the moves after which the demand fits on a usable host. Return the host and
+    "", or None and a reason code if no plan exists.
+    """
     if not usable.any():
         return None, "no_host"
     lacking = (np.maximum(demand - moved.free, 0.0) / moved.scale).sum(axis=1)
@@ -206,7 +212,9 @@ def _make_room(
 
 
 def _first_placed(search: _Search, number: int) -> int | None:
-    """Move the best set of this number of instances that find destinations; return its target."""
+    """Move the best set of this number of instances that find destinations. Return the host that they leave,
+    or None if there is no such set.
+    """
     for leaving in search.sets(number, TRIED_SETS, placeable=True):
         with search.moved.closing(leaving.target):
             if search.moved.place_all(leaving.instances, leaving.target):
@@ -215,7 +223,9 @@ def _first_placed(search: _Search, number: int) -> int | None:
 
 
 def _first_deeper(search: _Search, total: int, depth: int) -> int | None:
-    """Like `_first_placed`, with moves that make room for the leaving instances: `total` moves altogether."""
+    """Like `_first_placed`, but with further moves that make room for the leaving instances: `total` moves
+    together.
+    """
     for number in range(1, total):
         for leaving in search.sets(number, TRIED_DEEPER, placeable=False):
             with search.moved.closing(leaving.target):
@@ -242,8 +252,8 @@ def _place_deeper(moved: MovedCloud, leaving: _Leaving, total: int, depth: int) 
 
 
 def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: int) -> int | None:
-    """Make room for an instance that leaves its host; return its destination. Searches repeat with a larger
-    budget, so the result for each state of the cloud is kept.
+    """Make room for an instance that leaves its host; return its destination, or None. Searches repeat with a
+    larger budget, so the result for each state of the cloud is kept.
     """
     key, before = (moved.state, moved.kind(instance), depth), len(moved.moves)
     known: tuple[int, int | None, list[PlannedMove]] | None = moved.memo.get(key)
@@ -291,6 +301,8 @@ def _combinations(count: int, number: int) -> Ints:
 
 
 def _share(amounts: Floats, lacks: Floats) -> float:
-    """Return which fraction of the lacking amounts an instance would release."""
+    """Return how much of the lacking amounts an instance would release: the fractions of
+    all classes, added.
+    """
     needed = lacks > 0
     return float(np.minimum(amounts[needed] / lacks[needed], 1.0).sum()) if needed.any() else 0.0

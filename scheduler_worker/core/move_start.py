@@ -56,7 +56,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the cell reports all data about the guest; a deleted build has no allocations."""
+        """Return whether the cell reported what the move needs: host, allocations and attempt. They are
+        missing if the build was deleted.
+        """
         if self.asked.kind == "unshelve":
             return True
         return self.source is not None and self.generation is not None and self.attempt > 0
@@ -164,7 +166,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
 
 def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart:
-    """Return the data needed to begin a move."""
+    """Return the data needed to begin a move, from its request and the state of its build in a cell
+    (`stands`).
+    """
     shelved = asked.kind == "unshelve"
     record = stands.placed.decision.record
     original = record.asked if record is not None and record.asked is not None else _NOTHING_ASKED
@@ -183,7 +187,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
 
 
 def misread(asked: MoveRequested) -> Barred | None:
-    """Return a refusal if fields of the move request are invalid or contradict each other."""
+    """Return a refusal if fields of the move request are invalid or contradict each other, else None."""
     kind = asked.kind
     problems = [
         (asked.move == asked.build, "move: its id must differ from the build's"),
@@ -216,7 +220,7 @@ def misread(asked: MoveRequested) -> Barred | None:
 
 
 def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
-    """Return a refusal if the instance's state does not permit the move."""
+    """Return a refusal if the instance's state (`stands`) does not permit the move, else None."""
     status, wanted = stands.status, "shelved" if asked.kind == "unshelve" else "active"
     if status == wanted:
         return None

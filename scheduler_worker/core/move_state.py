@@ -214,7 +214,9 @@ def _progress(order: Handover) -> moves.HandoverProgress:
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
-    """Return the request to release all allocations of a build that is deleted or, after a move, shelved."""
+    """Return the request to release all allocations of a build, and to record that it is deleted or, after
+    the failed move of a shelved instance, that it is shelved.
+    """
     return ReleaseRequested(
         consumer=order.placed.build,
         generation=None,

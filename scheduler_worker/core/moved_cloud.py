@@ -1,4 +1,4 @@
-"""The free capacity of all hosts while a planner tries moves of instances, as arrays by host and class."""
+"""The free capacity of all hosts while a planner tries moves, as arrays by host and resource class."""
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,9 @@ SLACK = 1e-9  # of amounts, which are whole numbers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MovableInstance:
-    """An instance that may move: its amounts by class, and a mask of the hosts that its filters accept."""
+    """An instance that may move: its amounts by resource class, and a mask of the hosts that its filters
+    accept.
+    """
 
     build: Id
     amounts: Floats
@@ -38,7 +40,9 @@ class PlannedMove:
 
 @dataclass(frozen=True, eq=False)
 class CloudState:
-    """The hosts as a planner reads them: arrays with a row for each host and a column for each class."""
+    """The hosts as a planner reads them: arrays with a row for each host and a column for each resource
+    class.
+    """
 
     free: Floats
     whole: Floats  # the capacities
@@ -47,13 +51,17 @@ class CloudState:
 
     @property
     def scale(self) -> Floats:
-        """Return the largest capacity of each class, by which amounts of several classes are compared."""
+        """Return the largest capacity of each resource class, by which amounts of several classes are
+        compared.
+        """
         scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
         return scale
 
 
 class MovedCloud:
-    """The free capacity after the moves tried so far. A moving instance holds both places until its end."""
+    """The free capacity after the moves tried so far. An instance holds both places while it moves, so a move
+    into capacity that another move releases is of a later wave.
+    """
 
     def __init__(self, cloud: CloudState, closed: Bools) -> None:
         self.cloud = cloud
@@ -81,8 +89,9 @@ class MovedCloud:
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
 
     def fewest(self, hosts: Ints, lacks: Floats) -> Ints:
-        """Return for each host a lower bound of the number of instances that must leave it to release what
-        it lacks; 0 if all that stay are not enough."""
+        """Return for each host a lower bound of the number of instances that must leave it to release what it
+        lacks; 0 if even all of them are not enough.
+        """
         if not self._longest:
             return np.zeros(len(hosts), np.intp)
         for host in hosts[~self._summed[hosts]].tolist():
@@ -96,7 +105,9 @@ class MovedCloud:
         return fewest
 
     def _largest_sums(self, host: int) -> Floats:
-        """Return for each number of instances the largest amounts that so many could release, by class."""
+        """Return a row for each number of instances: the largest amount of each class that so many could
+        release.
+        """
         sums: Floats = np.zeros((self._longest, len(self.scale)))
         if staying := self.staying(host):
             largest = np.sort(np.array([each.amounts for each in staying]), axis=0)[::-1]
@@ -149,7 +160,9 @@ class MovedCloud:
         return kind
 
     def _at_first(self, instance: MovableInstance) -> tuple[Ints, Floats]:
-        """Return the hosts to which an instance could move before all moves, with the capacity left then."""
+        """Return the hosts to which an instance can move if no other instance moves, the fullest first, and
+        the capacity that each has left then.
+        """
         key = self.kind(instance)
         if key not in self.memo:
             hosts = np.flatnonzero(self._fitting(instance, self.cloud.free, self._shut))
@@ -172,7 +185,7 @@ class MovedCloud:
         return float(((self.free[host] - instance.amounts) / self.scale).sum())
 
     def move(self, instance: MovableInstance, source: int, destination: int) -> None:
-        """Record a move, after the moves that release the capacity of its destination."""
+        """Record a move. Its wave begins when the moves away from its destination have ended."""
         wave = max((move.wave + 1 for move in self.moves if move.source == destination), default=0)
         self.moves.append(PlannedMove(instance, source, destination, wave))
         self.moved.add(instance.build)
@@ -211,7 +224,7 @@ class MovedCloud:
         return moves, tuple(self.targets), tuple(self._closings)
 
     def build(self, host: int, amounts: Floats) -> None:
-        """Record that a host gets a build of these amounts, and close it."""
+        """Record that a host gets a build of these amounts, and close the host to moves."""
         self.free[host] -= amounts
         self.closed[host] = True
         self.targets.append(host)

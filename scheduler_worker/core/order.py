@@ -108,7 +108,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.alternatives[self.alternative_index]
 
     def index_for(self, instance: Id) -> int:
-        """Return the index of the alternative that an instance gets: its role's, or the evaluated one."""
+        """Return the index of the flavor that an instance gets: its role's, or the one that is being
+        evaluated."""
         return role_of(self.request, instance) if self.request.roles else self.alternative_index
 
     @property
@@ -268,7 +269,8 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
 
 
 def too_much(request: BuildRequested, size: int, together: int) -> str:
-    """Return why a request is too large to be sent to agents, or an empty string if it is small enough."""
+    """Return why a request is too large to be sent to agents, or "" if it is not. `size` is that of one
+    build's spec, `together` that of all builds."""
     metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
     if metadata > MAX_METADATA_BYTES:
         return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
@@ -288,7 +290,8 @@ def size_of(request: BuildRequested) -> int:
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Return a redelivered order without its instances that already have allocations or have ended."""
+    """Return a redelivered order without the instances whose claim `results` show that they already have
+    allocations or have ended."""
     left: list[Id] = []
     obstacle = "its other instances were placed or ended before"
     order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
@@ -334,7 +337,8 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return at most `several` alternates in the claimed host's cell, without hosts placement refused."""
+    """Return at most `several` alternates in the cell of the claimed host `way`, without hosts in `excluding`
+    and hosts or providers in `avoid`."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in excluding or spare.root in found:

@@ -129,7 +129,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
 
 
 def _nowhere(order: Order, patience: float) -> Step:
-    """Let an order wait, retry or fail for which all flavors, and possible victims, have been tried."""
+    """Let an order wait, retry or fail after all its flavors, and preemption if allowed, have been tried."""
     obstacle, shorts = order.obstacle, order.shorts
     if order.spares:
         obstacle = f"{obstacle}; no preemption: {order.spares}"

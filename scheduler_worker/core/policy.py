@@ -193,9 +193,10 @@ class ChoicePolicy:
         near: float = 0.0,
     ) -> "ChoicePolicy":
         """Return the scheduling policy with the filters and weighers of these names; None: the defaults.
-
         `weighers` may be a mapping of weighers' names to multipliers. `options` is a mapping of filters' and
         weighers' names to their options.
+
+        `max_builds` limits the builds in progress on a host. The other arguments are fields of the policy.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:

@@ -11,8 +11,10 @@ from scheduler_worker.core.scale import Replayed, replay
 def reweighed(
     build: str, record: Record, multipliers: Mapping[str, float], subset: int | None, near: float | None
 ) -> Replayed | None:
-    """Return the choice among the recorded hosts with these multipliers, or None if the values of one of
-    these weighers were not recorded. Aggregates that override a multiplier still override it."""
+    """Return the choice among the recorded hosts with these multipliers, `subset` and `near` (None: as
+    recorded), or None if the values of one of these weighers were not recorded. Aggregates that override a
+    multiplier still override it.
+    """
     known = {scale.weigher for scale in record.scales}
     if not known.issuperset(multipliers):
         return None

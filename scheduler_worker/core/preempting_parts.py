@@ -26,7 +26,9 @@ class PreemptingParts:
 
     @cached_property
     def scale(self) -> Floats:
-        """Return the largest capacity of each class, by which amounts of several classes are added."""
+        """Return the largest capacity of each resource class, by which amounts of several
+        classes are added.
+        """
         scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
         return scale
 
@@ -36,7 +38,9 @@ class PreemptingParts:
 
     @cached_property
     def lacking(self) -> Floats:
-        """Return, by part and position, how much a host lacks for one instance."""
+        """Return, by part and position, how much a host lacks for one instance: the lacking amounts as
+        fractions of `scale`, added.
+        """
         lacking: Floats = np.zeros(self.accepted.shape)
         for row, demand in zip(lacking, self.demands, strict=True):
             lacks = np.where(demand > 0, np.maximum(demand - self.free, 0.0), 0.0)
@@ -70,8 +74,9 @@ class PreemptingParts:
         return CrowdedHost(at, self.free[at], instances, most, int(hosts[at]), domain, int(spread[at]))
 
     def nearest(self) -> list[int]:
-        """Return the positions of hosts that accept any part, first of domains whose hosts lack little.
-        Within a domain, hosts of different spread domains take turns."""
+        """Return the positions of the hosts that accept any part, in the order in which to search them: first
+        the domains whose hosts lack little. Within a domain, hosts of different spread domains take turns.
+        """
         domains, spread = self.rules.domains, self.limits[1]
         far = np.zeros(len(self.rules.names) + 1)
         for count, lacks, accepted in zip(self.counts, self.lacking, self.accepted, strict=True):

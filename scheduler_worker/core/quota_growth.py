@@ -23,7 +23,9 @@ def within_quota(answer: WhatIfAnswered, order: Order, fitting: Alternative, quo
 
 
 def _growth(order: Order, fitting: Alternative, instances: int) -> Counter[str]:
-    """Return what so many instances, of this flavor or of the roles, add to the usage of their project."""
+    """Return how much the usage of a project grows, by resource class, with so many instances of the flavor
+    `fitting`; for a request with roles, with all of its instances.
+    """
     growth = Counter({INSTANCES: instances})
     if order.request.roles:
         for part in parts_of(order.request, order.instances, 0):

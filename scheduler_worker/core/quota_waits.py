@@ -43,14 +43,16 @@ class QuotaWaits:
         return held[0][-1] if held else None
 
     def position(self, key: QueueKey) -> int:
-        """Return the position of a held request among the equal ones of its project, from 1."""
+        """Return the position of a request among the equal ones of its project that wait
+        for quota, from 1.
+        """
         return bisect_left(self._held[self._of[key[-1]]], key) + 1
 
     def woken_since(self, project: str, mark: int) -> bool:
         return max(self._woken_at.get(project, 0), self._all_woken_at) > mark
 
     def hold(self, key: QueueKey, project: str, kind: str) -> None:
-        """Let a request wait until `wake` names its project."""
+        """Let a request wait for quota, until `wake` is called for its project."""
         *_, request = key
         if request not in self._of:
             self._trying.pop(request, None)
@@ -58,7 +60,7 @@ class QuotaWaits:
             insort(self._held.setdefault((project, kind), []), key)
 
     def wake(self, projects: Collection[str]) -> list[Id]:
-        """Return the first request of each equivalence class of the projects; they are no longer held. An
+        """Release the first request of each equivalence class of the projects, and return these requests. An
         empty name means all projects.
         """
         self.mark += 1
@@ -72,7 +74,9 @@ class QuotaWaits:
         return [self._release(of) for of in list(self._held) if "" in projects or of[0] in projects]
 
     def leave(self, request: Id) -> Id | None:
-        """Forget a request that was placed or has ended; return the next request to try in its place."""
+        """Forget a request that was placed or has ended; return the next request to try in its place, or
+        None.
+        """
         of = self._of.pop(request, None)
         if of is not None:
             held = self._held[of]

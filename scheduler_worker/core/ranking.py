@@ -64,9 +64,11 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """Reserve the best host, and return it with the next best hosts in case placement refuses it.
+        """Reserve the best host, and return it with the next best hosts in case placement refuses it:
+        `several` hosts with at most `most` allocation candidates. Return None if no host fits.
 
-        Hosts that require a provider in `avoid` are chosen only if no other host fits.
+        Hosts that require a provider in `avoid` are chosen only if no other host fits. `draw` chooses one of
+        the best hosts by its index.
         """
         subset, found, order = self._subset, self.found, self._order
         wanted = max(several, subset)
@@ -242,7 +244,9 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_emptiest(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """Return one of the emptiest hosts, a different one at each call, so that alternates differ."""
+        """Return one of the emptiest hosts, a different one at each call, so that alternates differ; None
+        without any.
+        """
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
             self._roomy = deque(self._capacities.emptiest(self._cell, self._enough))

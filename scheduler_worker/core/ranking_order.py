@@ -245,7 +245,9 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return each host's tier: first the hosts that this scheduler prefers, last hosts of unknown health."""
+    """Return each host's tier: first the hosts that this scheduler prefers, last hosts of unknown health.
+    None: all hosts are of one tier.
+    """
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)

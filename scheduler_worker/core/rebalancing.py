@@ -26,7 +26,9 @@ class BalancingStep:
 
 @dataclass(frozen=True, slots=True)
 class BalanceLimits:
-    """The limits of a plan: moves, the gain of each, and the used share above which hosts become emptier."""
+    """The limits of a plan: the most moves (`budget`), the least gain of each, and the used share up to which
+    a host keeps its instances.
+    """
 
     budget: int
     gain: float
@@ -72,7 +74,9 @@ class _Balancing:
         return best
 
     def _emptiest(self, instance: MovableInstance, source: int) -> int | None:
-        """Return the host that is the emptiest with this instance; None if it fits nowhere."""
+        """Return the host that would be the emptiest after an instance moves there; None if
+        it fits nowhere.
+        """
         fitting = self.moved.fitting(instance)
         fitting = fitting[fitting != source]
         if not fitting.size:
@@ -92,7 +96,9 @@ class _Balancing:
         return best
 
     def _exchanges(self, source: int, destination: int) -> Iterator[BalancingStep]:
-        """Yield the exchanges of one instance on each of two hosts that have capacity for it."""
+        """Yield the exchanges of an instance on the source for a smaller one on the destination that fit and
+        have a gain.
+        """
         for leaving in self.moved.staying(source):
             if not self._fits(leaving, destination):
                 continue
@@ -124,7 +130,7 @@ def plan_balance(
 ) -> tuple[list[BalancingStep], float, float]:
     """Return the moves between these hosts in their sequence, and the spread before and after all of them.
 
-    The spread is the standard deviation of the used shares of the class in this column.
+    The spread is the standard deviation of the used shares of the resource class in this column.
     """
     balancing, steps, budget = _Balancing(cloud, column, hosts), list[BalancingStep](), limits.budget
     before = spread(balancing.used)
@@ -146,7 +152,9 @@ def spread(used: Floats) -> float:
 
 @dataclass
 class ImbalanceWatch:
-    """Decides when a controller acts: only if moves with enough gain have existed for the hold time."""
+    """Decides when automatic rebalancing acts: only if moves with enough gain have existed
+    for the hold time.
+    """
 
     hold: float  # seconds
     _since: float | None = None

@@ -47,7 +47,7 @@ class Shortage:
     fitted: int = 0  # instances that would have a host, if all need one together
     alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
     notes: tuple[str, ...] = ()
-    unknown: str = ""  # set if a named cell, zone or host does not exist: the existing names
+    unknown: str = ""  # a sentence if a named cell or zone has no hosts, or the reservation no slot
     refusal: str = ""  # why the request contradicts itself
     of_reservation: bool = False  # the reservation that the request names has nothing for it
 
@@ -270,8 +270,8 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return the record of a rejected host; if the host is reserved, with the waiting request that has
-    reserved the host.
+    """Return the record of a rejected host, of which `roots` are the roots. If the host is reserved, the
+    record names the waiting request for which it is reserved.
     """
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:

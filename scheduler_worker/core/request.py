@@ -79,7 +79,9 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the roots that a request permits (empty: all), the roots that it excludes, and warnings."""
+    """Return the roots of the hosts that a request permits (empty: all), the roots that it excludes, and
+    warnings about excluded hosts that do not exist. For `named` and `names` see `alternatives_of`.
+    """
     ignored: dict[str, str] = {}
     notes: list[str] = []
     for host in request.ignore_hosts:

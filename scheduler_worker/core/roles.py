@@ -20,8 +20,8 @@ class Part(NamedTuple):
 
 
 def group_id(request: BuildRequested) -> Id | None:
-    """Return the server group that the instances of a request join: the named one, or, for a request with a
-    topology, a group of its own that its claim makes.
+    """Return the id of the server group that the instances of a request join: the named one, or, for a
+    request with a topology, a group of its own that its claim makes; else None.
     """
     if request.topology.levels and request.hints.group is None:
         return str(uuid5(UUID(request.request), "topology"))
@@ -29,7 +29,9 @@ def group_id(request: BuildRequested) -> Id | None:
 
 
 def own_group(request: BuildRequested, known: ServerGroup | None) -> ServerGroup:
-    """Return the server group that a request with a topology makes, with its present members."""
+    """Return the server group that a request with a topology makes: `known` if placement has it already, else
+    an empty one.
+    """
     id_ = group_id(request)
     assert id_ is not None  # it has a topology
     return known or ServerGroup(
@@ -38,7 +40,9 @@ def own_group(request: BuildRequested, known: ServerGroup | None) -> ServerGroup
 
 
 def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
-    """Return the flavors that an index of an alternative refers to: of the roles, or by preference."""
+    """Return the flavors of a request, in the sequence of `alternative_index`: those of its roles, or the
+    preferred one and then its alternatives.
+    """
     if request.roles:
         return tuple([role.flavor for role in request.roles])
     return (request.flavor, *request.or_else)

@@ -103,7 +103,9 @@ class Alternative:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Return the roots to which the request is restricted by host, instance or affinity group."""
+        """Return the roots to which the request is restricted by host, instance or affinity group; empty:
+        any.
+        """
         if self.question.roots:
             return frozenset(self.question.roots)
         if self.same is not None:

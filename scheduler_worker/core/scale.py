@@ -103,7 +103,7 @@ def _multipliers(scales: Scales, host: RecordedHost) -> list[float]:
 
 
 def scores(scales: Scales, host: RecordedHost) -> dict[str, float]:
-    """Return each weigher's contribution to a host's score, and their sum, for the decision record."""
+    """Return each weigher's contribution to a host's score, by name, and their sum as `total`."""
     points = _points(scales, host.values, _multipliers(scales, host))
     by_weigher = {scale.weigher: round(counts, 6) for scale, counts in zip(scales, points, strict=True)}
     return {**by_weigher, "total": round(sum(points), 6)}
@@ -161,14 +161,18 @@ class Weights:
         return [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
 
     def overrides(self, index: int) -> dict[str, float]:
-        """Return the multipliers that the host's aggregates set instead of the settings' multipliers."""
+        """Return the multipliers that the host's aggregates set instead of the settings' multipliers, by
+        weigher.
+        """
         if not self._overriding:
             return {}
         found = zip(self.recorded, self._overridden(self.found.facts(index)), strict=True)
         return {scale.weigher: number for scale, number in found if number != scale.multiplier}
 
     def scores(self, host: RecordedHost) -> dict[str, float]:
-        """Return each weigher's contribution to a host's score, and their sum. Do not change this dict."""
+        """Return each weigher's contribution to a host's score, by name, and their sum as `total`. Do not
+        change it.
+        """
         if host.multipliers:
             return scores(self.recorded, host)
         known = self._scores_of.get(host.values)
@@ -216,7 +220,9 @@ class ChoiceRecorder:
             self._passed_over.append(entry)
 
     def record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
-        """Return the decision record of a choice: the best evaluated hosts with their weighers' values."""
+        """Return the decision record of a choice: the best hosts with their weighers' values, and some better
+        hosts that filters or placement (`avoided`) had rejected.
+        """
         found = self._weights.found
         shown = [(entry, "") for entry in best]
         if avoided or self._passed_over or found.policy.subset > 1:
@@ -267,7 +273,7 @@ class CapacityReservation(Protocol):
 class HasReservations(Protocol):
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
-        """Return the reservations for claims that placement has not answered yet."""
+        """Return the reservations for claims whose results placement has not sent yet."""
 
     def enter(self, way: Candidate) -> CapacityReservation:
         pass

@@ -110,8 +110,9 @@ Histories = Mapping[str, ClassHistory]
 
 
 def estimate(histories: Histories, kind: str, priority: int, position: int) -> StartEstimate | None:
-    """Return when the request at this position of a class starts, or None if there is no history of its
-    class or of classes that lack the same resources."""
+    """Return when the request at this position of an equivalence class (`kind`) starts, or None if there is
+    no history of the class or of classes that lack the same resources.
+    """
     history = histories.get(kind)
     spread = None if history is None else _spread(histories, history, position)
     if history is None or spread is None:
@@ -186,7 +187,9 @@ class StartTimes:
         self._counted = [[0.0, 0.0], [0.0, 0.0]]  # per quantile: recent comparisons, and starts in time
 
     def enter(self, request: Id, kind: str, lacks: str, priority: int, position: int, now: float) -> None:
-        """Record that a request waits at a position of its class. Nothing happens if it is known already."""
+        """Record that a request waits at a position of its equivalence class (`kind`) for resource classes
+        (`lacks`). Nothing changes if it waits in this class already.
+        """
         before = self._expected.get(request)
         if before is not None and before.kind == kind:
             return
@@ -207,7 +210,9 @@ class StartTimes:
         heappush(self._due, (due[P50], P50, request))
 
     def leave(self, request: Id, now: float, *, started: bool) -> None:
-        """Record that a waiting request has left its queue; compare its estimates if it got a host."""
+        """Record that a waiting request has left its queue. If it got a host (`started`), compare its
+        estimates.
+        """
         self._pass(now)
         expected = self._expected.get(request)
         if expected is None:
@@ -223,7 +228,9 @@ class StartTimes:
                 self._compare(expected, quantile, late=False)
 
     def forget(self, request: Id, now: float) -> None:
-        """Drop a waiting request that continues elsewhere: its queue has not advanced."""
+        """Drop a waiting request that waits in another queue or scheduler from now on: its queue has not
+        advanced.
+        """
         expected = self._expected.pop(request, None)
         if expected is not None:
             self._count_seconds(expected.kind, now)

@@ -1,8 +1,9 @@
 """Chooses the instances to preempt so that all instances of a request fit, as a pure search on arrays.
 
-Of all sets of victims after whose deletion the request fits in one domain, the best has the lowest highest
-priority, then the fewest instances, then the least total size, then the first hosts. For each priority, the
-hosts are added one after another to a table: the least cost of each number of instances of each part.
+Of all sets of victims after whose deletion the request fits in one domain, the best has the lowest maximum of
+priorities, then the fewest instances, then the least total size, then the first hosts. For each such maximum,
+hosts are added one after another to a table. For each number of instances of each part, the table has the
+least cost of placing them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ _Sets = np.ndarray[tuple[int, ...], np.dtype[np.int16]]  # by set and kind: the 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replaceable:
-    """An instance that may be preempted, with its amounts by class."""
+    """An instance that may be preempted, with its amounts by resource class."""
 
     build: Id
     priority: int
@@ -48,7 +49,9 @@ class CrowdedHost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestedParts:
-    """The parts of a request: amounts by part and class, and the number of instances of each part."""
+    """The parts of a request: amounts by part and resource class, and the number of
+    instances of each part.
+    """
 
     amounts: Floats
     counts: tuple[int, ...]
@@ -57,7 +60,8 @@ class RequestedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimChoice:
-    """The instances of each part that a host gets, after the deletion of its victims."""
+    """The number of instances of each part that a host gets, and the victims that are
+    deleted there before."""
 
     at: int
     placed: tuple[int, ...]
@@ -83,7 +87,7 @@ class _Option:
 
 
 class _Table:
-    """The least cost of each number of instances of each part on the hosts added so far."""
+    """The least cost of placing each number of instances of each part on the hosts added so far."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.costs: Ints = np.full([count + 1 for count in counts], _UNREACHABLE, np.int64)
@@ -104,7 +108,8 @@ class _Table:
         self._added.append((options, taken))
 
     def choices(self, placed: tuple[int, ...]) -> Iterator[VictimChoice]:
-        """Yield the choices of the least cost that place these numbers of instances."""
+        """Yield the choice for each used host that together place these numbers of instances at the least
+        cost."""
         for options, taken in reversed(self._added):
             if (index := int(taken[placed])) >= 0:
                 yield from options[index].choices()
@@ -113,7 +118,8 @@ class _Table:
                 )
 
     def options(self, most: int) -> Iterator[_Option]:
-        """Yield the numbers of instances that the hosts may take together, at most `most`."""
+        """Yield the numbers of instances, at most `most` together, that the added hosts may take, with the
+        least cost."""
         for placed in zip(*np.nonzero(self.costs < _UNREACHABLE), strict=True):
             if 0 < sum(placed) <= most:
                 numbers = tuple([int(each) for each in placed])
@@ -123,9 +129,9 @@ class _Table:
 def choose_victims(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats
 ) -> tuple[VictimChoice, ...] | None:
-    """Return where all instances fit after the deletion of the best victims; None if they fit in no domain.
-
-    `scale`: the largest capacity of each class, by which amounts of several classes are added.
+    """Return for each host that is used the instances to place and the victims to delete; None if the request
+    fits in no domain. `scale`: the largest capacity of each class, by which amounts of several classes are
+    added.
     """
     domains: dict[int, list[CrowdedHost]] = {}
     for host in hosts:
@@ -141,8 +147,8 @@ def choose_victims(
 def _in_domain(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats, highest: int
 ) -> tuple[int, tuple[VictimChoice, ...]] | None:
-    """Return the least cost in one domain with victims of at most this priority; None if the request does not
-    fit."""
+    """Return the least cost of placing the request on the hosts of one domain, with victims of at most
+    priority `highest`, and the choice for each host; None if the request does not fit."""
     if not _may_fit(hosts, wanted, highest):
         return None
     left, still, placed = hosts, wanted, dict[int, Ints]()
@@ -174,14 +180,16 @@ def _may_fit(hosts: Sequence[CrowdedHost], wanted: RequestedParts, highest: int)
 
 
 def _available(host: CrowdedHost, highest: int) -> Floats:
-    """Return what is free on a host after the deletion of all instances of at most this priority."""
+    """Return the amount of each class that is free on a host after the deletion of all instances of at most
+    this priority."""
     some = [each.amounts for each in host.instances if each.priority <= highest]
     available: Floats = np.sum([host.free, *some], axis=0)
     return available
 
 
 def _fitting(free: Floats, amounts: Floats) -> Floats:
-    """Return how many instances of these amounts fit, at least 0."""
+    """Return how many instances of these amounts fit into the free amounts (of each host, if there are
+    several)."""
     asked = amounts > 0
     several = np.floor((free[..., asked] + SLACK) / amounts[asked]).min(axis=-1, initial=UNLIMITED)
     fitting: Floats = np.maximum(several, 0.0)
@@ -189,7 +197,8 @@ def _fitting(free: Floats, amounts: Floats) -> Floats:
 
 
 def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
-    """Yield the parts that share one table: all of them, if the table is not too large."""
+    """Yield the indices of the parts that share one table: all parts, if the table is not too large. `counts`
+    are the instances of each part."""
     some, cells = list[int](), hosts
     for part, count in enumerate(counts):
         if some and cells * (count + 1) > MOST_CELLS:
@@ -239,7 +248,7 @@ def _cost(victims: Sequence[Replaceable], scale: Floats) -> int:
 def _after(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, choices: Sequence[VictimChoice]
 ) -> tuple[list[CrowdedHost], RequestedParts]:
-    """Return the hosts and limits after these choices."""
+    """Return the hosts and limits that remain after these choices."""
     chosen, left, after = {choice.at: choice for choice in choices}, wanted.left, list[CrowdedHost]()
     for host in hosts:
         if (choice := chosen.get(host.at)) is not None:
@@ -269,8 +278,8 @@ class _HostVictims:
         self._free = host.free
 
     def fewest(self, demand: Floats) -> tuple[Replaceable, ...]:
-        """Return the fewest instances, of the least size, after whose deletion the demand fits. All of them
-        together must release enough.
+        """Return the fewest instances, of the least size, after whose deletion the demand fits. It must fit
+        after the deletion of all instances.
         """
         lacks = np.where(demand > 0, np.maximum(demand - self._free, 0.0), 0.0)
         useful = np.flatnonzero((np.minimum(self._amounts, lacks) > SLACK).any(axis=1))
@@ -293,7 +302,8 @@ class _HostVictims:
 
 @lru_cache(maxsize=16)
 def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
-    """Return how many instances of each kind the sets of this number contain; None if there are too many."""
+    """Return all sets of `number` instances as rows: how many instances of each kind a set has, at most
+    `most` of the kind. Return None if there are more than `limit` sets."""
     sets: _Sets = np.zeros((1, 0), np.int16)
     left, ahead = np.array([number]), sum(most)
     for several in most:
@@ -309,7 +319,8 @@ def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
 
 
 def _by_share(some: Sequence[Replaceable], lacks: Floats) -> tuple[Replaceable, ...]:
-    """Return instances that release what a host lacks, without one that is not needed."""
+    """Return instances that together release what a host lacks, chosen greedily; none of
+    them is superfluous."""
     left, taken = lacks.copy(), list[Replaceable]()
     remaining = list(some)
     while (left > SLACK).any():

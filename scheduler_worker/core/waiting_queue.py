@@ -26,7 +26,9 @@ MOST_ASKED = 64  # hosts for which filters are evaluated before one is reserved 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospect:
-    """The hosts that would fit a request of one equivalence class if they were empty."""
+    """The hosts that would fit a request of one equivalence class if they were empty, and
+    what they lack now.
+    """
 
     size: int  # size of placement's index
     positions: Ints
@@ -182,7 +184,9 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return the hosts nearest to fitting, as many as the instances of a request need."""
+    """Return the hosts nearest to fitting, of those at the indices `left`, until `needs` instances fit on
+    them. Hosts in `before` count as nearest.
+    """
     if not len(left):
         return []
     far = seen.lacks[left]

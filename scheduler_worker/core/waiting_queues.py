@@ -53,7 +53,9 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return the count of host changes so far, by which changes made during an evaluation are found."""
+        """Return the number of host changes so far. Changes since an earlier value happened during an
+        evaluation.
+        """
         return self._changes.mark
 
     def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
@@ -105,7 +107,9 @@ class WaitingQueues:
         return None if queue is None else queue.first[-1]
 
     def place(self, request: Id) -> tuple[int, str]:
-        """Return a waiting request's position in its class, from 1, and the resource classes it waits for."""
+        """Return a waiting request's position in its equivalence class, from 1, and the names of the resource
+        classes that it waits for.
+        """
         queue, key = self._waiting[request]
         position = bisect_left(queue.waiting, key) + sum(tried < key for tried in queue.trying) + 1
         return position, " ".join(sorted({watch.resource_class for watch in queue.watches}))

@@ -72,7 +72,9 @@ class MaintenanceController:
         self.dead_hosts = DeadHosts(*parts, evacuation, confirm)
 
     async def step(self) -> Sequence[MoveRequested]:
-        """Do what windows and dead hosts need now, if this scheduler leads; return the moves to request."""
+        """If this scheduler leads, advance maintenance windows and evacuations by a step; return the moves to
+        request.
+        """
         needs, now = self._needs, self._needs.clock.now()
         async with needs.database.write() as tx:
             leads = await stored.lead(tx, WORK, self._name, now, now + LEAD_SECONDS)
@@ -88,7 +90,9 @@ class MaintenanceController:
         return requests
 
     async def stop(self) -> None:
-        """Release the lead of the maintenance work, so that another scheduler can take it immediately."""
+        """End this scheduler's lead of the maintenance work, so that another scheduler can
+        lead immediately.
+        """
         async with self._needs.database.write() as tx:
             await stored.resign(tx, WORK, self._name)
 
@@ -173,7 +177,9 @@ class MaintenanceController:
         await stored.record(tx, [made])
 
     async def _refusal(self, tx: Transaction, window: MaintenanceWindow) -> str:
-        """Return why a window cannot have its times; empty if it can."""
+        """Return why a window cannot have its times: they are past or reversed, or a host is in another
+        window then; "" if it can.
+        """
         if not self._needs.clock.now() < window.ends or not window.begins < window.ends:
             return "the window must end after its begin, and after now"
         for each in await stored.windows(tx):

@@ -53,8 +53,11 @@ class Departures:
     async def step(
         self, subject: Id, kind: MoveKind, most: int, hosts: Iterable[tuple[str, Id]]
     ) -> tuple[dict[Id, HostDeparture], list[MoveRequested]]:
-        """Store results, begin at most so many moves that `most` are in progress; return the state of each
-        host (cell, root) and the requests to publish.
+        """Store the results of moves, and begin moves until `most` of a window or evacuation (`subject`) are
+        in progress.
+
+        `hosts` are pairs of cell and root. Return the state of each host by root, and the requests to
+        publish.
         """
         there = {root: await self.instances(cell, root) for cell, root in hosts}
         async with self.database.read() as tx:
@@ -106,7 +109,9 @@ class Departures:
     async def _results(
         self, moves: Sequence[StoredMove], on_hosts: dict[str, Instance]
     ) -> tuple[list[tuple[str, float, str]], list[MoveRequested]]:
-        """Return the results of moves that have ended, and the requests that must be published again."""
+        """Return (move, time, result) for each move that has ended, and the requests that must be published
+        again.
+        """
         ended: list[tuple[str, float, str]] = []
         again: list[MoveRequested] = []
         now = self.clock.now()
@@ -146,7 +151,7 @@ class Departures:
         return found
 
     async def memory(self, builds: Iterable[str]) -> dict[str, int]:
-        """Return the memory of instances in MB."""
+        """Return the memory of instances in MB, by id."""
         memory: dict[str, int] = {}
         for some in portions(sorted(builds), 500):
             for consumer in (await self.placement.allocations(FindAllocations(consumers=some))).consumers:

@@ -39,7 +39,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class DeadHosts:
-    """Makes one step for every host whose heartbeats are missing; each step continues the stored state."""
+    """Advances the evacuation of every host whose heartbeats are missing, by steps that continue the stored
+    state.
+    """
 
     database: Database
     placement: PlacementQueries
@@ -54,7 +56,9 @@ class DeadHosts:
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
     async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
-        """Return the evacuations of instances to request now."""
+        """Judge and fence hosts without heartbeats, except those in maintenance; return the moves of
+        instances of fenced hosts to request now.
+        """
         if self.confirm is None:
             return []
         step = _EvacuationStep(self, view, in_maintenance)
@@ -66,7 +70,9 @@ class DeadHosts:
         return requests
 
     def missing_since(self, view: HostView) -> dict[Id, float]:
-        """Return the last heartbeat of each host that is down, or when this scheduler first missed it."""
+        """Return when each host that is down sent its last heartbeat, or when this
+        scheduler first missed it.
+        """
         now = self.clock.now()
         self._first_missed = {root: self._first_missed.get(root, now) for root in view.down}
         return {root: health.since or self._first_missed[root] for root, health in view.down.items()}
@@ -112,7 +118,9 @@ class DeadHosts:
 
 
 async def _fencing(tx: Transaction, dead: HostEvacuation) -> HostEvacuation | None:
-    """Return the stored row of an evacuation if the host is still being fenced, in the same try."""
+    """Return the stored row of an evacuation if the host is still being fenced, in the same
+    try; else None.
+    """
     for row in await stored.evacuations(tx, begin=dead.id):
         if row.state == "fencing" and row.tries == dead.tries:
             return row

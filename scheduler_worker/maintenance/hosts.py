@@ -33,7 +33,7 @@ class HostView:
         )
 
     def guest_hosts(self) -> dict[Id, PlacedHost]:
-        """Return the hosts that have processors for guests; bare-metal nodes have none."""
+        """Return the hosts that have processors for guests, by root; bare-metal nodes have none."""
         found: dict[Id, PlacedHost] = {}
         for name in PROCESSORS:
             question = FindCandidates(groups=(ResourceGroup(resources={name: 1}),))
@@ -43,7 +43,7 @@ class HostView:
         return found
 
     def labels(self, level: str) -> dict[Id, str]:
-        """Return the domain of each host at a level; hosts without a label are left out."""
+        """Return the domain of each host at a level, by root; hosts without a label are left out."""
         if level in (CELL, ZONE):
             named = {root: getattr(host, level) for root, host in self.hosts.items()}
         else:

@@ -8,7 +8,7 @@ from scheduler_worker.core.dead_hosts import EvacuationLimits
 
 @dataclass(frozen=True)
 class QuorumOptions:
-    """When agents of other hosts confirm that a host is off."""
+    """The settings by which agents of other hosts confirm that a host is off."""
 
     votes: int = 0  # agents that must not reach it; 0: agents are not asked
     seconds: float = 60.0  # for this time, in every round of questions

@@ -54,7 +54,7 @@ class AgentQuorum:
             round_.add(reported.agent, result)
 
     async def confirm(self, dead: HostEvacuation) -> tuple[bool, str]:
-        """Return whether enough agents could not reach a host in every round of the configured time.
+        """Return whether enough agents could not reach a host in every round of the configured time, and why.
 
         A killed scheduler forgets its rounds, and the next one begins again.
         """

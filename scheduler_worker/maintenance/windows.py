@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MaintenanceWindows:
-    """Makes steps for all open windows; each step continues where the last one of any scheduler ended."""
+    """Advances all open windows; each step continues where the last one of any scheduler ended."""
 
     database: Database
     placement: PlacementQueries
@@ -44,7 +44,7 @@ class MaintenanceWindows:
     _sizes: dict[Id, tuple[float, list[int]]] = field(default_factory=dict, init=False)
 
     async def step(self, view: HostView) -> list[MoveRequested]:
-        """Return the moves to request now."""
+        """Advance all open maintenance windows; return the moves of instances to request now."""
         async with self.database.read() as tx:
             windows = {each.state.window.id: each for each in await stored.windows(tx)}
         requests: list[MoveRequested] = []
@@ -66,7 +66,9 @@ class MaintenanceWindows:
         return requests
 
     async def sizes(self, view: HostView, roots: Iterable[Id]) -> Mapping[Id, list[int]]:
-        """Return the memory of instances by host, at most ESTIMATE_SECONDS old; [] if not read yet."""
+        """Return the memory in MB of the instances on each host, at most ESTIMATE_SECONDS old; [] if not read
+        yet.
+        """
         now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
         old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]
         for root in old[:ESTIMATES_A_STEP]:
@@ -110,7 +112,9 @@ class _WindowStep:
         return state, requests
 
     async def _advance(self, root: Id, over: bool) -> None:
-        """Close a host to new instances, open it, or leave it unchanged, as its phase requires."""
+        """Close a host to new instances, open it, or leave it unchanged, as its phase requires. `over`: its
+        maintenance has ended.
+        """
         host, placed = self.hosts[root], self.view.hosts.get(root)
         if placed is None:
             self._put(root, "ended", "placement no longer has it")
@@ -157,7 +161,9 @@ class _WindowStep:
         return sum(consumer.type != RESERVATION for consumer in consumers)
 
     async def _plan(self, departing: Mapping[Id, HostDeparture]) -> float:
-        """Close the hosts whose drain must begin, and mark the late ones; return when drains begin."""
+        """Close the hosts whose drain must begin, and mark the late ones. Return when drains begin; 0 if not
+        known yet.
+        """
         if self.now < self.window.begins - HORIZON_SECONDS:
             return 0.0
         planned = [root for root, host in self.hosts.items() if host.phase in ("planned", "closing")]

@@ -96,7 +96,7 @@ async def drop(tx: Transaction, bundles: Collection[Id]) -> None:
 
 
 async def following(tx: Transaction, owner: str, project: str, most: int) -> list[Bundle]:
-    """Return the first bundles of a project that a scheduler has to serve."""
+    """Return the first `most` bundles of a project that the scheduler `owner` has to serve."""
     return [Bundle(*row) for row in await _NEXT(tx, owner=owner, project=project, most=most)]
 
 
@@ -106,7 +106,7 @@ async def strike(tx: Transaction, bundles: Iterable[Id]) -> None:
 
 
 async def depths(tx: Transaction, owner: str) -> dict[str, tuple[int, int]]:
-    """Return how many bundles and requests of each project a scheduler has to serve."""
+    """Return how many bundles and how many requests a scheduler has to serve, by project."""
     return {
         project: (int(bundles), int(requests))
         for project, bundles, requests in await _DEPTHS(tx, owner=owner)

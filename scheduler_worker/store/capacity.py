@@ -90,5 +90,7 @@ async def merge(tx: Transaction, now: float) -> None:
 
 
 async def waiting(tx: Transaction) -> list[tuple[BuildRequested, int]]:
-    """Return one request of each equivalence class that waits for capacity, and its waiting instances."""
+    """Return one request of each equivalence class that waits for capacity, and how many instances of the
+    class wait.
+    """
     return [(_request(row["message"]), int(row["instances"])) for row in await _WAITING(tx)]

@@ -105,7 +105,9 @@ def _row(request: BuildRequested | None, reason: str, decision: Decision) -> tup
 
 
 async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
-    """Return the decision why a build or request got no host or a move was refused."""
+    """Return the decision why a build or request got no host or a move was refused; without `known` if none
+    is stored.
+    """
     rows = await _OF_BUILD(tx, id=id_)
     if not rows:
         return DecisionFound()
@@ -197,7 +199,7 @@ _INSTANCES = sql("SELECT m.build, m.move FROM {n: request str} JOIN moving_build
 
 
 async def waiting(tx: Transaction, question: FindWaiting) -> list[tuple[WaitingRequest, str]]:
-    """Return waiting requests in their order, each with the scheduler that owns it."""
+    """Return waiting requests by priority and age, each with the name of the scheduler that owns it."""
     if question.requests:
         rows = await _LIST_THESE(tx, [(request,) for request in question.requests])
     else:
@@ -265,7 +267,7 @@ _DECIDED_REQUESTS = sql(
 
 
 async def registered(tx: Transaction, names: Collection[str] = ()) -> list[RegisteredClient]:
-    """Return the registered API clients with these names (or all), sorted by name."""
+    """Return the registered clients with these names (or all), sorted by name."""
     values = [(name,) for name in sorted(set(names))]
     rows = await _NAMED(tx, values) if names else await _ALL(tx)
     roles = await _NAMED_ROLES(tx, values) if names else await _ROLES(tx)

@@ -46,7 +46,9 @@ class StoredMove:
 
 
 async def lead(tx: Transaction, work: str, scheduler: str, now: float, until: float) -> bool:
-    """Return whether this scheduler leads the work until the given time: no other scheduler leads it now."""
+    """Make a scheduler the leader of some work until the given time, unless another scheduler leads it now;
+    return whether it leads.
+    """
     return bool(await _LEAD(tx, [(work, scheduler, until)], now=now))
 
 
@@ -63,7 +65,9 @@ async def add_window(tx: Transaction, window: MaintenanceWindow, hosts: Iterable
 
 
 async def windows(tx: Transaction, *, ended: bool = False, begin: str = "") -> list[StoredWindow]:
-    """Return the maintenance windows that are not over, or all, with their hosts, sorted by id."""
+    """Return the maintenance windows that are not over, or with `ended` all, whose ids begin with `begin`,
+    with their hosts, sorted by id.
+    """
     rows = await _WINDOWS(tx, ended=ended, ids=f"{begin}%")
     hosts: dict[str, list[WindowHost]] = {}
     finished: dict[str, set[str]] = {}

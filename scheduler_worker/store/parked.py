@@ -167,7 +167,7 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Store a waiting move for each build, unless it has one already; return the stored moves."""
+    """Store a waiting move for each build, unless it has one already; return the stored moves by build."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
@@ -211,7 +211,7 @@ async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[l
 
 
 async def strike(tx: Transaction, strikes: Mapping[Id, int]) -> None:
-    """Store the strikes of waiting requests."""
+    """Store the strikes (schedulers that ended with the request, in succession) of waiting requests."""
     await _STRIKE(tx, sorted(strikes.items()))
 
 
@@ -221,7 +221,9 @@ async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
-    """Mark waiting requests as cancelled; the schedulers that own them then end them."""
+    """Mark waiting requests as cancelled, each with its reason; the schedulers that own
+    them then end them.
+    """
     await _CANCEL(tx, sorted(requests.items()))
 
 

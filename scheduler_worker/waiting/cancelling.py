@@ -70,7 +70,9 @@ class Cancelling:
         self._publish = publish
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """Cancel a build: placement retires it, or its cell deletes it if it holds a host already."""
+        """Cancel a build: placement retires it. If it holds a host already, return the order to its cell to
+        delete it.
+        """
         found = await self._waiting(asked.build)
         if found is not None:
             return await self._end_wait(asked, found)
@@ -130,7 +132,9 @@ class Cancelling:
         return end
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
-        """Order cells to delete cancelled builds, even if no conductor has a record of them yet."""
+        """Order cells to delete cancelled builds that hold a host or are shelved, even if no conductor has a
+        record of them yet; answer the client.
+        """
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved

@@ -51,7 +51,7 @@ class WaitingBuilds:
         return preemption is not None and entry.start is None and preemption.permits(entry.message)
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """Place new requests; return for each whether it was placed, waits or has ended."""
+        """Place new requests or store them as waiting. Return for each its messages, `Retry` or `Poison`."""
         scheduler, store = self._scheduler, self._store
         now, seen = self._scheduler.clock.now(), scheduler.source.seen
         store.queues.settle(self._scheduler.clock.monotonic())
@@ -197,7 +197,7 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
-    """Let the placing of an expired waiting request fail; the reason names the missing capacity."""
+    """Return the order of an expired waiting request as failed; the reason names the missing capacity."""
     explained = last.shorts or last.over_quota
     lacks = last.why if explained else entry.lacks
     decision = decision_of(last) if explained else entry.decision
@@ -229,7 +229,7 @@ class WaitingMoves:
         self._looked_at: set[Id] = set()  # moves that this round has read
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
-        """Return for each new move whether it has begun, was refused or waits."""
+        """Begin, refuse or store new moves. Return for each its messages, `Retry` or `Poison`."""
         store = self._store
         courses = [MoveCourse(request) for request in requests]
         for course in courses:

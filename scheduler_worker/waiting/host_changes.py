@@ -69,7 +69,7 @@ class HostChanges:
 
 
 def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:
-    """Return whether two states of a host differ only in its load, which no filter reads."""
+    """Return whether two states of a host differ at most in its load, which no filter reads."""
     if state is None or other is None:
         return state is other
     return msgspec.structs.replace(state, load=other.load) == other

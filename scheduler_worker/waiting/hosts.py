@@ -133,7 +133,9 @@ class Sight:
 
 
 def narrowed(question: FindCandidates, among: Roots | None, excluding: Roots) -> FindCandidates | None:
-    """Restrict a search to the given hosts that are not excluded; return None if no host is left."""
+    """Restrict a search to the hosts in `among` (None: all) that are not excluded; return None if none is
+    left.
+    """
     if among is None:
         return without(question, excluding)
     left = [root for root in among if root not in excluding]

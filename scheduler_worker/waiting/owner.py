@@ -74,8 +74,9 @@ class WaitingOwner:
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed; and
-        check again for claims of former owners."""
+        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed. Also
+        check again which requests hold hosts that a former owner claimed.
+        """
         store = self._store
         store.doubt(())
         store.on_quotas({""})

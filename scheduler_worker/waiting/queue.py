@@ -63,7 +63,9 @@ class StillWaiting(Struct, frozen=True):
 
 
 class RetryLater(Struct, frozen=True):
-    """The result of an evaluation that failed; it is repeated, each time after twice the delay."""
+    """The result of an evaluation that failed; it is repeated after `after` seconds, then after twice as
+    long.
+    """
 
     after: float
     start: MoveStart | None = None
@@ -121,14 +123,18 @@ class WaitingQueue:
                 await self._sleep()
 
     async def retry_preempting(self) -> None:
-        """Evaluate requests that may preempt instances again: no event shows that there are victims now."""
+        """Let requests that may preempt instances be evaluated again: no event shows that there are victims
+        now.
+        """
         entries = [entry for entry in self.store.requests.values() if self._builds.may_preempt(entry)]
         self._preempting = sorted(entries, key=lambda entry: (-entry.message.priority, entry.since))
         if self._preempting:
             self.store.wake()
 
     def recheck(self) -> None:
-        """Look up again the instances that waiting requests name, and the builds of waiting moves."""
+        """Let the instances that waiting requests name, and the builds of waiting moves, be
+        looked up again.
+        """
         self.store.related.stirred = True
         for entry in self.store.requests.values():
             if entry.start is not None:

@@ -88,9 +88,10 @@ class StartEstimates:
     def estimated(
         self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
     ) -> list[WaitingRequest]:
-        """Return waiting requests with their estimates. A request of another scheduler has its position in
-        proportion to the requests of its class that wait there. If the scheduler of a request has no history
-        of its class, the history of another scheduler is used."""
+        """Return waiting requests with their estimates. For a request of another scheduler, its position
+        among all requests of its class is multiplied by that scheduler's share of them. If that scheduler has
+        no history of the class, the history of another one is used.
+        """
         histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
         now, answers = self._clock.now(), list[WaitingRequest]()
         for request, owner in listed:

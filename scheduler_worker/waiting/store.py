@@ -118,7 +118,8 @@ class WaitingStore:
 
     def hold(self, entry: ParkedRequest, mark: int) -> bool:
         """Let a request that a quota refused wait until its project may use less, with all equal requests of
-        the project. Return False if that has happened since `mark`.
+        the project. Return False instead if the quota's waiting requests were woken since `mark`, a count of
+        wakes.
         """
         project, kind = entry.message.project, entry.kind
         if self.quota_waits.woken_since(project, mark):
@@ -212,7 +213,8 @@ class WaitingStore:
         return held or self.queues.ahead(kind, order.request.priority, age_of(order, now))
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
-        """Queue a request without a search: requests of its equivalence class wait, so no host fits it."""
+        """Return the row of a request that is to wait without a search: requests of its equivalence class
+        wait already, so no host fits it."""
         kind, project = self.kind(order), order.request.project
         held = self.quota_waits.first(project, kind)
         known = self.requests.get(held or self.queues.first(kind) or "")
@@ -241,8 +243,8 @@ class WaitingStore:
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
-        """Add the stored waiting requests that this scheduler owns to the queues of their current equivalence
-        classes."""
+        """Add the stored waiting requests that this scheduler owns (`ours`) to the queues. If all equivalence
+        classes were computed again since `marks`, compute those of the requests again."""
         for entry, mark in stored:
             if entry.request not in ours or entry.request in self.requests:
                 continue
@@ -314,7 +316,9 @@ class WaitingStore:
             self.leave(requests)
 
     async def store_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
-        """Store why builds got no host, from the messages that end their requests."""
+        """Store why builds got no host: from each request's messages, those that report an
+        unplaceable build.
+        """
         listed = [(request, message) for request, messages in ended for message in messages]
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
         if ending:
@@ -340,6 +344,7 @@ class WaitingStore:
 
 
 def age_of(order: Order, now: float) -> float:
-    """Return since when an order counts as waiting: preempted instances keep the time of their request."""
+    """Return the time since which an order counts as waiting: preempted instances keep the time of their
+    request."""
     since = order.move.asked.since if order.move is not None else 0.0
     return min(since, now) if since else now

@@ -34,7 +34,9 @@ class WaitingSuspects:
         fail: "Callable[[Sequence[Woken], str], Awaitable[Sequence[Evaluated]]]",
         woken: "Sequence[Woken]",
     ) -> "list[Evaluated]":
-        """Return the results in the order of `woken`."""
+        """Evaluate waiting requests: with ALONE or more strikes one by one; with MAX_STRIKES they fail
+        without an evaluation. Return the results in the order of `woken`.
+        """
         if not any(item.parked.strikes for item in woken):
             return list(await evaluate(woken))
         results: dict[Id, Evaluated] = {}
