@@ -231,7 +231,9 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended, so it can never get allocations."""
+    """The result of a claim for a retired consumer: its build has ended. Only a
+    move that revives it, such as an unshelve, can get allocations.
+    """
 
     why: Cause
     unplaceable: bool = False  # no host was found for it

@@ -124,7 +124,9 @@ class Memory:
         self._watchers.append(on_change)
 
     def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        """Register a callback for projects that may use less now, or whose quota changed; "": any project."""
+        """Register a callback that gets a project whose usage may have fallen or whose quota changed, or ""
+        for any project.
+        """
         self._quota_watchers.append(on_quotas)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:

@@ -19,7 +19,7 @@ class StoredRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEnd:
-    """A message about the end of a request, as the log stores it; `body` is JSON."""
+    """A message with the result of a request, as the table `rest_ends` stores it; `body` is JSON."""
 
     number: int = 0
     event: str

@@ -206,7 +206,8 @@ class WaitingQueues:
         return found
 
     def requeue(self, request: Id, retry_at: float | None = None) -> None:
-        """Put a request that was tried without success back into its queue; it is retried at `retry_at`."""
+        """Put a request that was tried without success back into its queue; it is retried at `retry_at`, or
+        if that is None when something changes that it waits for."""
         if request not in self._waiting:
             return
         queue, key = self._waiting[request]

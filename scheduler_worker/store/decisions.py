@@ -105,8 +105,8 @@ def _row(request: BuildRequested | None, reason: str, decision: Decision) -> tup
 
 
 async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
-    """Return the decision why a build or request got no host or a move was refused; without `known` if none
-    is stored.
+    """Return the decision that explains why a build or request got no host, or a move was refused; its
+    `known` is False if none is stored.
     """
     rows = await _OF_BUILD(tx, id=id_)
     if not rows:

@@ -167,11 +167,11 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete the builds `removed` of a waiting request from the database. A request in the backlog stays:
-        its scheduler publishes the same end again.
+        """Delete the builds `removed` of a waiting request from the database. If no build is left, delete the
+        request too; if another scheduler owns it, mark it as cancelled, and its owner deletes it.
 
-        If no build is left, delete the request too. If another scheduler owns such a request, mark the
-        request as cancelled, so that its owner deletes the request.
+        A request in the backlog is not changed: when it is its turn, its scheduler publishes the same
+        result again.
         """
         store, entry, left = self._store, found.parked, None
         if found.owner == BACKLOG:
