@@ -234,7 +234,7 @@ async def _stream(call: Call, named: str, last: int) -> AsyncIterator[bytes]:
                     judged = clock.monotonic()
                 found = await call.door.ends.after(last, project)
             except _REFUSALS:
-                return  # the client reconnects with the last number that it received, and is told the reason
+                return  # the client reconnects with the last number that it received, and receives the reason
             if found:
                 last = found[-1].number
                 yield b"".join(
