@@ -64,6 +64,12 @@ def now(supervisor: Supervisor) -> set[int]:
     return {pid for pid, _ in supervisor.processes().values()}
 
 
+async def test_a_worker_prints_only_its_own_output(tmp_path: Path) -> None:
+    worker = await ForkedWorker.start(["berth", "--version"], os.environ, tmp_path / "log")
+    assert await worker.wait() == 0
+    assert (tmp_path / "log").read_text().startswith("berth ")
+
+
 async def test_a_worker_ends_with_its_exit_code_or_signal() -> None:
     failing = await ForkedWorker.start([IDLE, "--fail"], os.environ)
     assert await failing.wait() == 3 == failing.returncode
