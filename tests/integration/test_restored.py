@@ -247,7 +247,7 @@ async def cells_used(settings: Settings) -> Counter[str]:
 
 
 DEADLINE = 180.0
-RATE = 60.0
+BOOTS = 5  # of each host
 SECONDS = 5.0
 
 Trouble = Callable[[Running], Awaitable[None]]
@@ -278,7 +278,8 @@ def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
 
 async def load_through(settings: Settings, trouble: Trouble, seconds: float = SECONDS) -> Running:
     """Load a berth, make trouble meanwhile, and see that every promise was kept."""
-    plan = LoadPlan(boots=int(RATE * seconds), rate=RATE, patience=60.0)
+    boots = BOOTS * settings.compute.hosts
+    plan = LoadPlan(boots=boots, rate=boots / seconds, patience=60.0 + seconds)
     async with asyncio.timeout(DEADLINE + 2 * seconds), running(settings) as berth:
         load = Load(berth.bus, plan)
         async with asyncio.TaskGroup() as group:
@@ -304,7 +305,10 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "kills", "pause"),
-    [({"cells_a_process": 2}, 4, 1.0), pytest.param({"layout": "compact"}, 50, 8.0, marks=pytest.mark.soak)],
+    [
+        ({"cells_a_process": 2}, 4, 1.0),
+        pytest.param({"layout": "compact", "hosts": 600}, 50, 8.0, marks=pytest.mark.soak),
+    ],
 )
 async def test_random_kills_of_any_process_lose_nothing(
     layout: dict[str, Any], kills: int, pause: float, amqp_url: str, database_url: str, bus_name: str
