@@ -30,9 +30,7 @@ LEAST_READ = 256  # if fewer requests of a project are in memory, the following 
 MOST_READ = 4096  # of a project, and divided among the projects if that is more than LEAST_READ for each
 READ_FOR = 128  # one bundle is read for so many requests that should be in memory
 READ_AT_ONCE = 8  # bundles at most: to open them takes the event loop for milliseconds each
-SUSPECT_READ = (
-    64  # instead, after a scheduler ended: if the next one ends, requests in memory are handled alone
-)
+SUSPECT_READ = 64  # after a scheduler ended: the requests in memory are handled alone if another one ends
 PATIENCE = 1.0  # seconds before the next try after the database was unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")

@@ -176,6 +176,7 @@ def report_findings(cli: Cli, found: Sequence[Finding]) -> int:
         do = f" {finding.do}" if finding.do else ""
         cli.line(f"{printable(finding.about)}: {printable(finding.says)}{printable(do)}")
     many = {level: sum(finding.level == level for finding in found) for level in _COLOURS}
-    counts = f"{many['broken']} broken, {many['warning']} warnings, {many['fine']} fine."
+    warnings = "1 warning" if many["warning"] == 1 else f"{many['warning']} warnings"
+    counts = f"{many['broken']} broken, {warnings}, {many['fine']} fine."
     cli.line(counts if code else "All is well.")
     return code
