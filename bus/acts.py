@@ -184,7 +184,7 @@ def describe(message: Message) -> Target:
     parts = [getattr(message, name, None) for name in ("edit", "request")]
     records = [part for part in (*parts, message) if isinstance(part, msgspec.Struct)]
     values = [getattr(part, name) for name in _TARGETS for part in records if getattr(part, name, None)]
-    id_, name = _named(values[0]) if values else ("", "")
+    id_, name = names_of(values[0]) if values else ("", "")
     if isinstance(message, QuotaEditRequested) and not message.edit.project:
         id_ = "default"
     if values and isinstance(values[0], msgspec.Struct):
@@ -198,12 +198,12 @@ def describe(message: Message) -> Target:
     return Target(id_, name, cell, project)
 
 
-def _named(value: Any) -> tuple[str, str]:
+def names_of(value: Any) -> tuple[str, str]:
     """Return the id and the name of a target: of a text, a record, or the first of several."""
     if isinstance(value, str):
         return value, ""
     if isinstance(value, tuple):
-        id_, name = _named(value[0])
+        id_, name = names_of(value[0])
         return (f"{id_} and {len(value) - 1} more" if len(value) > 1 else id_), name
     return str(getattr(value, "id", "") or getattr(value, "consumer", "")), str(getattr(value, "name", ""))
 

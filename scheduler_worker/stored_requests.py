@@ -149,9 +149,7 @@ class StoredRequests:
         return opened
 
     def on_taken(self, project: str) -> None:
-        """Let further requests of a project be read, if few are in memory after one was
-        taken from the queue.
-        """
+        """Have further requests of a project read if few are in memory after one was taken from the queue."""
         if self._to_read(project):
             self._low[project] = None
             self._due.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -60,7 +60,7 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
     status = 0
     if not settings.embedded:
         try:
-            found += [each async for each in _in_broker(cli, tool)]
+            found += await _in_broker(cli, tool)
         except (Unavailable, Unroutable) as problem:
             note(f"only tokens are listed, because clients cannot be read: {problem}")
             status = 1
@@ -70,7 +70,7 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
     return status
 
 
-async def _in_broker(cli: Cli, tool: BrokerTool) -> AsyncIterator[Credential]:
+async def _in_broker(cli: Cli, tool: BrokerTool) -> Iterator[Credential]:
     settings = cli.settings
     async with cli.bus("credentials") as bus:
         clients = (await bus.asker(topics.CLIENTS)(FindClients())).clients
@@ -80,8 +80,7 @@ async def _in_broker(cli: Cli, tool: BrokerTool) -> AsyncIterator[Credential]:
     except (Unavailable, BrokerRefused) as problem:
         note(f"only RabbitMQ users of registered clients are listed: {problem}")
         users = {user_of(settings, client.name) for client in clients}
-    for each in broker_credentials(settings, users, clients, since):
-        yield each
+    return broker_credentials(settings, users, clients, since)
 
 
 def _rights(credential: Credential) -> tuple[str, str, str]:

@@ -219,9 +219,9 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
     for queue in seen.queues:
         about = f"queue {queue.name}"
         more = queue.later - queue.messages
-        if not queue.readers and not queue.later and queue.name.endswith(suspects_queue("").name):
-            continue  # it is read when it has messages
         if not queue.readers:
+            if not queue.later and queue.name.endswith(suspects_queue("").name):
+                continue  # it is read when it has messages
             level: Level = "broken" if queue.later else "warning"
             sentence = f"It has no consumer, and {_messages(queue.later)}."
             yield Finding(level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost.")

@@ -96,7 +96,7 @@ class Call:
     operation: DescribedOperation
     door: RestDoor
     caller: RestCaller
-    find_caller: Callable[[], Awaitable[RestCaller]]  # judges the token again
+    access: RestAccess
 
     @property
     def id(self) -> str:
@@ -211,26 +211,25 @@ async def list_events(call: Call) -> Response:
 
 async def stream_events(call: Call) -> Response:
     asked = call.asked
-    named = asked.get("project", "")
-    call.caller.reading(named)
+    project = call.caller.reading(asked.get("project", ""))
     after = call.request.headers.get("last-event-id") or asked.get("after")
     last = await call.door.ends.checked(call.number("after", after))
     return EventSourceResponse(
-        _stream(call, named, last), ping=BEAT_SECONDS, ping_message_factory=_beat, sep="\n"
+        _stream(call, project, last), ping=BEAT_SECONDS, ping_message_factory=_beat, sep="\n"
     )
 
 
-async def _stream(call: Call, named: str, last: int) -> AsyncIterator[bytes]:
+async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
     """Yield the project's events after the number `last` as server-sent events; a revoked token ends them."""
     yield _beat().encode()  # the client sees immediately that the stream works
-    clock, project = call.door.bus.clock, call.caller.reading(named)
+    clock = call.door.bus.clock
     judged = clock.monotonic()
     with call.door.ends.watching(project) as changed:
         while not call.door.ends.is_closed:
             changed.clear()
             try:
                 if clock.monotonic() - judged >= BEAT_SECONDS:
-                    (await call.find_caller()).reading(named)
+                    (await call.access.caller(call.request)).reading(project)
                     judged = clock.monotonic()
                 found = await call.door.ends.after(last, project)
             except _REFUSALS:
@@ -272,9 +271,7 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
         id_, caller, status, why = f"req-{door.bus.clock.uuid()}", RestCaller(), 500, ""
         try:
             caller = await access.caller(request)
-            response = await HANDLERS[key](
-                Call(request, OPERATIONS[key], door, caller, partial(access.caller, request))
-            )
+            response = await HANDLERS[key](Call(request, OPERATIONS[key], door, caller, access))
             status = response.status_code
         except _REFUSALS as problem:
             response, why = _refusal(problem, id_), str(problem)

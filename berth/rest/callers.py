@@ -2,21 +2,22 @@
 client does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import msgspec
 from msgspec import structs
 
-from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe
+from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe, names_of
 from bus.audit_trail import Operator
 from bus.client_acts import NotAllowed
 from bus.clients import RegisteredClient
 from bus.messages import BuildRequested
-from bus.vocabulary import UNSAID_ID, Message, portions
+from bus.vocabulary import UNSAID_ID, Id, Message, portions
 from placement_worker.http.access import AccessPolicy, Identity
 
-IDS_IN_RECORD = 100
+BUILDS_IN_RECORD = 100
 
 
 class NotFound(Exception):
@@ -31,6 +32,7 @@ class NotedAct:
     target: Target
     asked: str = ""
     is_denied: bool = False  # whatever the status of the response is
+    builds: tuple[Id, ...] = ()  # of a boot
 
 
 UNIDENTIFIED = Operator(name="")  # its token is not valid
@@ -76,9 +78,11 @@ class RestCaller:
         """Note the act that a message requests in a project, for the audit trail."""
         act = act_of(message)
         assert act is not None
-        # a decision and the cell's record contain the request of a boot
-        asked = "" if isinstance(message, BuildRequested) else asked_json(message)
-        noted = NotedAct(act, replace(describe(message), project=project), asked, is_denied)
+        target = replace(describe(message), project=project)
+        if isinstance(message, BuildRequested):  # a decision and the cell's record contain the request
+            noted = NotedAct(act, target, is_denied=is_denied, builds=message.instances)
+        else:
+            noted = NotedAct(act, target, asked_json(message), is_denied)
         self.acts.append(noted)
         return noted
 
@@ -101,23 +105,23 @@ class RestCaller:
         return self.is_member and project == self.operator.project
 
 
-def combined(acts: Iterable[NotedAct]) -> list[NotedAct]:
-    """Merge acts of the same name, cell and project, such as the boots of a batch, into acts that list up to
-    IDS_IN_RECORD ids each.
+def combined(acts: Iterable[NotedAct]) -> Iterator[NotedAct]:
+    """Yield the acts, with the boots of a batch in one cell and project merged into acts that list up to
+    BUILDS_IN_RECORD builds each.
     """
-    groups: dict[tuple[str, str, str, bool], list[NotedAct]] = {}
+    boots: dict[tuple[str, str], list[NotedAct]] = {}
     for noted in acts:
-        key = noted.act.name, noted.target.cell, noted.target.project, noted.is_denied
-        groups.setdefault(key, []).append(noted)
-    return [_as_one(some) for group in groups.values() for some in portions(group, IDS_IN_RECORD)]
-
-
-def _as_one(acts: Sequence[NotedAct]) -> NotedAct:
-    first, ids = acts[0], [noted.target.id for noted in acts]
-    if len(acts) == 1:
-        return first
-    target = replace(first.target, id=f"{ids[0]} and {len(ids) - 1} more")
-    return replace(first, target=target, asked=msgspec.json.encode(ids).decode())
+        if noted.builds:
+            boots.setdefault((noted.target.cell, noted.target.project), []).append(noted)
+        else:
+            yield noted
+    for first, *others in boots.values():
+        if not others:
+            yield first
+            continue
+        for builds in portions(chain(first.builds, *(noted.builds for noted in others)), BUILDS_IN_RECORD):
+            target = replace(first.target, id=names_of(builds)[0])
+            yield replace(first, target=target, asked=msgspec.json.encode(builds).decode())
 
 
 def rest_caller(policy: AccessPolicy, identity: Identity, known_by: str) -> RestCaller:

@@ -31,8 +31,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many instances a request has, also by part (`counts`), and how many of them must get a host
-    (`needed`).
+    """The numbers of instances of a request: all, those that must get a host (`needed`), and by part
+    (`counts`).
     """
 
     instances: int

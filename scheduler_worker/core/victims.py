@@ -70,8 +70,8 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Option:
-    """How many instances of each part of a request can be placed on one host (`choice`), or on the hosts of
-    one spread domain (`table`), and the cost of the victims.
+    """A number of instances of each part of a request that can be placed on one host (`choice`), or on the
+    hosts of one spread domain (`table`), with the cost of their victims.
     """
 
     placed: tuple[int, ...]

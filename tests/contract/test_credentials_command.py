@@ -7,12 +7,10 @@ import msgspec
 import pytest
 
 from berth.commands import credentials
-from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, Operator, Outcome
 from bus.clients import RegisteredClient
-from bus.errors import Unavailable
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, no_berth_answers
 from tests.support.ids import uid
 
 TOKENS = """
@@ -57,14 +55,7 @@ async def test_tokens_are_listed_although_rabbitmq_does_not_answer(
     monkeypatch.setenv("BERTH_PLACEMENT_AUTH", "tokens")
     monkeypatch.setenv("BERTH_AMQP_URL", "amqp://127.0.0.1/")
     monkeypatch.setenv("BERTH_DATABASE_URL", "postgresql://127.0.0.1/berth")
-
-    class Away:
-        async def __aenter__(self) -> None:
-            raise Unavailable("cannot connect")
-
-        async def __aexit__(self, *problem: object) -> None: ...
-
-    monkeypatch.setattr(Cli, "bus", lambda self, name: Away())
+    no_berth_answers(monkeypatch)
     shown = await CommandLine("credentials", credentials, monkeypatch, capsys)(ends=1)
     assert "ann" in shown and "only tokens are listed" in shown
 

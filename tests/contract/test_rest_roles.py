@@ -246,12 +246,12 @@ async def test_a_stream_of_events_ends_after_its_token_is_revoked(monkeypatch: p
 async def test_a_record_says_who_did_what_when_and_from_where() -> None:
     async with a_region() as region:
         member = a_caller("member", project="p1")
-        batch = {"requests": [a_body(), a_body()]}
+        batch = {"requests": [a_body(), a_body(instances=[uid(1, "e"), uid(2, "e")])]}
         response = await region.send(member, "POST", "/v1/requests/batch", batch)
         records = await region.recorded()
-        ids = [each["request"] for each in batch["requests"]]
+        ids = [build for each in batch["requests"] for build in each["instances"]]
         (first,) = records
-        assert (first.target, first.asked) == (f"{ids[0]} and 1 more", json.dumps(ids, separators=(",", ":")))
+        assert (first.target, first.asked) == (f"{ids[0]} and 2 more", json.dumps(ids, separators=(",", ":")))
         assert (first.operator.name, first.operator.role, first.operator.project) == ("ann", "", "p1")
         assert (first.operator.is_program, first.operator.known_by) == (True, "token file")
         assert (first.door, first.origin, first.act, first.project) == ("rest", "192.0.2.7", "boot", "p1")

@@ -9,10 +9,10 @@ from berth import wiring
 from berth.commands import tokens
 from berth.operators import command_caller
 from berth.settings import BadSetting, Settings
-from bus.errors import OperationRefused, Unavailable
+from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from placement_worker.http.token_file import TokenFile, digest_of, read_tokens
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, no_berth_answers
 
 
 @pytest.fixture(params=["tokens.toml", "tokens.json"])
@@ -85,11 +85,7 @@ async def test_a_token_needs_a_role(token: CommandLine) -> None:
 async def test_tokens_can_be_made_while_no_berth_runs(
     token: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Away(LocalTransport):
-        async def open(self) -> None:
-            raise Unavailable("no berth")
-
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: Away(LocalBroker()))
+    no_berth_answers(monkeypatch)
     assert "this is not in the audit trail" in await token("add", "ann", "--role", "reader")
     assert file.exists()
 

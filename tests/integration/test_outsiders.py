@@ -92,8 +92,8 @@ def printed_by(site: BerthWithClients, example: str) -> str:
 @pytest.mark.parametrize(
     ("library", "end"),
     [
-        ("aio_pika", r"build\.ended\.c[12]\.shop_\w+ .*'status': 'active'"),
-        ("pika", r"build\.ended\.c[12]\.shop .*'status': 'active'"),
+        ("aio_pika", r"build\.ended\.c[12]\.shop_\w+ .*'status': 'active'.*'host': 'c"),
+        ("pika", r"build\.ended\.c[12]\.shop .*'status': 'active'.*'host': 'c"),
         ("berth.client", r"active c[12]-"),
     ],
 )

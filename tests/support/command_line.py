@@ -18,6 +18,7 @@ from berth.commands import options, terminal
 from berth.operations.publishing import leaves
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable
 from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
 from placement_worker import Placement, placement_worker
@@ -49,6 +50,14 @@ async def a_served_placement(patch: pytest.MonkeyPatch, *cells: str) -> AsyncIte
         await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
         yield placement
         stopping.set()
+
+
+def no_berth_answers(patch: pytest.MonkeyPatch) -> None:
+    class Away(LocalTransport):
+        async def open(self) -> None:
+            raise Unavailable("no berth")
+
+    patch.setattr(wiring, "transport", lambda settings, name: Away(LocalBroker()))
 
 
 class CommandLine:

@@ -71,9 +71,8 @@ def queue(messages: int, later: int, readers: int, name: str = "q") -> dict[str,
     return {"queues": (QueueSeen(name, "scheduler", messages, later, readers),)}
 
 
-@pytest.mark.parametrize(
-    "other", [{}, queue(0, 0, 0, "scheduler:suspects")]
-)  # which is read if it has messages
+# The queue of suspects is read when it has messages.
+@pytest.mark.parametrize("other", [{}, queue(0, 0, 0, "scheduler:suspects")])
 def test_a_sound_berth_has_no_findings(other: dict[str, Any]) -> None:
     found = judged(seen(**other))
     assert {finding.level for finding in found} == {"fine"}
