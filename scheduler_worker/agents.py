@@ -134,7 +134,8 @@ class Agents:
 
     def level(self, agent_at: Ints) -> Numbers:
         """Return an array with a column for each given agent and four rows: time of the last report, seconds
-        of silence until the agent is down, time of the first report, and 1 if reports omit hosts, else 0.
+        of silence until the agent is down, time of the first report, and 1 if the agent's reports list only
+        some of its hosts, else 0.
         """
         return self._table.take(agent_at, axis=1)
 
@@ -152,7 +153,9 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def renumber(self, named: Iterable[AgentKey]) -> None:
-        """Remove deleted agents from the array of agents; this changes the positions of the others."""
+        """Remove agents that are neither in `named` nor known by heartbeats from the array of agents; this
+        changes the positions of the remaining agents.
+        """
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))
@@ -170,7 +173,7 @@ class Agents:
             self._forget(next(key for key in self._known if key[0] == most_of))
 
     def tidy(self) -> None:
-        """Delete agents that were silent for too long; compute the shortest heartbeat period of live ones."""
+        """Delete agents that were silent too long; compute the shortest heartbeat period of live agents."""
         listened = self._listening.seconds
         while self._known:
             name, agent = next(iter(self._known.items()))
@@ -201,7 +204,7 @@ FULL_SCALE = 64  # halvings after which all failures are scaled again
 
 
 class BuildCounts:
-    """Counts the recent and failed builds of each host. All times are those of a monotonic clock."""
+    """Counts the recent and failed builds of each host. All times are of a monotonic clock."""
 
     def __init__(self, now: float) -> None:
         self._columns = HostColumns()
@@ -314,8 +317,8 @@ class Roster:
 
 
 class WaitingSignal:
-    """Sends this scheduler's heartbeat early if its waiting requests changed, so that
-    others read them again.
+    """Sends this scheduler's heartbeat early if its waiting requests changed, so that other schedulers read
+    the requests again.
     """
 
     def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""Stores the records of the audit trail, finds them, and deletes old ones."""
+"""Stores and finds the records of the audit trail, and deletes old records."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from bus.sql.transaction import Transaction
 
 PRUNED = 1000  # records deleted in one transaction
 
-_FINALITY = {"begun": 0, "failed": 1}  # of a retried act the outcome of the last try counts; others: 2
+_FINALITY = {"begun": 0, "failed": 1}  # of a retried act the last outcome counts; final outcomes: 2
 _COLUMNS = (
     "operator", "role", "operator_project", "door", "act", "target", "target_name", "project", "request",
     "outcome", "record",
@@ -51,8 +51,9 @@ _LATEST = 1e12  # seconds since 1970
 
 
 async def put(tx: Transaction, records: Sequence[ActRecord]) -> None:
-    """Store records. Of several with one id, also among those stored before, the last one counts; but an act
-    that has ended is not overwritten by `failed`, nor `failed` by `begun`.
+    """Store records. The last of several records with one id replaces the earlier, also if they are stored
+    already; but `failed` does not replace the record of an act that has ended, nor `begun` the record of a
+    failed act.
     """
     latest: dict[str, ActRecord] = {}
     for record in records:
@@ -75,7 +76,7 @@ def _row(record: ActRecord) -> tuple[object, ...]:
 
 class AuditTrail:
     """The audit trail in a scheduler's database. `keep` is the retention time, `keep_programs` the shorter
-    one of the acts of clients and services.
+    retention time of acts of clients and services.
     """
 
     def __init__(self, database: Database, clock: Clock, keep: float, keep_programs: float) -> None:

@@ -4,7 +4,7 @@ A scheduler takes every request from the broker's queue immediately, so that a r
 flood of another project. While few requests wait, they stay unacknowledged in memory. Further requests are
 stored in the database and acknowledged. Requests leave in the order of `core/fair_queue.py`. While many wait,
 a project with few requests is light: its requests are handled in parallel to large batches of other projects,
-and these batches are limited in time, so that a light request finds the processors and placement free.
+which are limited in time, so that a light request finds the processors and placement free.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from scheduler_worker.waiting.store import WaitingStore
 
 log = logging.getLogger(__name__)
 
-BOUND = 256  # requests that wait in memory only; further ones are stored
+BOUND = 256  # requests that wait in memory only; further requests are stored
 BOUND_OF_ONE = 2048  # if all are of one project
 BOUND_OF_LIGHT = 4096  # with the requests of light projects
 TAKEN_AT_ONCE = 2048
@@ -63,7 +63,7 @@ Arrived = dict[tuple[str, int], list[Delivery]]  # by project and priority
 
 class RequestBacklog:
     """The inbox of a scheduler's build requests, in fair order. At most `calls` batches are handled
-    concurrently, and CALLS_OF_LIGHT more that contain only requests of light projects.
+    concurrently, and up to CALLS_OF_LIGHT additional batches with only requests of light projects.
     """
 
     def __init__(self, waiting: WaitingStore, clock: Clock, sizes: RequestSizes, calls: int) -> None:
@@ -78,7 +78,7 @@ class RequestBacklog:
         )
         self._inbox: Inbox | None = None
         self._unstored: dict[FairItem, None] = {}  # in the queue, and unacknowledged
-        self._unusual: deque[Delivery] = deque()  # invalid or redelivered ones, for the handler of the bus
+        self._unusual: deque[Delivery] = deque()  # invalid or redelivered messages, for the bus
         self._last_project = ""  # of the request that arrived last
         self._several_until = 0.0  # until then, other projects than one may have requests
         self._light_until = 0.0  # until then, further light requests are expected
@@ -96,7 +96,7 @@ class RequestBacklog:
         return self._weights.get(project, self._weights.get("", 1.0))
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Set the weights of projects; "" is the weight of all others."""
+        """Set the weights of projects; "" is the weight of all projects not listed."""
         if weights != self._weights:
             self._weights = weights
             self._queue.reweigh()
@@ -193,8 +193,8 @@ class RequestBacklog:
 
     @property
     def _is_full(self) -> bool:
-        """Return whether the present batch must not grow: arriving messages, or requests of other projects,
-        come first.
+        """Return whether the present batch must not grow: many arriving messages must be stored first, or
+        several projects have requests.
         """
         if sum(map(len, self._storing.values())) > FLOODED:
             return self._served >= SERVED_IN_FLOOD
@@ -202,7 +202,7 @@ class RequestBacklog:
 
     @property
     def _is_light_next(self) -> bool:
-        """Return whether many requests wait, and the next one is of a project that has few."""
+        """Return whether many requests wait, and the next request is of a project with few requests."""
         project = self._queue.next_project
         if project is None or not self._is_backlogged:
             return False
@@ -244,7 +244,8 @@ class RequestBacklog:
 
     def _may_stay_in_memory(self, place: tuple[str, int], several: int) -> bool:
         """Return whether `several` requests of a project and priority (`place`) may enter the queue without
-        being stored. Requests that would overtake stored requests of their project may not.
+        being stored: they overtake no stored request of their project, and few unstored requests are in
+        memory.
         """
         project, _ = place
         if place in self._arrived or place in self._storing or self.stored.has_unread(project):
@@ -255,7 +256,7 @@ class RequestBacklog:
         return len(self._unstored) + several <= bound
 
     async def _store_arrived(self) -> None:
-        """Store requests until no more have arrived; messages are taken and sorted in the meantime."""
+        """Store arrived requests until all are stored; meanwhile further messages are taken and sorted."""
         while self._storing:
             try:
                 await self._store(self._storing)
@@ -265,8 +266,8 @@ class RequestBacklog:
             self._storing, self._arrived = self._arrived, defaultdict(list)
 
     def _sorted(self, arrived: Sequence[Delivery]) -> Arrived:
-        """Return new messages by project and priority. Unreadable and suspect messages go to `_unusual`, from
-        which the bus handles them before all others.
+        """Return new messages by project and priority. Unreadable and suspect messages are appended to
+        `_unusual`: the bus handles them before all sorted messages.
         """
         waiting: Arrived = defaultdict(list)
         now = self._clock.now()
@@ -284,7 +285,7 @@ class RequestBacklog:
         return waiting
 
     def _enter(self, place: tuple[str, int], deliveries: Sequence[Delivery]) -> None:
-        """Put messages of a project and priority (`place`) into the queue that are not stored."""
+        """Put messages of a project and priority (`place`) into the queue without storing them."""
         project, priority = place
         for delivery in deliveries:
             envelope = delivery.envelope

@@ -17,7 +17,7 @@ from scheduler_worker.core.rebalancing import BalanceLimits, BalancingStep, plan
 from scheduler_worker.room_planning import RoomPlanner, picked
 from scheduler_worker.what_if import PATIENCE, WhatIfs
 
-READ = 32  # of the fullest and of the emptiest hosts, those whose instances are read
+READ = 32  # of the fullest and of the emptiest hosts, to read their instances
 CHECKS = 40  # plans that are checked for one cell
 
 PLANS = Counter(
@@ -107,7 +107,9 @@ class BalancePlanner:
         return False
 
     def _checked(self, steps: list[BalancingStep], reading: CloudReading) -> list[BalanceMove] | None:
-        """Return the moves if the filters accept each move now; else None, and remember the refused moves."""
+        """Return the moves if the filters accept each move now; else None, and add the first refused move to
+        `reading.forbidden`.
+        """
         scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
         choosing, released, planned = scheduler.choosing(supposing), [], []
         try:

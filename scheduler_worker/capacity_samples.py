@@ -77,8 +77,8 @@ class CapacitySampler:
 
 
 def name_of(alternative: Alternative) -> str:
-    """Return the name of a flavor. If flavors of any size have this name, return its
-    amounts, as in `VCPU:2`.
+    """Return the name of the flavor or, for the unnamed flavor of a `berth boot` of any size, its amounts, as
+    in `VCPU:2`.
     """
     name = alternative.flavor.name
     return name if name != UNNAMED else ",".join(f"{key}:{value}" for key, value in alternative.asked.items())
@@ -114,8 +114,8 @@ class _Cloud:
         return placed
 
     def add_flavor(self, asked: Mapping[str, int]) -> dict[str, float]:
-        """Return how many instances of a flavor fit, by zone. Of each host only the free amount of each class
-        counts, added over its providers.
+        """Return how many instances of a flavor fit, by zone, and record the amounts that they would use. A
+        host's free amount of a class is the sum over its providers.
         """
         if not asked or not asked.keys() <= self._free.keys():
             return {}

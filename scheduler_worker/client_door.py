@@ -1,6 +1,6 @@
 """Accepts or refuses the requests and queries of clients, according to the projects of each client.
 
-A client can publish with its own routing key only, so the broker has verified the sender `client` of each
+A client can publish only with its routing key, so the broker has verified the sender `client` of each
 message. A build of another project is treated exactly as an unknown one. Permitted messages are published
 again with the routing keys of operators, so no other handler distinguishes clients from operators.
 """
@@ -111,8 +111,8 @@ class ClientDoor:
         judged: Sequence[Published | Poison],
         clients: Mapping[str, RegisteredClient],
     ) -> list[Published | Poison | Sequence[Published]]:
-        """Return an outcome for each request. The first valid one also publishes the audit records of all
-        requests.
+        """Return an outcome for each request. The outcome of the first valid request also publishes the audit
+        records of all requests.
         """
         records = [
             _record(request, outcome, clients.get(request.client), self.clock.now())
@@ -241,8 +241,9 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the projects of builds and requests by id. Only ids in `existing` can name builds of a cell:
-        cells are queried for them if neither the database nor placement has a record."""
+        """Return the projects of builds and requests by id. If neither the database nor placement has a
+        record of an id in `existing`, the cells are queried for it; for ids in `new` they are not.
+        """
         ids = sorted({*new, *existing})
         if not ids:
             return {}
@@ -280,7 +281,7 @@ def _acts_of(asked: ClientRequested) -> list[Act]:
 def _record(
     asked: ClientRequested, outcome: Published, client: RegisteredClient | None, now: float
 ) -> ActRecord:
-    """Return the audit record of a client's request. A repeated delivery of the request gets the same id."""
+    """Return the audit record of a client's request. A repeated delivery yields the same record id."""
     (request,) = _acts_of(asked)
     act, operator = acts.act_of(request), operator_of(asked.client, client)
     # projects are all that such a request needs

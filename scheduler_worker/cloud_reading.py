@@ -33,7 +33,7 @@ _PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest 
 
 @dataclass(eq=False)
 class CloudReading:
-    """The instances on some hosts, with all that a scheduler needs to move them, as they were when read."""
+    """The instances on some hosts, as they were when read, each with the data and the order for a move."""
 
     scheduler: Scheduler
     lookups: MoveLookups
@@ -47,7 +47,7 @@ class CloudReading:
     forbidden: dict[Id, set[str]] = field(default_factory=dict)  # build → roots that its filters reject
 
     async def read(self, hosts: Sequence[PlacedHost]) -> None:
-        """Read the instances of further hosts; hosts of cells that do not answer have none that can move."""
+        """Read the instances of further hosts. Instances in cells that do not reply cannot move."""
         new = [host for host in hosts if host.uuid not in self.hosts and host.cell]
         self.hosts |= {host.uuid for host in hosts}
         found = await active_instances(self.cells, new)
@@ -149,8 +149,8 @@ class HostArrays:
 
 
 def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSearch, Bools] | None:
-    """Return the result of a search for the hosts that fit a flavor if they are empty, and a mask of it: the
-    hosts that pass the filters that evaluate all hosts at once. Return None if the search is not valid.
+    """Search for the hosts that fit a flavor if they are empty. Return the result with a mask of the found
+    hosts that pass all filters on arrays of hosts, or None if the search is not valid.
     """
     if alternative.group is not None:
         alternative = choosing.grouped(alternative, 1)
@@ -164,7 +164,7 @@ def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSe
 
 
 async def active_instances(cells: CellQueries, hosts: Sequence[PlacedHost]) -> list[Instance]:
-    """Return the active instances on hosts, without those of cells that do not answer."""
+    """Return the active instances on hosts; hosts of cells that do not reply are left out."""
     found: list[Instance] = []
     for some in portions(hosts, HOSTS_AT_ONCE):
         for instances in await together([_active_on(cells, host) for host in some]):
@@ -188,12 +188,12 @@ def amounts_of(start: MoveStart, sharing: Collection[str]) -> dict[str, int]:
 
 
 def amounts_on_host(held: Allocations, sharing: Collection[str]) -> dict[str, int]:
-    """Return the sum of allocations by resource class, without those at providers that share resources."""
+    """Return the sum of allocations by resource class, without allocations from pools."""
     return totals({provider: amounts for provider, amounts in held.items() if provider not in sharing})
 
 
 def only_on(order: Order, roots: Collection[Id]) -> Order:
-    """Return a copy of an order that may use only these hosts."""
+    """Return a copy of an order that may use only the given hosts."""
     named = tuple(sorted(roots))
     alternatives = [
         replace(each, question=structs.replace(each.question, roots=named)) for each in order.alternatives

@@ -86,7 +86,7 @@ async def claim_each(
 async def providers_of(
     placement: PlacementQueries, ids: Iterable[Id], parts: tuple[Any, ...]
 ) -> dict[Id, resources.Provider]:
-    """Query placement for these parts (such as traits) of the providers with these ids, in batches."""
+    """Query placement for the given parts (such as traits) of the providers with the given ids."""
     found: dict[Id, resources.Provider] = {}
     for some in portions(ids, PLACEMENT_ASKED):
         answer = await placement.providers(resources.FindProviders(ids=some, parts=parts))
@@ -116,7 +116,9 @@ class RetryTimes:
 
 
 class Ending:
-    """Ends instances: retires consumers, releases their claims, and finds the hosts of their allocations."""
+    """Ends instances: retires their consumers, releases their claims, and finds the hosts of their
+    allocations.
+    """
 
     def __init__(self, placement: PlacementQueries, clock: Clock, undeliverable_for: float) -> None:
         self._placement = placement
@@ -164,7 +166,9 @@ class Ending:
     async def locate(
         self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
     ) -> list[Located]:
-        """Return for each order the hosts of its instances' allocations, without roots in its `excluding`."""
+        """Return for each order the hosts of its instances' allocations, without the hosts that `excluding`
+        names for the order.
+        """
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         ignored = excluding or [()] * len(of_each)
         return [
@@ -173,12 +177,14 @@ class Ending:
         ]
 
     async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
-        """Read from placement the providers that these allocations name; return them by id."""
+        """Read from placement the providers that the given allocations name; return them by id."""
         ids = dict.fromkeys(provider for held in every for provider in held.allocations)
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Raise `Retry` if no conductor takes a placed build; after a time limit, return its end or None."""
+        """Raise `Retry` while no conductor takes a placed build. After a time limit, retire the build; return
+        the message of its end, or None if it ended before.
+        """
         self.wait_for_consumer(placed.request, placed.cell)
         if placed.preempts:  # its victims cannot get back what it has taken from them
             raise Retry(
@@ -212,7 +218,7 @@ class Ending:
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """A host chosen for an instance, whose claim placement's index does not show yet."""
+    """A host chosen for an instance, with a claim that placement's index does not show yet."""
 
     allocations: Allocations
     cell: str

@@ -39,7 +39,7 @@ class DrawnReservations:
         self._held_at = float("-inf")
 
     def learn(self, reservations: Iterable[Reservation]) -> None:
-        """Remember which reservations serve requests that do not name one."""
+        """Store which reservations hold capacity, and which serve requests that do not name a reservation."""
         now, reservations = self._clock.now(), list(reservations)
         self._holding = tuple([each.id for each in reservations if each.state(now) in ("held", "active")])
         usable = [each for each in reservations if each.state(now) == "active"]
@@ -117,8 +117,8 @@ class DrawnReservations:
         """Return the roots of the hosts whose slots an order draws first, then None for the slots of all
         hosts.
 
-        An evacuation draws first from slots of its size, on hosts of the same kind as its host: other
-        instances of a failed rack may not be accepted elsewhere.
+        An evacuation draws first from slots of its size on hosts like its own (same cell, zone and traits):
+        other slots stay free for instances that fit only there.
         """
         roots = order.move.current_roots if order.move is not None else frozenset()
         hosts = self._source.hosts() if roots else ()

@@ -16,12 +16,12 @@ from scheduler_worker.queries import PlacementQueries
 
 CAUSE = "make_room"
 TRAIT = cause_trait(CAUSE)
-OPEN_SECONDS = 5.0  # between two searches for holds whose time has passed
+OPEN_SECONDS = 5.0  # between two searches for expired holds
 BALANCING = "rebalancing"  # the name of the stop switch
 
 
 class HostHolds:
-    """Answers the query to close hosts for a plan (HoldHosts), and opens hosts whose plans are over."""
+    """Answers the query to close hosts for a plan (HoldHosts), and opens hosts when their plans are over."""
 
     def __init__(
         self, database: Database, placement: PlacementQueries, source: CandidateSource, clock: Clock
@@ -68,7 +68,7 @@ class HostHolds:
         return BalancingSwitched(stopped=bool(rows), since=rows[0]["since"] if rows else 0.0)
 
     async def open_expired(self) -> None:
-        """Open the hosts of plans that have ended or whose clients did not report in time."""
+        """Open the hosts of plans that have ended, or of clients that did not report in time."""
         async with self._database.read() as tx:
             due = await _DUE(tx, now=self._clock.now())
         if not due:

@@ -37,8 +37,8 @@ class HostBook(BuildCounts):
     """Decides from heartbeats and stored records whether each host is up, down or unknown.
 
     A host is down without a heartbeat for three periods (at least 10 seconds), or if it was recorded as down.
-    It is unknown until its first heartbeat is overdue. Heartbeats of a cell count for its own hosts only:
-    placement decides which cell a root is in. All times are those of a monotonic clock.
+    It is unknown until its first heartbeat is overdue. Heartbeats of a cell count only for hosts of this
+    cell: placement decides which cell a root is in. All times are of a monotonic clock.
     """
 
     def __init__(self, now: float, grace: float = GRACE) -> None:
@@ -318,8 +318,8 @@ class HostBook(BuildCounts):
             self._layout = None
 
     def _drop_slots(self, now: float) -> None:
-        """If there are many array indices, free those of hosts without report, record, recent and failed
-        builds.
+        """If there are many array indices, free the indices of hosts without a report, a stored record,
+        recent builds and failed builds.
         """
         columns = self._columns
         if len(columns.slots) <= 2 * self._count + 1024:

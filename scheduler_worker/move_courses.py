@@ -98,8 +98,8 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Query the cells for the instances to move, and store their states in the courses. Return, for each
-        move, None, or why the state of its instance is not known yet.
+        """Query the cells for the instances to move, and store their states in the courses. Return a list
+        with, for each move, why the state of its instance is not known yet, or None.
         """
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}

@@ -1,4 +1,4 @@
-"""Looks up the instances to move: asks placement for their hosts, and the hosts' cells for their specs.
+"""Reads the instances to move: their hosts from placement, and their specs from the hosts' cells.
 
 If an instance changes before the claim, placement refuses the claim.
 """
@@ -65,7 +65,7 @@ class MoveLookups:
         return results
 
     async def recorded(self, moves: Sequence[Id]) -> set[Id]:
-        """Return which of these moves are recorded by a cell that answers."""
+        """Return which of the given moves are recorded by a cell that answers."""
         if not moves:
             return set()
         pages = [(cell, some) for cell in self._cells() for some in portions(moves, MOVES_ASKED)]

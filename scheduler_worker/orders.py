@@ -1,4 +1,4 @@
-"""Converts requests to orders: parses equal requests once, and looks up the server groups and instances that
+"""Converts requests to orders: parses equal requests once, and reads the server groups and instances that
 they name before the search.
 
 While a request waits, the instances that its hints or server group name may move. So their hosts are queried
@@ -35,7 +35,7 @@ MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next be
 BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
 REMEMBERED = 4096  # distinct requests with cached alternatives
 REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
-# Most policies do not read these fields, so requests that differ only in them are alike.
+# Most policies do not read the fields below, so requests that differ only in them are alike.
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -72,7 +72,7 @@ class Orders:
 
     def follow(self) -> "Orders":
         """Subscribe to changes of the index, so that limits set by aggregates and cells stay current; return
-        this object. An object that serves one question only does not need it.
+        `self`. Not needed for an object that serves only one question.
         """
         self._source.watch(self._received)
         return self
@@ -190,7 +190,7 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """Looks up the server groups and instances that requests name; splits a query that placement refuses."""
+    """Reads the server groups and instances that requests name; splits a query that placement refuses."""
 
     placement: PlacementQueries
     ending: Ending

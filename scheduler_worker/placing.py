@@ -178,7 +178,7 @@ class Scheduler:
         return [course.end or events.PublishEnds(()) for course in courses]
 
     async def _read_slots(self, courses: Sequence[_Course]) -> None:
-        """Read the slots of reservations again for orders whose claims were refused."""
+        """Read the slots of reservations again for orders with refused claims."""
         again = [course for course in courses if course.order.has_lost_a_slot]
         if again:
             resolved = await self.drawn.resolve([(course.order, events.Begun()) for course in again])
@@ -209,7 +209,7 @@ class Scheduler:
         course.order, effects = step(course.order, event, self._patience)
         course.need = None
         for effect in effects:
-            match effect:  # the most frequent ones first
+            match effect:  # the most frequent effects first
                 case Need():
                     course.need = effect
                 case events.ReserveHost():
@@ -227,8 +227,9 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts for orders; if some get none and `level` is false, update the index and retry. Return
-        whether the index is current."""
+        """Choose hosts for orders; if an order gets no host and `level` is false, update the index and retry.
+        Return whether the index is current.
+        """
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -306,7 +307,7 @@ class Scheduler:
     async def resolved(
         self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
     ) -> Sequence[Begins]:
-        """Make orders from requests and moves, and look up the hosts of the instances that they name."""
+        """Make orders from requests and moves, and query the hosts of the instances that they name."""
         begun = [self._orders.begin(request, 0.0) for request in requests]
         begun += [self._orders.begin(start.request(), 0.0, start) for start in starts]
         return await self.resolve(begun)

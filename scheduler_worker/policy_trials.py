@@ -47,9 +47,7 @@ class _Supposed(Supposing):
 
 
 class _Side:
-    """The present policy or the one on trial: how it chooses hosts, and what it supposes
-    about reservations.
-    """
+    """The present policy or the policy on trial: how it chooses hosts, with its hypothetical reservations."""
 
     def __init__(
         self, what_ifs: WhatIfs, supposed: Supposing, removed: Sequence[Id], victims: VictimSearch | None

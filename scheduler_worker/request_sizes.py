@@ -21,7 +21,7 @@ _demand = msgspec.json.Decoder(RequestDemand).decode
 
 
 class _Alike(msgspec.Struct):
-    """The parts of a request that decide its size, not decoded: equal requests are computed once."""
+    """The parts of a request that decide its size, not decoded; for equal parts it is computed once."""
 
     instances: tuple[msgspec.Raw, ...]
     flavor: msgspec.Raw
@@ -47,8 +47,8 @@ class RequestSizes:
         self._until = 0.0
 
     def of(self, body: msgspec.Raw) -> Size:
-        """Return the size of a request, as fractions of the cloud's capacity by resource class; empty if the
-        request is unreadable, or if no host has what it takes.
+        """Return the size of a request, as fractions of the cloud's capacity by resource class. Classes that
+        no host has are left out; the result is empty if the request is unreadable.
         """
         if self._until <= self._clock.monotonic() or len(self._known) + len(self._capacities) > MOST_KNOWN:
             self._capacities.clear()
@@ -82,8 +82,8 @@ class RequestSizes:
 
 
 class RecentFlavors:
-    """The flavors of the latest requests, at most MOST_FLAVORS; a name with several sizes
-    counts as several.
+    """The flavors of the latest requests, at most MOST_FLAVORS; flavors of one name and several sizes count
+    separately.
     """
 
     def __init__(self) -> None:

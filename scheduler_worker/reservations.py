@@ -1,7 +1,7 @@
 """Claims the slots of reservations, on hosts chosen as for builds.
 
-The ids of the slots follow from the reservation, so a repeated claim, or the claim of another scheduler, is
-answered with what the slot holds.
+The ids of the slots are derived from the reservation. So placement answers a repeated claim, or the claim of
+another scheduler, with the slot's allocations.
 """
 
 from dataclasses import replace

@@ -31,8 +31,8 @@ _WAYS: dict[str, Query[Any, Any] | Topic[Any]] = {
 
 @dataclass(eq=False)
 class RoleDoor:
-    """Relays the messages of clients. `bus` refuses what a client's role does not permit, as for a command of
-    an operator, and records the rest in the audit trail.
+    """Relays the messages of clients that have a role. As for an operator's command, `bus` refuses a message
+    that the role does not permit, and records each act in the audit trail.
     """
 
     database: Database
@@ -80,8 +80,8 @@ def operator_of(name: str, client: RegisteredClient | None) -> Operator:
 
 
 def client_key(client: str, key: str) -> str:
-    """Return the routing key for a client's results: `key` if it is the client's name, or this name, `_` and
-    more; else the client's name.
+    """Return the routing key for a client's results: `key` if it is the client's name, or begins with this
+    name and `_`; else the client's name.
     """
     return key if key == client or key.startswith(f"{client}_") else client
 

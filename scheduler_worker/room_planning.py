@@ -26,7 +26,7 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.what_if import PATIENCE, WhatIfs
 
-PORTIONS = (64, 256, 1024)  # targets whose instances are read, if fewer give no plan
+PORTIONS = (64, 256, 1024)  # targets of which instances are read, if fewer give no plan
 CHECKS = 40  # plans that are checked for one question
 WHY = {
     "no_host": "no host would fit the flavor, even if it were empty",
@@ -144,8 +144,8 @@ class RoomPlanner:
         return RoomDemand(amounts, hosts, count, most)
 
     async def _read_more(self, question: _Question, cloud: CloudState, demand: RoomDemand, most: int) -> bool:
-        """Read the instances of further hosts, first of those that lack the least; return False if there are
-        none.
+        """Read the instances of the `most` hosts that lack the least, except hosts read before; return False
+        if all were read before.
         """
         lacking = (np.maximum(demand.amounts - cloud.free, 0.0) / cloud.scale).sum(axis=1)
         rows = np.flatnonzero(demand.accepted & (cloud.whole >= demand.amounts).all(axis=1))
@@ -232,8 +232,8 @@ def _unreserved(order: Order) -> Order:
 
 
 def _on_closed(order: Order, roots: Sequence[Id]) -> Order:
-    """Return a copy of an order that may use only these hosts. Its plan has disabled them for other requests,
-    so the order ignores that they are disabled.
+    """Return a copy of an order that may use only the given hosts. Its plan has disabled them for other
+    requests, so the order ignores that they are disabled.
     """
     [alternative] = only_on(order, roots).alternatives
     forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}

@@ -49,7 +49,7 @@ class OpenBundle:
 
 @dataclass(slots=True, eq=False)
 class StoredDelivery:
-    """A stored request in the hands of a handler, like a message of the broker."""
+    """A stored request that was given to a handler, like a message of the broker."""
 
     envelope: Envelope
     bundle: OpenBundle
@@ -104,14 +104,14 @@ class StoredRequests:
         self._live = live
         self._queue = queue
         self._size_of = size_of
-        self._low: dict[str, None] = {}  # projects of which few stored requests are in memory
+        self._low: dict[str, None] = {}  # projects with few stored requests in memory
         self._ended: list[OpenBundle] = []
         self._due = asyncio.Event()
         self.add = retrying(clock)(self._add_once)
 
     def _to_read(self, project: str) -> int:
-        """Return how many further bundles of a project to read; 0 if enough of its requests are in memory. A
-        batch may take hundreds of one project.
+        """Return how many further bundles of a project to read; 0 if enough of its requests are in memory for
+        a batch, which may take hundreds.
         """
         stored = self.projects.get(project)
         if stored is None or not stored.is_unread:
@@ -132,8 +132,8 @@ class StoredRequests:
             await backlog.add(tx, self._owner, bundles)
 
     def on_stored(self, bundle: Bundle) -> OpenBundle | None:
-        """Record a new bundle. Return it if no unread request precedes its requests, so that these belong
-        into the queue now.
+        """Record a new bundle. Return it if its requests may enter the queue now, because no unread request
+        precedes them; else None.
         """
         stored = self.projects.setdefault(bundle.project, StoredProject())
         opened = None
@@ -149,7 +149,7 @@ class StoredRequests:
         return opened
 
     def on_taken(self, project: str) -> None:
-        """Have further requests of a project read if few are in memory after one was taken from the queue."""
+        """Start to read further requests of a project if few of its requests are left in memory."""
         if self._to_read(project):
             self._low[project] = None
             self._due.set()
@@ -246,7 +246,7 @@ class StoredRequests:
         return adopted
 
     async def release(self) -> None:
-        """Delete the bundles whose requests are all handled, and leave the others to another scheduler."""
+        """Delete the bundles with only handled requests, and leave all other bundles to another scheduler."""
         await self.flush()
         if self.projects:
             async with self._database.write() as tx:

@@ -1,4 +1,4 @@
-"""Finds instances whose deletion makes a request fit: reads the instances of full hosts, chooses victims on
+"""Finds instances to delete so that a request fits: reads the instances of full hosts, chooses victims on
 arrays, and checks them by the evaluation that places the request.
 """
 
@@ -33,7 +33,7 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import Priorities
 from scheduler_worker.queries import CellQueries
 
-PORTIONS = (64, 1024)  # hosts whose instances are read, if fewer give no victims; first for each instance
+PORTIONS = (64, 1024)  # hosts to read, if fewer give no victims; first for each instance
 CHECKS = 20  # hosts that may refuse the request although its amounts fit
 NONE_FIT = "the instances of lower priority do not free enough capacity on any host"
 
@@ -56,7 +56,7 @@ class _Draft:
     released: list[Allocations] = field(default_factory=list)  # of the victims
 
     def add(self, instance: Id, pick: Pick, victims: tuple[Victim, ...]) -> None:
-        """Record an instance as placed on the host of `pick`, whose `victims` are deleted before. Instances
+        """Record an instance as placed on the host of `pick`, where `victims` are deleted before. Instances
         on one host have the same victims.
         """
         self.picks[instance] = structs.replace(pick, choices=pick.choices[:1]) if victims else pick
@@ -142,7 +142,9 @@ class VictimSearch:
         )
 
     async def find_each(self, orders: Sequence[Order]) -> list[Chosen | NoVictims]:
-        """Return hosts with victims for orders that are placed together. No instance is a victim of two."""
+        """Return hosts with victims for orders that are placed together. No instance is a victim of two
+        orders.
+        """
         batch = _Batch()
         return [await self.find(order, batch=batch) for order in orders]
 
@@ -179,8 +181,8 @@ class VictimSearch:
     def _nearest(
         self, order: Order, reading: _Reading, most: int, supposing: HasReservations | None
     ) -> list[PlacedHost]:
-        """Return the hosts to read next: of the `most` hosts that would fit if they were empty and lack the
-        least, those not read before.
+        """Return the hosts to read next: the `most` hosts that lack the least among hosts that would fit if
+        empty, without the hosts read before.
         """
         found = self._parts(order, self._scheduler.choosing(supposing))
         if found is None:

@@ -44,7 +44,7 @@ AT_ONCE = 50  # instances chosen without a pause
 LONGEST = 2.0  # seconds of counting free capacity
 PATIENCE = 30.0  # seconds that a caller waits; then queued and running questions stop
 ON_ONE_HOST = 10_000
-TRIED = 1000  # instances on one host with several providers, each of which needs a search
+TRIED = 1000  # instances on one host with several providers: each needs a search
 MOST_WAYS = 1024
 _GROUPS = "count: with a server group, a topology or roles, at most the instances of one request"
 
@@ -56,7 +56,7 @@ class _Counted:
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
     after: int = -1
-    host: PlacedHost | None = None  # the host with several providers whose count is not finished
+    host: PlacedHost | None = None  # the host with several providers that is being counted
     tried: list[CapacityReservation] = field(default_factory=list)  # hypothetical instances on that host
     capped: bool = False
     done: bool = False
@@ -116,8 +116,9 @@ class WhatIfs:
             return structs.replace(answer, room=capacity, cut=cut)
 
     async def in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
-        """Return the answer with what the project's quota permits beyond it, or a refusal if it exceeds the
-        quota."""
+        """Return the answer, extended by how many more instances the project's quota permits; or a refusal if
+        the answer's instances exceed the quota.
+        """
         query = FindQuotas(project=order.request.project)
         [quota] = (await self._scheduler.placement.quotas(query)).quotas
         return within_quota(answer, order, fitting, quota)
@@ -125,8 +126,9 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that fits enough instances, with the `best` hosts, or why
-        none fits. Also return the flavor; the preferred one if none fits."""
+        """Return the answer for the first flavor that fits enough instances, with at most `best` ranked
+        hosts, or why no flavor fits. Also return the flavor; the preferred flavor if no flavor fits.
+        """
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several

@@ -29,7 +29,8 @@ class WhatIfsPreempting:
         self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True
     ) -> WhatIfAnswered:
         """Return the answer about a request that fits nowhere, with the instances that it would preempt. If
-        `limited`, the quota of its project must permit it. The lock must be held."""
+        `limited`, the quota of its project must permit it. The caller must hold the lock of `WhatIfs`.
+        """
         [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
         if begun.refusal:
             return answer

@@ -15,8 +15,8 @@ from bus.guests import ProbeResult
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """An agent that is asked whether it reaches a host. It has a vote only if it reaches the host `control`,
-    which is another agent's.
+    """An agent that is asked whether it reaches a host. It has a vote only if it also reaches `control`, a
+    host of another agent.
     """
 
     agent: str
@@ -26,7 +26,7 @@ class Voter:
 def voters_for(dead: str, hosts: Mapping[str, str], votes: int) -> list[Voter]:
     """Return the agents to ask about a dead host: at most 2 × votes − 1, so that `votes` are a majority.
 
-    `hosts` has one host of each agent that may vote. For the same names the result is the same; different
+    `hosts` maps each agent that may vote to one of its hosts. The result depends only on the names; different
     dead hosts get different agents.
     """
     chosen = sorted(hosts, key=lambda agent: blake2b(f"{dead} {agent}".encode()).digest())[: 2 * votes - 1]
@@ -36,8 +36,8 @@ def voters_for(dead: str, hosts: Mapping[str, str], votes: int) -> list[Voter]:
 def judge_votes(
     dead: str, voters: Iterable[Voter], results: Mapping[str, ProbeResult], votes: int
 ) -> tuple[bool, str]:
-    """Return whether at least `votes` agents cannot reach a host and none reaches it, and a sentence that
-    says why. `results` has the answers by agent.
+    """Return whether at least `votes` agents cannot reach a host and no agent reaches it, and the reason as a
+    sentence. `results` has the answers by agent.
     """
     asked, against = 0, list[str]()
     for voter in voters:

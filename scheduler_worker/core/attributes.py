@@ -62,7 +62,7 @@ MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 def _node(host: HostFacts) -> str:
-    """Return the hypervisor's own name for a host, or the host's name in placement if none is reported."""
+    """Return the host's name as the hypervisor reports it, or the host's name in placement."""
     return (capability(host.state, "hypervisor_hostname") if host.state is not None else None) or host.host
 
 

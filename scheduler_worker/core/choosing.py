@@ -84,9 +84,7 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
-        """Return for each order its chosen hosts, or the reason why too few hosts fit. The sequence is that
-        of `orders`.
-        """
+        """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
         shares = [(*self._shares(order), *counted_as_free(order.alternative)) for order in orders]
@@ -148,7 +146,9 @@ class Choosing:
 
     @contextmanager
     def counting_as_free(self, *allocations: Allocations) -> Iterator[None]:
-        """Count allocations, or reservations of this scheduler, as free in searches of the `with` block."""
+        """Count the given allocations, such as this scheduler's reservations, as free capacity in searches of
+        the `with` block.
+        """
         counted = [each for each in allocations if each]
         for each in counted:
             self.source.withdraw(each)
@@ -173,8 +173,8 @@ class Choosing:
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def is_reserved(self, alternative: Alternative) -> bool:
-        """Return whether a request would fit if this scheduler released what it reserves for claims without
-        an answer.
+        """Return whether a request would fit if this scheduler released the capacity reserved for claims that
+        placement has not answered.
         """
         open_ones = self.pending.unsettled
         question = alternative.question

@@ -1,8 +1,8 @@
 """Decides which hosts with missing heartbeats may be fenced and evacuated automatically.
 
 Hosts that were lost at nearly the same time in one cell or rack are probably not dead: a network fault
-separates many hosts at once. If they are more than the limits allow, none of them is evacuated. The decision
-depends on the times of loss, not on the present time, so it does not change by waiting.
+separates many hosts simultaneously. If more hosts are lost than the limits allow, no lost host is evacuated.
+The decision depends on the times of loss, not on the present time, so it does not change by waiting.
 """
 
 from collections import Counter

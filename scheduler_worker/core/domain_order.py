@@ -1,4 +1,4 @@
-"""Sorts the domains in which the instances of a request may fit, by how many of them fit there at most."""
+"""Sorts the domains in which the instances of a request may fit, by the most instances that may fit there."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ LOOSE_DOMAINS = 8  # domains filled one after another if a preferred constraint 
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A part of a request (instances of one flavor), and how many of its instances fit at most on each host,
-    by position in placement's index.
+    """A part of a request (instances of one flavor), with an upper limit of its instances on each host, by
+    position in placement's index.
     """
 
     part: Part
@@ -40,9 +40,11 @@ class DomainOrder:
 
     def domains(self) -> Iterator[tuple[str, Bools]]:
         """Yield the name of each domain in which enough instances may fit, and a mask of its hosts. Domains
-        that may take more instances come first, then the tightest ones, then those with the best hosts.
+        that may take more instances come first, then domains with less capacity to spare, then domains with
+        better hosts.
 
-        Without a level to pack, all open hosts are one domain with the name "".
+        Without a level to pack, all open hosts are one domain with the name "". For a preferred level that no
+        domain can satisfy, yield the largest domains, then all open hosts.
         """
         open_to = self.rules.open_to()
         if self.rules.constraints.loose_pack:

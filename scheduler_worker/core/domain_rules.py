@@ -26,8 +26,9 @@ class Constraints:
 
 
 def attempts(group: ServerGroup | None) -> Iterator[Constraints]:
-    """Yield the constraints of a server group in the order in which to try them: with all preferred ones,
-    then with fewer, and last the required ones alone. Without a group, yield empty constraints.
+    """Yield the constraints of a server group in the order in which to try them: with all preferred
+    constraints, then with fewer, and last only the required constraints. Without a group, yield empty
+    constraints.
     """
     if group is None:
         yield Constraints()
@@ -56,16 +57,14 @@ def _kept(level: str, weak: bool) -> tuple[str, ...]:
 
 
 def required_constraints(group: ServerGroup) -> Constraints:
-    """Return the constraints of a server group without its preferred ones. Every claim of a member checks
-    them.
-    """
+    """Return the required constraints of a server group. Every claim of a member checks them."""
     *_, last = attempts(group)
     return last
 
 
 @dataclass(slots=True)
 class Level:
-    """The domains of one level: for each position in placement's index the number of its domain; 0: none."""
+    """The domains of one level: for each position in placement's index the number of its domain, or 0."""
 
     name: str
     ids: Ints
@@ -121,7 +120,7 @@ class DomainRules:
 
     def packed_domains(self, excluding: Id | None = None) -> set[int]:
         """Return the numbers of the packed domains of all members except `excluding`. A further member must
-        be placed in one of them, or in any domain if the result is empty.
+        be placed in a returned domain, or in any domain if the result is empty.
         """
         on = [places for id_, places in self.members.items() if id_ != excluding]
         return {int(self.domains[position]) for places in on for position in places} if self.packs else set()
@@ -147,8 +146,8 @@ class DomainRules:
         return [domain for domain, there in self.counts(level, excluding).items() if there >= most]
 
     def counts(self, level: Level, excluding: Id | None = None) -> dict[int, int]:
-        """Return the number of instances by domain of a level, with guests that may still be there and
-        without `excluding`.
+        """Return the number of instances by domain of a level, including guests left behind, without the
+        instance `excluding`.
         """
         found: dict[int, int] = {}
         for id_, places in (*self.left.items(), *self.members.items()):
@@ -158,8 +157,8 @@ class DomainRules:
         return found
 
     def why(self, position: int | None) -> str:
-        """Return a sentence that says why the host at a position may not be used: it has no label of a level,
-        or its domain is not open. The result is "" for None.
+        """Return why the host at a position may not be used, as a sentence: it has no label of a level, or
+        its domain is not open. The result is "" for None.
         """
         if position is None:
             return ""
@@ -177,7 +176,7 @@ class DomainRules:
 
 
 def _together(packs: Sequence[Level], size: int) -> tuple[Ints, list[str]]:
-    """Return the number of each host's domain if several levels are packed (0: none), and the names by
+    """Return the number of each host's domain if several levels are packed (0: no domain), and the names by
     number. Hosts with equal labels of all levels share a domain.
     """
     if not packs:

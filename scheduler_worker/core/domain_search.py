@@ -1,4 +1,4 @@
-"""Searches exhaustively, within a number of steps, for hosts for several different instances at once.
+"""Searches exhaustively, within a number of steps, for hosts for several different instances together.
 
 A greedy choice may miss an assignment that exists: a small instance can occupy the only host of a large one.
 This search backtracks. It knows only the free amounts of hosts, so its result must still be claimed.
@@ -40,7 +40,7 @@ class Assignment:
     """A search for the hosts of all instances of all parts, within the limits of spread domains."""
 
     hosts: Sequence[HostAmount]
-    parts: Sequence[PartAmount]  # those that fit the fewest hosts first
+    parts: Sequence[PartAmount]  # parts that fit the fewest hosts first
     limits: Sequence[int]  # for each spread level: the most instances in one domain
     budget: Budget
     _free: list[list[int]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Assignment:
 
     def find(self, counts: Sequence[dict[int, int]]) -> list[tuple[int, int]] | None:
         """Return (part, index of a host) for each instance; None if no assignment is found within the budget.
-        `counts` has for each spread level the number of instances that are in each domain already.
+        `counts` has, for each spread level, the number of instances already placed, by domain.
         """
         self._free = [list(host.free) for host in self.hosts]
         self._there = [dict(each) for each in counts]

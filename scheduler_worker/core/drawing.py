@@ -20,10 +20,10 @@ def drawing_on(
     now: float,
     alike: Set[str] | None = None,
 ) -> Alternative:
-    """Return an alternative flavor of a request, restricted to the hosts with a slot that it fits into.
-    `alike` are hosts: then only slots on them of exactly the flavor's size count.
+    """Return an alternative flavor of a request, restricted to the hosts of slots that it fits into. For a
+    failover reservation, `alike` limits them to slots of exactly the flavor's size on the hosts `alike`.
 
-    A request that does not name the reservation may use other hosts if none of these accepts it.
+    A request that does not name the reservation may use other hosts if no host with a slot accepts it.
     """
     question, asked = alternative.question, alternative.asked
     fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]
@@ -67,8 +67,8 @@ class SlotAssignments:
         self._left: dict[Id, Allocations] = {}
 
     def choices(self, draw: Draw | None, ways: Sequence[Candidate]) -> tuple[Choice, ...]:
-        """Return the allocations of a claim, one for each of the candidates `ways`, with the slot that it
-        draws from. The first choice uses up its slot for later claims of the batch.
+        """Return the allocations of a claim for each candidate in `ways`, with the slot from which the claim
+        draws. The first candidate's allocations are subtracted from its slot for later claims of the batch.
         """
         if draw is None or not ways:
             return tuple([Choice(way.allocations, way.shapes) for way in ways])

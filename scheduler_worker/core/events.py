@@ -19,7 +19,7 @@ from scheduler_worker.core.scale import Pick
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """An order's request was parsed. `refusal` is the reason if the request cannot be placed, else empty."""
+    """The event that an order's request was parsed. `refusal` is why it cannot be placed, or empty."""
 
     refusal: str = ""
 
@@ -53,7 +53,7 @@ class Located(msgspec.Struct, frozen=True, gc=False):
     """
 
     places: Mapping[Id, ClaimPlace | None]
-    victims: Mapping[Id, tuple[Victim, ...]] = {}  # of instances that preempted others
+    victims: Mapping[Id, tuple[Victim, ...]] = {}  # of each preempting instance
 
 
 class FenceAnswers(msgspec.Struct, frozen=True, gc=False):

@@ -24,7 +24,7 @@ from bus.requests import Flavor, ResourceGroup
 Key = tuple[int, float, str]  # negative priority, time of arrival, id
 Size = Mapping[str, float]  # resource class → fraction of the cloud's capacity
 
-LEAST_SIZE = 1e-9  # of a request whose resources no host has, so that it counts too
+LEAST_SIZE = 1e-9  # of a request for resources that no host has, so that it counts too
 SERVED_SECONDS = 60.0  # after which a served request counts 1/e
 FORGOTTEN_SECONDS = 300.0
 MOST_IDLE = 1000  # projects without requests that are remembered
@@ -76,8 +76,8 @@ class FairQueue:
         return 0 if known is None else len(known.items)
 
     def push(self, item: FairItem, *, continues: bool = False) -> None:
-        """Add a request. With `continues`, its project has had requests outside of the queue meanwhile, and
-        keeps its share.
+        """Add a request. With `continues`, its project had further requests elsewhere while it had none in
+        this queue, so it keeps its share.
         """
         known = self._projects.get(item.project)
         if known is None:
@@ -98,7 +98,7 @@ class FairQueue:
 
     @property
     def next_project(self) -> str | None:
-        """Return the project whose request `pop` returns; None if the queue is empty."""
+        """Return the project of the request that `pop` returns; None if the queue is empty."""
         return self._order[0][2] if self._order else None
 
     def pop(self) -> FairItem | None:
@@ -133,9 +133,7 @@ class FairQueue:
 
 
 class RecentlyServed:
-    """The total size of the requests that each project was served recently; a size counts less with every
-    second.
-    """
+    """The total size of each project's recently served requests; a request counts less with every second."""
 
     def __init__(self) -> None:
         self._served: dict[str, tuple[float, float]] = {}  # project → size, and when it was that
@@ -146,7 +144,7 @@ class RecentlyServed:
         self._served[project] = before * exp((at - now) / SERVED_SECONDS) + grown, now
 
     def sizes(self, now: float) -> dict[str, float]:
-        """Return the size served recently, by project. Projects that were served nothing for
+        """Return the size served recently, by project. Projects without served requests for
         `FORGOTTEN_SECONDS` are removed.
         """
         self._served = {

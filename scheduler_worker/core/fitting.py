@@ -25,7 +25,7 @@ Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield each filter that evaluates all hosts at once, with its mask (True: host accepted). Filters that
+    """Yield each filter that evaluates all hosts as arrays, with its mask (True: host accepted). Filters that
     accept all hosts are skipped.
     """
     for rule in rules:
@@ -88,8 +88,8 @@ def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return how much each host of a search lacks for these amounts: the missing fraction of each amount,
-    added; 0 if all are free.
+    """Return how much each host of a search lacks for the amounts `asked`: the missing fraction of each
+    amount, added; 0 if all are free.
     """
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
@@ -168,7 +168,7 @@ def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostF
 class FoundHosts:
     """The hosts that a search found for a flavor, identified by their indices in the search's arrays.
 
-    The data, filter results and candidates of a host are cached until the host or a resource that it shares
+    The data, filter results and candidates of a host are cached until the host, or a pool that it uses,
     changes.
     """
 
@@ -291,7 +291,9 @@ class FoundHosts:
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
-        """Return the best allocation candidate of a host; None if it has none or any filter rejects it."""
+        """Return the best allocation candidate of a host; None if no candidate fits or a filter rejects the
+        host.
+        """
         if index not in self.admitted and not self.admits(index):
             return None
         ways = self.lone_ways.get(index)

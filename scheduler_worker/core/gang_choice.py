@@ -1,8 +1,8 @@
 """Chooses hosts for instances that depend on each other: roles of a gang, and domains to pack into or spread
 over.
 
-For each domain, arrays give an upper limit of the instances that fit. The tightest domain that may fit comes
-first: a greedy choice by score, then an exact search within a limited number of steps.
+Domains are tried in the order of core/domain_order.py: in each domain a greedy choice by score, then in each
+an exact search within a limited number of steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ Taken = list[tuple[Ranking, Pick, Id]]
 
 @dataclass
 class GangChoice:
-    """Chooses hosts for all instances of one order together: at least as many as are needed get a host, or
-    none.
+    """Chooses hosts for all instances of one order together: either at least the needed number of instances
+    get hosts, or no instance does.
     """
 
     choosing: "Choosing"
@@ -131,8 +131,8 @@ class GangChoice:
     # One attempt
 
     def _attempt(self, chances: Sequence[Chance], rules: DomainRules) -> Taken | None:
-        """Choose hosts for all parts of the request (`chances`) under these constraints. If too few instances
-        fit, keep no reservation and return None.
+        """Choose hosts for all parts of the request (`chances`) under the constraints of `rules`. If too few
+        instances fit, keep no reservation and return None.
         """
         needed = self._needed(chances)
         domains = list(DomainOrder(self.choosing.source, chances, rules, needed, self.best).domains())
@@ -160,9 +160,9 @@ class GangChoice:
     def _fill(
         self, chances: Sequence[Chance], rules: DomainRules, stages: Sequence[Bools], name: str
     ) -> tuple[Taken | None, int]:
-        """Choose the best host for one instance after another. `stages` are masks of hosts: a later one is
-        used only if the earlier ones have no host left. Return the picks, or None, and the number of
-        instances that got a host.
+        """Choose the best host for one instance after another. `stages` are masks of hosts: a later mask is
+        used only if no host of the earlier masks is left. Return the picks (None if too few instances got a
+        host), and the number of instances that got a host.
         """
         taken: Taken = []
         for chance in chances:

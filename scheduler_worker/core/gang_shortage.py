@@ -18,7 +18,7 @@ TOPOLOGY_CODE = "topology"
 
 @dataclass(slots=True)
 class Best:
-    """The domain in which the most instances of a request fit, of those tried so far."""
+    """The domain in which the most instances of a request fit, among the domains tried so far."""
 
     domain: str = ""  # such as `rack r7`; empty: no domain was tried
     placed: int = 0
@@ -31,8 +31,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The numbers of instances of a request: all, those that must get a host (`needed`), and by part
-    (`counts`).
+    """The numbers of instances of a request: all, the least number that must get a host (`needed`), and by
+    part (`counts`).
     """
 
     instances: int
@@ -41,8 +41,8 @@ class Wanted:
 
 
 def shortage_of(chances: "Sequence[Chance]", rules: DomainRules, best: Best, wanted: Wanted) -> Shortage:
-    """Return why the parts of a request do not fit: one part lacks capacity even without constraints, or the
-    constraints leave too little.
+    """Return why the parts of a request do not fit: either one part lacks capacity even without constraints,
+    or the constraints leave too few hosts.
     """
     for chance in chances:
         count = len(chance.part.instances)

@@ -202,7 +202,8 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
     """Add to the draft request the flavor's vcpus, memory and disk, unless extra specs set the amounts of
-    these resource classes."""
+    their resource classes.
+    """
     requested = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not requested & {"VCPU", "PCPU"}:

@@ -31,7 +31,7 @@ def place_of(
 ) -> ClaimPlace | None:
     """Return the host of existing allocations, or None if no agent reports any of their providers.
 
-    Hosts whose roots are in `excluding` are not considered.
+    Hosts with roots in `excluding` are not considered.
     """
     holds = {id_: providers[id_] for id_ in held.allocations if id_ in providers}
     owned = [
@@ -56,7 +56,7 @@ def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> 
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first flavor that requests exactly the amounts allocated; 0 if none does."""
+    """Return the index of the first flavor that requests exactly the allocated amounts; else 0."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():

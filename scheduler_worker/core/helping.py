@@ -34,7 +34,7 @@ _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter reject
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The number of hosts on which a changed request would fit; if `more` is True, only a lower limit."""
+    """The number of hosts on which a changed request would fit; with `more`, a lower limit of this number."""
 
     hosts: int
     more: bool = False
@@ -113,7 +113,9 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Return the suggestion to reduce a resource class to the largest amount that fits, or None."""
+        """Return the suggestion to reduce a resource class to the largest amount that fits, or to leave it
+        out; None if neither helps.
+        """
         without = _without_class(less)
         ranking = self.ranking(without, choosing)
         if ranking is None:
@@ -169,7 +171,7 @@ def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
 
 
 def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of changes that would make a request fit, first those that reduce two resource classes."""
+    """Yield pairs of changes that would make a request fit, first pairs that reduce two resource classes."""
     yield from _both_less(alternative, choosing, tally)
     for index, (first, relaxed) in enumerate(_changes(alternative, choosing)):
         for less in lessened(first.alternative):
@@ -186,7 +188,9 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield changed requests, each with its `Choosing`: without one requirement, then without one filter."""
+    """Yield changed requests, each with the `Choosing` to search with: without one requirement, then without
+    one filter.
+    """
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:
@@ -265,7 +269,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield copies of one flavor of a request, each without another requirement; the amounts stay."""
+    """Yield copies of one flavor of a request, each without a different requirement; the amounts stay."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

@@ -98,7 +98,7 @@ class HostColumns:
         self._next = 1
         self._free: list[int] = []
         self.read: dict[str, Numbers] = {}  # arrays by position of the host, valid until the next report
-        self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
+        self.new: list[HostKey] = []  # hosts without a known position in placement
 
     def slot(self, key: HostKey) -> int:
         slot = self.slots.get(key)
@@ -190,10 +190,10 @@ class HostsNow:
     slot_at: Ints
     placed: Ints  # the positions of all hosts
     up: Bools  # false: the host is down
-    unknown: Bools | None  # up, but without a heartbeat so far; None: the same for all hosts
+    unknown: Bools | None  # up, but without a heartbeat so far; None: equal for all hosts
     fading: float  # the present weight of a failure that was counted as 1
     why_down: Callable[[PlacedHost], str]
-    _read: dict[str, Numbers]  # shared with later ones until the next report
+    _read: dict[str, Numbers]  # shared with later `HostsNow` until the next report
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
 
     def facts(self, search: HostAmounts, position: int) -> HostFacts:
@@ -222,7 +222,7 @@ class HostsNow:
     def fact(self, name: str, otherwise: float) -> Numbers:
         """Return an attribute of all hosts, `otherwise` where it is not reported. Do not change the array."""
         columns, slots = self.columns, self.slot_at
-        # Choices change the first two during a batch, so these are not cached.
+        # Choices change the first two during a batch, so they are not cached.
         if name == "sent":
             return columns.recent.take(slots)
         if name == "building":

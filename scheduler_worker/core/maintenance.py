@@ -84,7 +84,9 @@ class WindowPlanner:
         return not self.window.budget or len(roots) <= self.window.budget
 
     def drain_begins(self) -> float:
-        """Return when the drains must begin at the latest, so that the first hosts are empty in time."""
+        """Return the latest time at which drains must begin, so that the first hosts are empty when the
+        window begins.
+        """
         first = {*self.next_hosts()} | {host.root for host in self.hosts if host.phase in CLOSED}
         sizes = [size for host in self.hosts if host.root in first for size in host.memory_mb]
         estimate = drain_seconds(sizes, self.measured, self.window.moves)

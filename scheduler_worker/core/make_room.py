@@ -2,8 +2,8 @@
 
 The order of plans: fewest moves, then least total size, then fewest stopped instances. The size of an
 instance is the sum of its amounts as fractions of the largest host. A target is a host that gets a build of
-the flavor. Instances leave a target for hosts with enough free capacity; if none has enough, for a host that
-other instances leave first.
+the flavor. Instances leave a target for hosts with enough free capacity; if no host has enough, for a host
+that other instances leave first.
 """
 
 from collections import deque
@@ -42,8 +42,8 @@ class RoomDemand:
 
 @dataclass(frozen=True, eq=False)
 class RoomPlan:
-    """Moves, and the host of each build after the moves. If `code` is not empty, not all builds fit: the plan
-    then covers those that do, and the code is the reason why the next one does not.
+    """Moves, and the host of each build after the moves. If `code` is not empty, only some builds fit: the
+    plan covers these builds, and `code` is the reason why a further build does not fit.
     """
 
     moves: tuple[PlannedMove, ...] = ()
@@ -54,7 +54,7 @@ class RoomPlan:
 
 @dataclass(slots=True)
 class _Leaving:
-    """A set of instances whose departure makes room for one build on a target."""
+    """A set of instances that make room for one build on a target by leaving it."""
 
     size: float
     stopped: int
@@ -83,12 +83,12 @@ class _LazyList:
 @dataclass
 class _Search:
     """The search for the host (target) of one build: for each target, the sets of instances that could leave
-    it.
+    to make room.
     """
 
     moved: MovedCloud
     demand: Floats
-    targets: Ints  # in the sequence of what they lack, least first
+    targets: Ints  # sorted by the amounts that they lack, least first
     least: dict[int, int] = field(default_factory=dict)  # target → fewest instances that must leave it
     _sets: dict[tuple[int, bool], _LazyList] = field(default_factory=dict)  # by number of instances
     _has_destination: dict[Hashable, bool] = field(default_factory=dict)  # by kind of instance
@@ -104,8 +104,8 @@ class _Search:
                 self.least[target], self._lacks[target] = number, (size, lack)
 
     def sets(self, number: int, most: int, *, placeable: bool) -> list[_Leaving]:
-        """Return the `most` best of the sets of `number` instances whose departure makes room on a target.
-        With `placeable`, each instance has a destination now, if it moves alone.
+        """Return the `most` best sets of `number` instances that make room on a target by leaving it. With
+        `placeable`, each instance has a destination now, if it moves alone.
         """
         if (number, placeable) not in self._sets:
             self._sets[number, placeable] = _LazyList(self._best_first(number, placeable))
@@ -113,8 +113,8 @@ class _Search:
 
     def _best_first(self, number: int, placeable: bool) -> Iterator[_Leaving]:
         """Yield sets of instances that could leave a target host to make room there: the smallest first, at
-        equal size the set with fewer stopped instances. The sets of a host are computed only when what the
-        host lacks is at most the size of the best known set: no set of the host is smaller.
+        equal size the set with fewer stopped instances. A set is at least as large as what its host lacks, so
+        the sets of hosts that lack more than the next set's size are computed later.
         """
         bounds = sorted(
             (self._lacks[target][0], target) for target, fewest in self.least.items() if fewest <= number
@@ -212,8 +212,8 @@ def _make_room(
 
 
 def _first_placed(search: _Search, number: int) -> int | None:
-    """Move the best set of this number of instances that find destinations. Return the host that they leave,
-    or None if there is no such set.
+    """Move the best set of `number` instances that all find destinations. Return the host that the instances
+    leave, or None if no set finds destinations.
     """
     for leaving in search.sets(number, TRIED_SETS, placeable=True):
         with search.moved.closing(leaving.target):
@@ -223,7 +223,7 @@ def _first_placed(search: _Search, number: int) -> int | None:
 
 
 def _first_deeper(search: _Search, total: int, depth: int) -> int | None:
-    """Like `_first_placed`, but with further moves that make room for the leaving instances: `total` moves
+    """Like `_first_placed`, but other instances may leave the destinations first: at most `total` moves
     together.
     """
     for number in range(1, total):
@@ -276,7 +276,9 @@ def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: 
 def _covering(
     target: int, lacks: Floats, number: int, some: list[MovableInstance], scale: Floats
 ) -> Iterator[_Leaving]:
-    """Yield the sets of `number` instances that release what a target lacks, in the order of their sizes."""
+    """Yield the sets of `number` of the instances `some` that release what a target lacks, smallest set
+    first.
+    """
     if number > len(some):
         return
     if comb(len(some), number) > MOST_SETS:

@@ -89,8 +89,8 @@ class MovedCloud:
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
 
     def fewest(self, hosts: Ints, lacks: Floats) -> Ints:
-        """Return for each host a lower bound of the number of instances that must leave it to release what it
-        lacks; 0 if even all of them are not enough.
+        """Return for each host a lower bound of the number of instances that must leave to release what the
+        host lacks; 0 if even all instances are not enough.
         """
         if not self._longest:
             return np.zeros(len(hosts), np.intp)
@@ -105,8 +105,8 @@ class MovedCloud:
         return fewest
 
     def _largest_sums(self, host: int) -> Floats:
-        """Return a row for each number of instances: the largest amount of each class that so many could
-        release.
+        """Return an array with a row for each number of instances: the largest amount of each class that this
+        number of a host's instances could release.
         """
         sums: Floats = np.zeros((self._longest, len(self.scale)))
         if staying := self.staying(host):
@@ -133,10 +133,10 @@ class MovedCloud:
         return {host for group, host in self._apart if group == instance.apart}
 
     def destinations(self, instance: MovableInstance, most: int = NEAREST) -> list[int]:
-        """Return hosts to which an instance can move, the host that it would fill most first.
+        """Return hosts to which an instance can move, the host with the least capacity left afterwards first.
 
-        Moves change few hosts. All others are taken from a list that is sorted once for instances of equal
-        amounts.
+        Moves change few hosts. Unchanged hosts are taken from a list that is sorted once for instances of
+        equal amounts.
         """
         changed = {host for move in self.moves for host in (move.source, move.destination)}
         taken = self._taken(instance)
@@ -224,7 +224,7 @@ class MovedCloud:
         return moves, tuple(self.targets), tuple(self._closings)
 
     def build(self, host: int, amounts: Floats) -> None:
-        """Record that a host gets a build of these amounts, and close the host to moves."""
+        """Record that a host gets a build of the given amounts, and close the host to moves."""
         self.free[host] -= amounts
         self.closed[host] = True
         self.targets.append(host)

@@ -108,8 +108,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.alternatives[self.alternative_index]
 
     def index_for(self, instance: Id) -> int:
-        """Return the index of the flavor that an instance gets: its role's, or the one that is being
-        evaluated."""
+        """Return the index of the flavor that an instance gets: the flavor of its role or, without roles, the
+        flavor being evaluated.
+        """
         return role_of(self.request, instance) if self.request.roles else self.alternative_index
 
     @property
@@ -119,7 +120,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def needed(self) -> int:
-        """Return how many more instances must get a host together; if fewer fit, none of them is placed."""
+        """Return how many more instances must get a host together; if fewer fit, no instance is placed."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
@@ -147,8 +148,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the instances to retire: instances whose allocations were released by another client or, if
-        there are none, all instances without a host.
+        """Return the instances to retire: instances with allocations that another client released or, if no
+        such instances exist, all instances without a host.
         """
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
@@ -213,7 +214,7 @@ Begins = tuple[Order, Begun]  # an order, and its first event
 def unplaceable(
     request: BuildRequested, instances: tuple[Id, ...], reason: str, decision: Decision
 ) -> BuildUnplaceable:
-    """Return the message that reports these instances of a request as unplaceable, with the given reason."""
+    """Return the message that reports `instances` of a request as unplaceable, with the given reason."""
     return BuildUnplaceable(
         request=request.request,
         instances=instances,
@@ -269,8 +270,9 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
 
 
 def too_much(request: BuildRequested, size: int, together: int) -> str:
-    """Return why a request is too large to be sent to agents, or "" if it is not. `size` is that of one
-    build's spec, `together` that of all builds."""
+    """Return why a request is too large to be sent to agents, or "" if it is not. `size` is the size of one
+    build's spec, `together` the size of all builds' specs.
+    """
     metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
     if metadata > MAX_METADATA_BYTES:
         return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
@@ -290,8 +292,9 @@ def size_of(request: BuildRequested) -> int:
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Return a redelivered order without the instances whose claim `results` show that they already have
-    allocations or have ended."""
+    """Return a redelivered order without the instances that, by the claim's `results`, already have
+    allocations or have ended.
+    """
     left: list[Id] = []
     obstacle = "its other instances were placed or ended before"
     order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())

@@ -72,7 +72,7 @@ _WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTH
 
 
 def rules_named(names: Iterable[str] | None, options: Options, custom: Custom) -> tuple[Rule, ...]:
-    """Return the filters with these names in this sequence, or the default filters for None."""
+    """Return the filters with the given names in their sequence, or the default filters for None."""
     found: dict[str, Rule] = {}
     for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, custom):
         found.setdefault(rule.name, rule)
@@ -80,7 +80,7 @@ def rules_named(names: Iterable[str] | None, options: Options, custom: Custom) -
 
 
 def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weigher, ...]:
-    """Return the weighers with these names (None: the defaults); a mapping gives each name a multiplier."""
+    """Return the weighers named in `names` (None: the defaults); a mapping gives each a multiplier."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
     for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, custom):
@@ -192,7 +192,7 @@ class ChoicePolicy:
         subset: int = 1,
         near: float = 0.0,
     ) -> "ChoicePolicy":
-        """Return the scheduling policy with the filters and weighers of these names; None: the defaults.
+        """Return the scheduling policy with the filters and weighers of the given names; None: the defaults.
         `weighers` may be a mapping of weighers' names to multipliers. `options` is a mapping of filters' and
         weighers' names to their options.
 

@@ -11,8 +11,8 @@ from scheduler_worker.core.scale import Replayed, replay
 def reweighed(
     build: str, record: Record, multipliers: Mapping[str, float], subset: int | None, near: float | None
 ) -> Replayed | None:
-    """Return the choice among the recorded hosts with these multipliers, `subset` and `near` (None: as
-    recorded), or None if the values of one of these weighers were not recorded. Aggregates that override a
+    """Return the choice among the recorded hosts with the given multipliers, `subset` and `near` (None: as
+    recorded), or None if values of a weigher in `multipliers` were not recorded. Aggregates that override a
     multiplier still override it.
     """
     known = {scale.weigher for scale in record.scales}

@@ -38,8 +38,8 @@ class PreemptingParts:
 
     @cached_property
     def lacking(self) -> Floats:
-        """Return, by part and position, how much a host lacks for one instance: the lacking amounts as
-        fractions of `scale`, added.
+        """Return an array by part and position: how much the host lacks for one instance of the part, as the
+        sum of the lacking amounts in fractions of `scale`.
         """
         lacking: Floats = np.zeros(self.accepted.shape)
         for row, demand in zip(lacking, self.demands, strict=True):
@@ -75,7 +75,8 @@ class PreemptingParts:
 
     def nearest(self) -> list[int]:
         """Return the positions of the hosts that accept any part, in the order in which to search them: first
-        the domains whose hosts lack little. Within a domain, hosts of different spread domains take turns.
+        the domains with hosts that lack little. Within a domain, hosts of different spread domains take
+        turns.
         """
         domains, spread = self.rules.domains, self.limits[1]
         far = np.zeros(len(self.rules.names) + 1)
@@ -96,7 +97,7 @@ class PreemptingParts:
 
 
 def _ranks(groups: Ints, values: Floats) -> Ints:
-    """Return the rank of each value among the values of its group."""
+    """Return the rank of each value within its group: 0 for the lowest value."""
     order = np.lexsort((values, groups))
     ranks = np.empty(len(order), np.intp)
     ranks[order] = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])

@@ -13,8 +13,9 @@ from scheduler_worker.core.rule import Alternative
 
 
 def within_quota(answer: WhatIfAnswered, order: Order, fitting: Alternative, quota: Quota) -> WhatIfAnswered:
-    """Return the answer to a what-if question with how many more instances the quota permits, or a refusal if
-    the quota does not permit the instances of the answer."""
+    """Return the answer to a what-if question, extended by how many more instances the quota permits; or a
+    refusal if the quota does not permit the answer's instances.
+    """
     growth = _growth(order, fitting, sum(placed.instances for placed in answer.placed))
     if (over := over_quota(quota.project, quota.effective, quota.used, growth)) is not None:
         return WhatIfAnswered(fits=False, refusal=str(over), decision=Decision(code=OVER_QUOTA))

@@ -1,7 +1,7 @@
 """Waiting requests that a quota refused. They are tried again when their project may use less.
 
-These requests are in no queue of an equivalence class, so they reserve no host and delay no other project. Of
-each project and equivalence class only the first is tried; after its success, the next.
+Requests refused by a quota are in no queue of an equivalence class, so they reserve no host and delay no
+other project. Of each project and equivalence class only the first is tried; after its success, the next.
 """
 
 from bisect import bisect_left, insort
@@ -43,8 +43,8 @@ class QuotaWaits:
         return held[0][-1] if held else None
 
     def position(self, key: QueueKey) -> int:
-        """Return the position of a request among the equal ones of its project that wait
-        for quota, from 1.
+        """Return the position, from 1, of a request that waits for quota among the equal requests of its
+        project.
         """
         return bisect_left(self._held[self._of[key[-1]]], key) + 1
 
@@ -60,8 +60,8 @@ class QuotaWaits:
             insort(self._held.setdefault((project, kind), []), key)
 
     def wake(self, projects: Collection[str]) -> list[Id]:
-        """Release the first request of each equivalence class of the projects, and return these requests. An
-        empty name means all projects.
+        """Release and return the first request of each equivalence class of the projects. An empty name means
+        all projects.
         """
         self.mark += 1
         if "" in projects:

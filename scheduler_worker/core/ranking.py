@@ -64,8 +64,8 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """Reserve the best host, and return it with the next best hosts in case placement refuses it:
-        `several` hosts with at most `most` allocation candidates. Return None if no host fits.
+        """Reserve the best host, and return it with the next best hosts in case placement refuses it: at most
+        `several` hosts, with at most `most` allocation candidates in total. Return None if no host fits.
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits. `draw` chooses one of
         the best hosts by its index.
@@ -138,8 +138,9 @@ class Ranking:
         return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the indices of hosts that every filter for all hosts at once accepts, without hosts up to
-        the position `beyond` in placement's index. Filters for single hosts may still reject some of them."""
+        """Return the indices of hosts that pass all filters on arrays of hosts, without hosts up to the
+        position `beyond` in placement's index. Filters for single hosts may still reject some of them.
+        """
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
@@ -180,10 +181,10 @@ class Ranking:
 class AlternatesOfCell:
     """Selects alternates for builds of one cell, from one evaluation. No capacity is reserved for them.
 
-    The next best hosts are selected; each selected host counts as fuller afterwards. If weighers prefer full
-    hosts, an alternate can be full before it is needed, and a cell cannot request more alternates. So if an
-    instance gets two or more alternates, nearly full hosts are replaced by some of the emptiest hosts of the
-    cell.
+    The next best hosts are selected; each selected host then ranks as if it were fuller. If weighers prefer
+    full hosts, an alternate can be full before it is needed, and a cell cannot request more alternates. So if
+    an instance gets two or more alternates, nearly full hosts are replaced by some of the emptiest hosts of
+    the cell.
     """
 
     def __init__(
@@ -244,8 +245,8 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_emptiest(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """Return one of the emptiest hosts, a different one at each call, so that alternates differ; None
-        without any.
+        """Return one of the emptiest hosts, a different host at each call, so that alternates differ; None if
+        no host fits.
         """
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced

@@ -1,8 +1,8 @@
 """Sorts the hosts of one ranking, best first, page by page: only as many hosts as are read.
 
-A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped. If scores
-are equal, a hash of the host decides. Rendezvous hashing of schedulers and hosts gives each scheduler a share
-of the hosts that it prefers: if a scheduler starts or stops, only its own share changes.
+A host with a changed weight is sorted in again; its earlier entries are outdated and skipped. If scores are
+equal, a hash of the host decides. Rendezvous hashing of schedulers and hosts gives each scheduler a share of
+the hosts that it prefers: if a scheduler starts or stops, only its share changes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -142,7 +142,7 @@ class HostOrder:
         self.admitted = admitted  # the hosts that masks admit
         # Bound methods are not passed on: a reference cycle would wait for the garbage collector.
         self.ties = partial(_ties_of, seed, hosts, positions)
-        self.moved: dict[int, Entry] = {}  # hosts whose place has changed since the beginning
+        self.moved: dict[int, Entry] = {}  # hosts with a changed place
         self._hosts = hosts
         self._positions = positions
         self._worths = worths
@@ -185,8 +185,8 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Remove and return the best `several` hosts of the list that `leave` fills. Return an empty list if
-        a host outside the list ranks at least as high as the last host to return.
+        """Remove and return the best `several` hosts that `leave` stored. Return an empty list if another
+        host ranks at least as high as the last host to return.
         """
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):

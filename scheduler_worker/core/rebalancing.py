@@ -1,4 +1,4 @@
-"""Plans moves from the fullest hosts to emptier ones, each with at least a stated gain.
+"""Plans moves from the fullest hosts to emptier hosts, each with at least a stated gain.
 
 The gain of a move is by how much the fuller of its two hosts becomes emptier, as a share of its capacity. If
 no single move gains enough, two instances change places; each of the two moves then counts half of the gain.
@@ -18,7 +18,7 @@ EMPTIEST = 16  # hosts that are compared as the other host of an exchange
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BalancingStep:
-    """One move, or two that exchange instances: without the second, the first has no gain."""
+    """One move, or an exchange of two instances by two moves, which have a gain only together."""
 
     moves: tuple[PlannedMove, ...]
     gain: float
@@ -128,7 +128,8 @@ class _Balancing:
 def plan_balance(
     cloud: CloudState, column: int, hosts: Bools, limits: BalanceLimits
 ) -> tuple[list[BalancingStep], float, float]:
-    """Return the moves between these hosts in their sequence, and the spread before and after all of them.
+    """Return the moves between the hosts of a mask in their sequence, and the spread before and after all of
+    them.
 
     The spread is the standard deviation of the used shares of the resource class in this column.
     """

@@ -2,7 +2,7 @@
 the request would help.
 
 The explanation names the purposes of reservations, but neither their projects nor their hosts: clients of
-other projects read it.
+other projects read the explanation.
 """
 
 from collections.abc import Iterator, Sequence

@@ -20,8 +20,8 @@ class Part(NamedTuple):
 
 
 def group_id(request: BuildRequested) -> Id | None:
-    """Return the id of the server group that the instances of a request join: the named one, or, for a
-    request with a topology, a group of its own that its claim makes; else None.
+    """Return the id of the server group that the instances of a request join: the named group or, for a
+    request with a topology, a new group that its claim makes; else None.
     """
     if request.topology.levels and request.hints.group is None:
         return str(uuid5(UUID(request.request), "topology"))
@@ -40,8 +40,8 @@ def own_group(request: BuildRequested, known: ServerGroup | None) -> ServerGroup
 
 
 def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
-    """Return the flavors of a request, in the sequence of `alternative_index`: those of its roles, or the
-    preferred one and then its alternatives.
+    """Return the flavors of a request, in the sequence of `alternative_index`: the flavors of its roles, or
+    the preferred flavor and then its alternatives.
     """
     if request.roles:
         return tuple([role.flavor for role in request.roles])

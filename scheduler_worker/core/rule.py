@@ -20,7 +20,7 @@ from bus.vocabulary import Id
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
 
-# Fields that belong to one request only. An `Alternative`'s request lacks them: equal requests share it.
+# Fields of one request only. An `Alternative`'s request lacks them: equal requests share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
 Number = Any  # a float of one host, or an array of floats of all hosts, with the same operators
 UNKNOWN = float("nan")  # not reported
@@ -124,7 +124,7 @@ class Alternative:
 
 
 class HostFacts(msgspec.Struct, frozen=True, gc=False):
-    """The data of one host for filters: placement's records and the host's report."""
+    """The data of one host for filters, from placement's records and from the host's reports."""
 
     root: str
     host: str
@@ -236,10 +236,10 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(trait in self.host.traits)
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down).
+        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
+        `otherwise` if it was not reported.
 
-        If it was not reported, return the default. The scheduler adds: up, building, sent (builds that the
-        report may not include yet), failures.
+        The scheduler adds: up, building, sent (builds that the report may not include yet), failures.
         """
         reads = _OF_THE_HOST.get(name)
         if reads is not None:
@@ -304,7 +304,9 @@ def array_rule(
     concerns: Callable[[Alternative], bool] = lambda alternative: True,
     **fields: Any,
 ) -> Rule:
-    """Return a filter that evaluates all hosts at once, as arrays; `why` returns why it rejects a host."""
+    """Return a filter that evaluates all hosts as arrays. `why` returns why it rejects a host; `concerns`,
+    whether it applies to a request.
+    """
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if not concerns(alternative) or admits(OneHost(host), alternative):

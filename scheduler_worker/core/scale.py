@@ -273,7 +273,7 @@ class CapacityReservation(Protocol):
 class HasReservations(Protocol):
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
-        """Return the reservations for claims whose results placement has not sent yet."""
+        """Return the reservations for claims that placement has not answered yet."""
 
     def enter(self, way: Candidate) -> CapacityReservation:
         pass
@@ -300,7 +300,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.choices[0].root
 
     def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
-        """Return the decision record for the claimed host, which may be other than the first choice."""
+        """Return the decision record for the claimed host, which may differ from the first choice."""
         record = self.record
         if root != self.root or asked is not None:
             better = takewhile(lambda way: way.root != root, self.choices)

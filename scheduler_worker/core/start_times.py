@@ -1,8 +1,8 @@
 """Estimates when waiting requests start, from the recent pace of their queues, and corrects itself.
 
 A class of requests *advances* when one of its waiting requests leaves the queue. The pace is the number of
-advances and the seconds in which the class had waiting requests; older ones count less. The time until the
-n-th advance is then distributed as a quotient of gamma variables, whose logarithm is nearly normal. Each
+advances and the seconds in which the class had waiting requests; older advances count less. The time until
+the n-th advance is then distributed as a quotient of gamma variables, whose logarithm is nearly normal. Each
 estimate is compared with the actual wait, and the factor of its spread is moved after every comparison, so
 that 50 % of the requests start before their p50 and 90 % before their p90 whatever the pattern of the load.
 """
@@ -23,7 +23,7 @@ LEAST_ADVANCES = 2.0  # of one class; below that the pace of related classes is 
 EXTRAPOLATION = 0.2  # variance per squared logarithm of position ÷ advances, for longer queues than before
 PACE_CHANGES = 0.01  # variance of the logarithm of the pace until the request starts: 10 %
 LEAST_STEP, FIRST_STEP = 0.05, 0.5  # of a correction after one comparison
-LIMITS = ((-2.5, 2.5), (0.1, 6.0))  # of the corrections: many requests that wait together move them at once
+LIMITS = ((-2.5, 2.5), (0.1, 6.0))  # of the corrections, which many waiting requests move simultaneously
 MOST_CLASSES = 256  # classes that are remembered
 MOST_STORED = 64  # classes in the stored history
 LONGEST = 10 * 365 * 86400.0  # seconds; a longer estimate is unknown
@@ -47,8 +47,9 @@ class Correction(msgspec.Struct, array_like=True):
     compared: list[int] = msgspec.field(default_factory=lambda: [0, 0])
 
     def compare(self, quantile: int, *, late: bool) -> None:
-        """Move the quantile up after a late start, or down after a start in time. Both balance if the share
-        of late starts is as intended."""
+        """Move the quantile up after a late start, or down after a start in time. The steps cancel out if the
+        share of late starts is as intended.
+        """
         self.compared[quantile] += 1
         step = max(LEAST_STEP, FIRST_STEP / math.sqrt(self.compared[quantile]))
         share = SHARES[quantile]
@@ -77,8 +78,8 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
 
     def pace(self, position: int) -> tuple[float, float]:
         """Return how many requests left the queue in how many seconds, as the basis of the estimate for the
-        request at this position. Of the averages (`MEMORIES`), the longest is taken that agrees with all
-        shorter averages: the speed did not change within it.
+        request at this position. From the averages (`MEMORIES`), use the longest that agrees with all shorter
+        averages: the speed did not change during its time.
         """
         if min(self.advances) < LEAST_ADVANCES or min(self.seconds) <= 0.0:
             return self.advances[-1], self.seconds[-1]
@@ -259,7 +260,9 @@ class StartTimes:
         return compared
 
     def stored(self, now: float) -> dict[str, ClassHistory]:
-        """Return the histories to store, of the classes with most waiting requests, then of the last used."""
+        """Return the histories to store: first the classes with the most waiting requests, then the classes
+        last used.
+        """
         self._pass(now)
         ordered = list(reversed(self.histories))
         ordered.sort(key=lambda kind: -self.histories[kind].waiting)
@@ -269,7 +272,7 @@ class StartTimes:
 
     def adopt(self, histories: Histories, now: float) -> None:
         """Take over the stored measurements of how fast queues advanced, from a scheduler that ended, for
-        each class of which that scheduler measured more requests than this scheduler.
+        each class in which that scheduler measured more requests than this scheduler.
         """
         for kind, history in histories.items():
             known = self.histories.get(kind, ClassHistory())
@@ -305,7 +308,7 @@ class StartTimes:
             history.seconds[:] = [seconds + since for seconds in history.seconds]
 
     def _pass(self, now: float) -> None:
-        """Count a request as late for a quantile whose time has passed while the request still waits."""
+        """Count a request as late for a quantile if it still waits after the time of the quantile."""
         while self._due and self._due[0][0] < now:
             _, quantile, request = heappop(self._due)
             expected = self._expected.get(request)

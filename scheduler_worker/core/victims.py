@@ -36,7 +36,9 @@ class Replaceable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrowdedHost:
-    """A host: its free amounts, the instances that may be preempted, and what it may take of a request."""
+    """A host: its free amounts, the instances that may be preempted, and how many instances of a request it
+    may take.
+    """
 
     at: int
     free: Floats
@@ -70,8 +72,8 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Option:
-    """A number of instances of each part of a request that can be placed on one host (`choice`), or on the
-    hosts of one spread domain (`table`), with the cost of their victims.
+    """A number of instances of each part of a request that can be placed on one host (then `choice` is set)
+    or on the hosts of one spread domain (then `table` is set), with the cost of their victims.
     """
 
     placed: tuple[int, ...]
@@ -108,8 +110,9 @@ class _Table:
         self._added.append((options, taken))
 
     def choices(self, placed: tuple[int, ...]) -> Iterator[VictimChoice]:
-        """Yield the choice for each used host that together place these numbers of instances at the least
-        cost."""
+        """Yield a choice for each used host; together the choices place the given numbers of instances at the
+        least cost.
+        """
         for options, taken in reversed(self._added):
             if (index := int(taken[placed])) >= 0:
                 yield from options[index].choices()
@@ -188,8 +191,9 @@ def _available(host: CrowdedHost, highest: int) -> Floats:
 
 
 def _fitting(free: Floats, amounts: Floats) -> Floats:
-    """Return how many instances of these amounts fit into the free amounts (of each host, if there are
-    several)."""
+    """Return how many instances of the given amounts fit into the free amounts (of each host, if there are
+    several).
+    """
     asked = amounts > 0
     several = np.floor((free[..., asked] + SLACK) / amounts[asked]).min(axis=-1, initial=UNLIMITED)
     fitting: Floats = np.maximum(several, 0.0)
@@ -197,8 +201,9 @@ def _fitting(free: Floats, amounts: Floats) -> Floats:
 
 
 def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
-    """Yield the indices of the parts that share one table: all parts, if the table is not too large. `counts`
-    are the instances of each part."""
+    """Yield the indices of parts that share one table for `hosts` hosts: all parts together, or fewer if the
+    table were too large. `counts` are the instances of each part.
+    """
     some, cells = list[int](), hosts
     for part, count in enumerate(counts):
         if some and cells * (count + 1) > MOST_CELLS:
@@ -248,7 +253,7 @@ def _cost(victims: Sequence[Replaceable], scale: Floats) -> int:
 def _after(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, choices: Sequence[VictimChoice]
 ) -> tuple[list[CrowdedHost], RequestedParts]:
-    """Return the hosts and limits that remain after these choices."""
+    """Return the hosts with their remaining capacity, and the limits that remain, after the given choices."""
     chosen, left, after = {choice.at: choice for choice in choices}, wanted.left, list[CrowdedHost]()
     for host in hosts:
         if (choice := chosen.get(host.at)) is not None:
@@ -278,8 +283,8 @@ class _HostVictims:
         self._free = host.free
 
     def fewest(self, demand: Floats) -> tuple[Replaceable, ...]:
-        """Return the fewest instances, of the least size, after whose deletion the demand fits. It must fit
-        after the deletion of all instances.
+        """Return the fewest instances, of the least size, to delete so that the demand fits. The demand must
+        fit after the deletion of all instances.
         """
         lacks = np.where(demand > 0, np.maximum(demand - self._free, 0.0), 0.0)
         useful = np.flatnonzero((np.minimum(self._amounts, lacks) > SLACK).any(axis=1))
@@ -319,8 +324,9 @@ def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
 
 
 def _by_share(some: Sequence[Replaceable], lacks: Floats) -> tuple[Replaceable, ...]:
-    """Return instances that together release what a host lacks, chosen greedily; none of
-    them is superfluous."""
+    """Return instances that together release what a host lacks, chosen greedily, without superfluous
+    instances.
+    """
     left, taken = lacks.copy(), list[Replaceable]()
     remaining = list(some)
     while (left > SLACK).any():

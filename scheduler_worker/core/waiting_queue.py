@@ -126,8 +126,8 @@ class HostData(Protocol):
         """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return, for each flavor of the equivalence class, an amount of one resource class. A host that has
-        none of these amounts free fits no request of the equivalence class.
+        """Return, for each flavor of the equivalence class, an amount of one resource class. A host with no
+        such amount free fits no request of the equivalence class.
         """
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
@@ -184,8 +184,8 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return the hosts nearest to fitting, of those at the indices `left`, until `needs` instances fit on
-    them. Hosts in `before` count as nearest.
+    """Return the hosts at the indices `left` that are nearest to fitting, until `needs` instances fit on the
+    returned hosts. Hosts in `before` count as nearest.
     """
     if not len(left):
         return []

@@ -2,8 +2,8 @@
 
 Requests of one equivalence class wait in one queue, the highest priority and then the oldest first. Each
 queue watches an amount that a host must have free before any of its requests can fit; a change of a host
-concerns only queues whose amount is free there. If a host fits several queues, the queue whose first request
-has priority gets as many instances there as fit, then the next queue.
+concerns a queue only if its amount is free there. If a host fits several queues, the queue whose first
+request has priority gets as many instances there as fit, then the next queue.
 """
 
 from bisect import bisect_left, insort
@@ -53,8 +53,8 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return the number of host changes so far. Changes since an earlier value happened during an
-        evaluation.
+        """Return the number of host changes so far. If it has grown during an evaluation, hosts changed
+        meanwhile.
         """
         return self._changes.mark
 
@@ -98,7 +98,9 @@ class WaitingQueues:
             self._recheck(queue.open)
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
-        """Return whether a waiting request of the equivalence class precedes one of this priority and age."""
+        """Return whether a waiting request of the equivalence class precedes a request with this priority and
+        age.
+        """
         queue = self._queues.get(kind)
         return queue is not None and queue.first < (-priority, since, "")
 
@@ -125,7 +127,9 @@ class WaitingQueues:
         return request in self._trials
 
     def changed(self, roots: Roots) -> None:
-        """Let waiting requests try hosts whose free capacity, traits, inventories or aggregates changed."""
+        """Let waiting requests try the given hosts, because their free capacity, traits, inventories or
+        aggregates changed.
+        """
         self._note(roots, self._capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -206,8 +210,9 @@ class WaitingQueues:
         return found
 
     def requeue(self, request: Id, retry_at: float | None = None) -> None:
-        """Put a request that was tried without success back into its queue; it is retried at `retry_at`, or
-        if that is None when something changes that it waits for."""
+        """Put a request that was tried without success back into its queue. It is retried at `retry_at`
+        (None: at no set time), or earlier after a change that it waits for.
+        """
         if request not in self._waiting:
             return
         queue, key = self._waiting[request]
@@ -219,7 +224,7 @@ class WaitingQueues:
             queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
 
     def settle(self, now: float) -> None:
-        """Evaluate each changed host for the queues whose waiting requests may fit on it."""
+        """Evaluate each changed host for the queues with waiting requests that may fit on it."""
         self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
@@ -321,8 +326,8 @@ class WaitingQueues:
         self._shuffled = True
 
     def _end_trial(self, request: Id, *, placed: bool) -> None:
-        """Record whether a waiting request was placed. After the last of the requests placed in parallel with
-        it, evaluate their hosts again.
+        """Record whether a waiting request was placed. After the last of the requests that were placed in
+        parallel, evaluate the hosts of their trial again.
         """
         trial = self._trials.pop(request, None)
         if trial is None:

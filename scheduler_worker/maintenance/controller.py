@@ -1,4 +1,6 @@
-"""Runs maintenance windows and automatic evacuations in one scheduler at a time, and answers queries."""
+"""Runs maintenance windows and automatic evacuations in one scheduler at a time, and answers queries about
+them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ from scheduler_worker.store import maintenance as stored
 from scheduler_worker.store.maintenance import StoredMove
 
 AGAIN_SECONDS = 15.0  # until a move without any record is requested again
-RETRY_SECONDS = 60.0  # until another attempt for an instance whose move failed
+RETRY_SECONDS = 60.0  # until another attempt after a failed move of an instance
 LONGEST_RESULT = 1000
 DONE = "done"
 NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
@@ -31,8 +31,8 @@ NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 
 @dataclass(frozen=True)
 class HostDeparture:
-    """The instances that are still on a host, why moves of some of them failed, and how many moves from it
-    have no result yet: such an instance may return to the host.
+    """The instances that are still on a host, why moves of some of them failed, and how many moves from the
+    host are in progress: a moving instance may return to the host.
     """
 
     instances: Sequence[Instance] = ()

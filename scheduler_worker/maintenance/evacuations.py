@@ -39,9 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class DeadHosts:
-    """Advances the evacuation of every host whose heartbeats are missing, by steps that continue the stored
-    state.
-    """
+    """Advances the evacuation of every host with missing heartbeats; each step continues the stored state."""
 
     database: Database
     placement: PlacementQueries
@@ -56,7 +54,7 @@ class DeadHosts:
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
     async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
-        """Judge and fence hosts without heartbeats, except those in maintenance; return the moves of
+        """Judge and fence hosts without heartbeats, except hosts in maintenance; return the moves of
         instances of fenced hosts to request now.
         """
         if self.confirm is None:
@@ -118,8 +116,8 @@ class DeadHosts:
 
 
 async def _fencing(tx: Transaction, dead: HostEvacuation) -> HostEvacuation | None:
-    """Return the stored row of an evacuation if the host is still being fenced, in the same
-    try; else None.
+    """Return the stored row of an evacuation if the host is still being fenced and its count of tries is
+    unchanged; else None.
     """
     for row in await stored.evacuations(tx, begin=dead.id):
         if row.state == "fencing" and row.tries == dead.tries:
@@ -134,7 +132,7 @@ class _EvacuationStep:
         self.hosts = view.guest_hosts()
         self.since = dead.missing_since(view)
         self.rows: dict[Id, HostEvacuation] = {}  # open evacuations by root
-        self.over: dict[Id, list[float]] = {}  # root → the losses whose evacuations are over
+        self.over: dict[Id, list[float]] = {}  # root → the losses with completed evacuations
         self.changed: dict[Id, HostEvacuation] = {}
         self.events: list[MaintenanceEvent] = []
 

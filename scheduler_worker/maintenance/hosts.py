@@ -17,7 +17,7 @@ PROCESSORS = ("VCPU", "PCPU")
 
 @dataclass(frozen=True)
 class HostView:
-    """Placement's hosts, and the health of those that are down, at one moment."""
+    """Placement's hosts, and the health of the hosts that are down, at one moment."""
 
     hosts: Mapping[Id, PlacedHost]
     down: Mapping[Id, HostHealth]
@@ -33,7 +33,7 @@ class HostView:
         )
 
     def guest_hosts(self) -> dict[Id, PlacedHost]:
-        """Return the hosts that have processors for guests, by root; bare-metal nodes have none."""
+        """Return the hosts that have processors for guests, by root; bare-metal nodes are left out."""
         found: dict[Id, PlacedHost] = {}
         for name in PROCESSORS:
             question = FindCandidates(groups=(ResourceGroup(resources={name: 1}),))

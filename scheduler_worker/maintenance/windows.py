@@ -23,7 +23,7 @@ from scheduler_worker.store.maintenance import StoredWindow
 
 CAUSE = "maintenance"
 TRAIT = cause_trait(CAUSE)
-ESTIMATE_SECONDS = 300.0  # between two reads of the instances of a host whose drain has not begun
+ESTIMATE_SECONDS = 300.0  # between two reads of the instances of a host before its drain
 ESTIMATES_A_STEP = 50
 HORIZON_SECONDS = 7 * 86400.0  # before a window begins, from which its drains are estimated
 
@@ -154,15 +154,15 @@ class _WindowStep:
         return states, requests
 
     async def _other_consumers(self, root: Id) -> int:
-        """Return how many consumers hold resources of a host without instances, such as clean-ups."""
+        """Return how many consumers, such as clean-ups, hold resources of a host that has no instances."""
         tree = (await self.all.placement.providers(FindProviders(in_tree=root, parts=()))).providers
         question = FindAllocations(providers=tuple(provider.id for provider in tree))
         consumers = (await self.all.placement.allocations(question)).consumers
         return sum(consumer.type != RESERVATION for consumer in consumers)
 
     async def _plan(self, departing: Mapping[Id, HostDeparture]) -> float:
-        """Close the hosts whose drain must begin, and mark the late ones. Return when drains begin; 0 if not
-        known yet.
+        """Close the hosts that must begin to drain, and mark the late hosts. Return when drains begin; 0 if
+        not known yet.
         """
         if self.now < self.window.begins - HORIZON_SECONDS:
             return 0.0

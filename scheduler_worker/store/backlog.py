@@ -82,7 +82,7 @@ _FIND = sql("""
 
 
 def bundle(id_: Id, project: str, priority: int, envelopes: Sequence[Envelope]) -> Bundle:
-    """Return a bundle of these messages. Raise UnicodeDecodeError if one is not UTF-8."""
+    """Return a bundle of the given messages. Raise UnicodeDecodeError if a message is not UTF-8."""
     since = min(envelope.sent_at for envelope in envelopes)
     return Bundle(id_, project, priority, since, len(envelopes), _encode(envelopes).decode())
 
@@ -101,7 +101,7 @@ async def following(tx: Transaction, owner: str, project: str, most: int) -> lis
 
 
 async def strike(tx: Transaction, bundles: Iterable[Id]) -> None:
-    """Count a strike for each of these bundles, in case the scheduler ends while it has them in memory."""
+    """Count a strike for each of the bundles, in case the scheduler ends while it has them in memory."""
     await _STRIKE(tx, [(id_,) for id_ in sorted(bundles)])
 
 

@@ -1,4 +1,4 @@
-"""SQL for samples of the capacity over time: of each interval the first sample counts, of any scheduler."""
+"""SQL for samples of the capacity over time: for each interval, the first sample of any scheduler is kept."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +80,7 @@ async def find(tx: Transaction, query: FindCapacity) -> CapacityFound:
 
 
 async def merge(tx: Transaction, now: float) -> None:
-    """Replace old samples by the means of longer intervals, and delete those of the longest ones."""
+    """Replace old samples by means over longer intervals, and delete old means over the longest interval."""
     for at, (span, keep) in enumerate(SPANS):
         longer = SPANS[at + 1][0] if at + 1 < len(SPANS) else 0
         before = int(now - keep) // (longer or span) * (longer or span)  # whole intervals only

@@ -106,7 +106,7 @@ def _row(request: BuildRequested | None, reason: str, decision: Decision) -> tup
 
 async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
     """Return the decision that explains why a build or request got no host, or a move was refused; its
-    `known` is False if none is stored.
+    `known` is False if no decision is stored.
     """
     rows = await _OF_BUILD(tx, id=id_)
     if not rows:
@@ -267,7 +267,7 @@ _DECIDED_REQUESTS = sql(
 
 
 async def registered(tx: Transaction, names: Collection[str] = ()) -> list[RegisteredClient]:
-    """Return the registered clients with these names (or all), sorted by name."""
+    """Return the registered clients with the given names (without names: all clients), sorted by name."""
     values = [(name,) for name in sorted(set(names))]
     rows = await _NAMED(tx, values) if names else await _ALL(tx)
     roles = await _NAMED_ROLES(tx, values) if names else await _ROLES(tx)

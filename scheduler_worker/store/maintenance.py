@@ -18,7 +18,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from scheduler_worker.core.maintenance import MeasuredMove
 
-MEASURED = 200  # latest moves whose durations are used
+MEASURED = 200  # latest moves from which durations are used
 PAGE = 1000
 
 _encode = msgspec.json.Encoder().encode
@@ -65,8 +65,8 @@ async def add_window(tx: Transaction, window: MaintenanceWindow, hosts: Iterable
 
 
 async def windows(tx: Transaction, *, ended: bool = False, begin: str = "") -> list[StoredWindow]:
-    """Return the maintenance windows that are not over, or with `ended` all, whose ids begin with `begin`,
-    with their hosts, sorted by id.
+    """Return the maintenance windows with ids that begin with `begin`, with their hosts, sorted by id.
+    Windows that are over are included only with `ended`.
     """
     rows = await _WINDOWS(tx, ended=ended, ids=f"{begin}%")
     hosts: dict[str, list[WindowHost]] = {}
@@ -150,7 +150,7 @@ async def add_moves(tx: Transaction, moves: Iterable[StoredMove]) -> None:
 
 
 async def moves(tx: Transaction, *, subjects: Collection[str] = (), build: str = "") -> list[StoredMove]:
-    """Return the moves of these windows and evacuations, or of one instance, the oldest first."""
+    """Return the moves of the given windows and evacuations, or of one instance, the oldest first."""
     rows = await _MOVES(tx, [(subject,) for subject in sorted({*subjects, ""})], build=build)
     names = MaintenanceMove.__struct_fields__
     return [

@@ -1,4 +1,4 @@
-"""Cancels waiting requests and requests in the backlog, by deciding with placement.
+"""Cancels waiting requests and requests in the backlog; placement decides whether a build can be cancelled.
 
 Placement retires the build, so that later claims fail, or reports the host that it holds. So a cancellation
 is correct at any time, even before its request was consumed.
@@ -170,8 +170,8 @@ class Cancelling:
         """Delete the builds `removed` of a waiting request from the database. If no build is left, delete the
         request too; if another scheduler owns it, mark it as cancelled, and its owner deletes it.
 
-        A request in the backlog is not changed: when it is its turn, its scheduler publishes the same
-        result again.
+        A request in the backlog is not changed: when its scheduler evaluates it, the retired builds get the
+        same result again.
         """
         store, entry, left = self._store, found.parked, None
         if found.owner == BACKLOG:

@@ -128,7 +128,7 @@ class WaitingBuilds:
         return await self._results([item.parked for item in woken], ends)
 
     async def claimed(self, entries: Sequence[ParkedRequest]) -> list[tuple[ParkedRequest, Evaluated]]:
-        """Return the results of those waiting builds that hold hosts for all of their instances already."""
+        """Return the results of the waiting builds that already hold hosts for all of their instances."""
         ending = self._scheduler.ending
         held = await ending.held(instance for entry in entries for instance in entry.message.instances)
         found = [entry for entry in entries if held.keys() >= {*entry.message.instances}]
@@ -308,8 +308,8 @@ class WaitingMoves:
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
         """Read the builds of up to `LOOKED_AT` waiting moves from their cells again. Successive calls read
-        different moves, until all were read. Publish the orders of those that have begun already: such a move
-        may fit nowhere else.
+        different moves, until all were read. Publish the orders of moves that have already begun: a begun
+        move may fit nowhere else.
         """
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:

@@ -50,7 +50,7 @@ class HostChanges:
             await self.handle(report)
 
     async def handle(self, report: HostReported) -> None:
-        """Apply a report of hosts, and try waiting requests again on the hosts that it changed."""
+        """Apply a report of hosts, and let waiting requests try the hosts with a changed state."""
         scheduler, queues = self.scheduler, self.store.queues
         if not len(queues):
             await scheduler.handle(report)

@@ -133,7 +133,7 @@ class Sight:
 
 
 def narrowed(question: FindCandidates, among: Roots | None, excluding: Roots) -> FindCandidates | None:
-    """Restrict a search to the hosts in `among` (None: all) that are not excluded; return None if none is
+    """Restrict a search to the hosts in `among` (None: all) that are not excluded; return None if no host is
     left.
     """
     if among is None:
@@ -151,7 +151,7 @@ def without(question: FindCandidates, excluding: Roots) -> FindCandidates:
 
 
 def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
-    """Return a copy of an order that may not use these hosts; `why` returns why a given host is excluded."""
+    """Return a copy of an order that may not use the given hosts; `why` returns why a host is excluded."""
     if not roots:
         return order
     alternatives = [

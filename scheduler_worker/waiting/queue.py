@@ -49,7 +49,7 @@ class Woken:
 
 
 class Ended(Struct, frozen=True):
-    """The result of an evaluation that ends a waiting request with these messages."""
+    """The result of an evaluation that ends a waiting request, with the messages to publish."""
 
     messages: Sequence[Message]
 
@@ -123,7 +123,7 @@ class WaitingQueue:
                 await self._sleep()
 
     async def retry_preempting(self) -> None:
-        """Let requests that may preempt instances be evaluated again: no event shows that there are victims
+        """Have requests that may preempt instances evaluated again, because no event shows that victims exist
         now.
         """
         entries = [entry for entry in self.store.requests.values() if self._builds.may_preempt(entry)]
@@ -132,9 +132,7 @@ class WaitingQueue:
             self.store.wake()
 
     def recheck(self) -> None:
-        """Let the instances that waiting requests name, and the builds of waiting moves, be
-        looked up again.
-        """
+        """Let the instances that waiting requests name, and the builds of waiting moves, be read again."""
         self.store.related.stirred = True
         for entry in self.store.requests.values():
             if entry.start is not None:

@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder(dict[str, ClassHistory]).decode
 
 
 class StartEstimates:
-    """The estimates of one scheduler's waiting requests, by its clock."""
+    """The start times estimated for one scheduler's waiting requests; times are of the scheduler's clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.times = StartTimes()
@@ -89,8 +89,8 @@ class StartEstimates:
         self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
     ) -> list[WaitingRequest]:
         """Return waiting requests with their estimates. For a request of another scheduler, its position
-        among all requests of its class is multiplied by that scheduler's share of them. If that scheduler has
-        no history of the class, the history of another one is used.
+        among all requests of its class is multiplied by the other scheduler's share of these requests.
+        Without a history of the class at that scheduler, any scheduler's history is used.
         """
         histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
         now, answers = self._clock.now(), list[WaitingRequest]()

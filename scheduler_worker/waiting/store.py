@@ -93,7 +93,7 @@ class WaitingStore:
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
 
     def doubt(self, entries: Iterable[ParkedRequest]) -> None:
-        """Note requests whose claims may have been made already, and let the queue check them."""
+        """Note requests that may already have claims, and let the queue check them."""
         self.unsure.update(entry.request for entry in entries)
         self.check_unsure = bool(self.unsure)
         self.wake()
@@ -117,9 +117,9 @@ class WaitingStore:
         return Marks(self.regroupings, self.quota_waits.mark)
 
     def hold(self, entry: ParkedRequest, mark: int) -> bool:
-        """Let a request that a quota refused wait until its project may use less, with all equal requests of
-        the project. Return False instead if the quota's waiting requests were woken since `mark`, a count of
-        wakes.
+        """Let a request that a quota refused, and all equal requests of its project, wait until the project
+        may use less. Return False without effect if requests that wait for the quota were woken since `mark`,
+        a count of wakes.
         """
         project, kind = entry.message.project, entry.kind
         if self.quota_waits.woken_since(project, mark):
@@ -154,7 +154,7 @@ class WaitingStore:
             self.wake()
 
     def due(self) -> list[ParkedRequest]:
-        """Return the waiting requests whose time limit has passed, except requests being placed now."""
+        """Return the waiting requests with an expired time limit, except requests being placed now."""
         now = self._clock.now()
         expired = [entry for entry in self.requests.values() if entry.until <= now]
         return [entry for entry in expired if not self.queues.is_tried(entry.request)]
@@ -172,8 +172,9 @@ class WaitingStore:
         self.sight.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
-        """Evaluate waiting requests again if instances that they name moved; end requests whose server group
-        was deleted."""
+        """Evaluate waiting requests again if instances that they name moved; end requests with a deleted
+        server group.
+        """
         if not self.related.stirred:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
@@ -202,7 +203,7 @@ class WaitingStore:
         return self.sight.kind(order.request, order.alternatives)
 
     def wakes(self, kind: str, decision: Decision) -> str:
-        """Describe for operators which change lets a request be tried again, after this decision."""
+        """Describe for operators which change lets a request with this `decision` be tried again."""
         return QUOTA_WAKES if decision.code == OVER_QUOTA else self.sight.wakes(kind)
 
     def is_behind(self, order: Order, now: float) -> bool:
@@ -244,7 +245,8 @@ class WaitingStore:
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
         """Add the stored waiting requests that this scheduler owns (`ours`) to the queues. If all equivalence
-        classes were computed again since `marks`, compute those of the requests again."""
+        classes were computed again since `marks`, compute the requests' classes again.
+        """
         for entry, mark in stored:
             if entry.request not in ours or entry.request in self.requests:
                 continue
@@ -316,9 +318,7 @@ class WaitingStore:
             self.leave(requests)
 
     async def store_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
-        """Store why builds got no host: from each request's messages, those that report an
-        unplaceable build.
-        """
+        """Store why builds got no host, from the messages that report an unplaceable build."""
         listed = [(request, message) for request, messages in ended for message in messages]
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
         if ending:
@@ -344,7 +344,8 @@ class WaitingStore:
 
 
 def age_of(order: Order, now: float) -> float:
-    """Return the time since which an order counts as waiting: preempted instances keep the time of their
-    request."""
+    """Return when the wait of an order began: for a preempted instance, the time of its original request;
+    else `now`.
+    """
     since = order.move.asked.since if order.move is not None else 0.0
     return min(since, now) if since else now

@@ -1,8 +1,8 @@
 """Finds the waiting request whose evaluation ends its process, and lets it fail.
 
-A suspect is a request of a scheduler that ended. Before it is evaluated, a strike is stored: it remains if
-this process ends, too. With more strikes it is evaluated alone, so that a request fails for its own
-evaluation only.
+A suspect is a request of a scheduler that ended. Before a suspect is evaluated, a strike is stored, which
+remains if this process ends, too. With ALONE or more strikes, the request is evaluated alone, so that no
+request fails because of a different request.
 """
 
 import asyncio

@@ -106,8 +106,9 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield (key without prefix, value, has prefix) for each extra spec whose key has the prefix `scope` or
-    no prefix."""
+    """Yield (key without prefix, value, has prefix) for each extra spec with the prefix `scope` in its key,
+    or without prefix.
+    """
     for key, demand in extra_specs.items():
         if key.startswith(scope):
             yield key.removeprefix(scope), demand, True
@@ -166,7 +167,7 @@ _CONDITION = re.compile(r"\s*(==|!=|<=|>=|<|>|=)?\s*([0-9]+(?:\.[0-9]+)*)\s*")
 def image_properties(*, image_properties_default_architecture: str = "") -> Rule:
     """Accept hosts with the architecture, hypervisor, VM mode and version that the image requires.
 
-    A host that does not report such a property is rejected for an image that names it; an unknown version or
+    A host that does not report a property which the image requires is rejected; but an unknown version or
     address width is accepted.
     """
     default = image_properties_default_architecture

@@ -184,7 +184,7 @@ def io_ops(*, max_io_ops_per_host: int = 8, for_nova: bool = False) -> Rule:
     """Accept hosts with fewer builds in progress than `max_io_ops_per_host`; aggregates may override it.
 
     An instance that Nova builds is accepted on every host, because Nova does not enable this filter by
-    default; the option `for_nova` applies the limit to these instances too.
+    default; the option `for_nova` applies the limit to Nova's instances too.
     """
     key = "max_io_ops_per_host"
 
