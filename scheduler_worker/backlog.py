@@ -102,7 +102,7 @@ class RequestBacklog:
             self._queue.reweigh()
 
     def served(self) -> dict[str, float]:
-        """Return the total size of the requests that were served recently, by project."""
+        """Return the total size of recently served requests (as fraction of the cloud), by project."""
         return self._recent.sizes(self._clock.monotonic())
 
     # The inbox
@@ -137,8 +137,8 @@ class RequestBacklog:
         self._more.set()
 
     def _on_batch(self, requests: int, seconds: float) -> None:
-        """Adapt the size of limited batches to the time that a batch took. If requests of light projects are
-        expected, pause before the next batch, so that they find all workers free.
+        """Adapt the size of time-limited batches to the time that a batch took. If requests of light projects
+        are expected, pause before the next batch, so that these requests find all workers free.
         """
         if requests >= self._most_limited:
             fitting = int(requests * BATCH_SECONDS / max(seconds, BATCH_SECONDS / 2))
@@ -323,8 +323,8 @@ class RequestBacklog:
 
 
 def _place_of(delivery: Delivery) -> _Place | None:
-    """Return the project and priority by which a message is queued; None if it is unreadable or suspect: the
-    bus handles such messages.
+    """Return the project and priority by which a message is queued; None if the bus must handle it, because
+    it is unreadable or suspect.
     """
     if delivery.problem or is_suspect(delivery):
         return None

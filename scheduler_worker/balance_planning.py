@@ -75,8 +75,8 @@ class BalancePlanner:
     def _read(
         self, asked: PlanBalance, cell: str, reading: CloudReading
     ) -> tuple[CloudState, Bools, int] | None:
-        """Return all hosts as arrays, a mask of the enabled hosts of the cell that have the resource class,
-        and the column of this class; None if no host has it.
+        """Return all hosts as arrays, a mask of the enabled hosts of the cell that have the resource class of
+        `asked`, and the column of this class; None if no host has the class.
         """
         scheduler = self._rooms.scheduler
         choosing = scheduler.choosing(self._what_ifs.supposing())

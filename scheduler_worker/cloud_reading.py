@@ -65,8 +65,8 @@ class CloudReading:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
     def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
-        """Return the free amounts and capacities of all hosts, by position in the index, and the instances
-        that may move, all read at one moment (without await).
+        """Return the free amounts and capacities of all hosts, by position in the index, and of the read
+        hosts the instances that may move, all read at one moment (without await).
         """
         arrays = HostArrays(self.scheduler.source.size, classes)
         arrays.put(search)

@@ -86,7 +86,7 @@ async def claim_each(
 async def providers_of(
     placement: PlacementQueries, ids: Iterable[Id], parts: tuple[Any, ...]
 ) -> dict[Id, resources.Provider]:
-    """Query placement for the given parts (such as traits) of the providers with the given ids."""
+    """Return from placement, by id, the given parts (such as traits) of the providers `ids`."""
     found: dict[Id, resources.Provider] = {}
     for some in portions(ids, PLACEMENT_ASKED):
         answer = await placement.providers(resources.FindProviders(ids=some, parts=parts))
@@ -182,8 +182,8 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Raise `Retry` while no conductor takes a placed build. After a time limit, retire the build; return
-        the message of its end, or None if it ended before.
+        """Raise `Retry` while no conductor takes a placed build. After a time limit, retire the build, unless
+        it preempts instances; return the message of its end, or None if it ended before.
         """
         self.wait_for_consumer(placed.request, placed.cell)
         if placed.preempts:  # its victims cannot get back what it has taken from them

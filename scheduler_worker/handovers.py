@@ -49,7 +49,7 @@ class Handovers:
         self._clock = clock
 
     async def store(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
-        """Store new moves between cells, and return the stored states of all moves, new or not."""
+        """Store new moves between cells, and return the stored states of all `orders` by id, new or not."""
         async with self._database.write() as tx:
             await add(tx, orders, self._clock.now())
         return await self.known([order.placed.move for order in orders])

@@ -157,8 +157,8 @@ class RoomPlanner:
         return bool(new)
 
     def _checked(self, question: _Question, plan: RoomPlan) -> RoomPlanned | None:
-        """Return the answer if all moves and builds of a plan would find their hosts now; else None, and
-        remember the hosts that refused.
+        """Return the answer if all moves and builds of a plan would find their hosts now; else None, after
+        adding the host that refused to `question`.
         """
         host_at = {host.position: host for host in self.scheduler.source.hosts()}
         if any(at not in host_at for move in plan.moves for at in (move.source, move.destination)):
@@ -196,7 +196,7 @@ class RoomPlanner:
     def _builds(
         self, question: _Question, choosing: Choosing, targets: Tally[Id]
     ) -> tuple[PlacedThere, ...] | None:
-        """Place the instances on their targets, as if the moves were done; None if one does not fit."""
+        """Place the instances on their targets, as if the moves were done; None if any does not fit."""
         order, placed, first = question.order, list[PlacedThere](), 0
         affinity = (group := order.alternatives[0].group) is not None and group.policy == "affinity"
         for root, several in targets.items():

@@ -307,7 +307,8 @@ class VictimSearch:
         draft: _Draft,
     ) -> tuple[int, int, int] | None:
         """Place all instances by the evaluation of requests. If a host refuses one, return its part and
-        position, and how many instances of the part the host has accepted."""
+        position, and how many instances of the part the host has accepted; None: all instances are placed.
+        """
         source = self._scheduler.source
         parts = parts_of(order.request, order.instances, order.alternative_index)
         waiting = [list(part.instances) for part in parts]

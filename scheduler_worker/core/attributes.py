@@ -307,7 +307,8 @@ class GuestSpecs:
 
 def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
     """Yield a warning sentence for each extra spec of a flavor that neither berth (`read`) nor a hypervisor
-    reads. `where` is the flavor's field in the request. Raise Unreadable for `accel:` specs.
+    reads. `where` is the flavor's field in the request; with `unscoped_are_read`, a filter reads all specs
+    without a scope. Raise Unreadable for `accel:` specs.
     """
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"

@@ -146,8 +146,8 @@ class Choosing:
 
     @contextmanager
     def counting_as_free(self, *allocations: Allocations) -> Iterator[None]:
-        """Count the given allocations, such as this scheduler's reservations, as free capacity in searches of
-        the `with` block.
+        """Count the allocations in the arguments, such as this scheduler's reservations, as free capacity in
+        searches of the `with` block.
         """
         counted = [each for each in allocations if each]
         for each in counted:

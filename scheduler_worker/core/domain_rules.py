@@ -93,8 +93,8 @@ class DomainRules:
         members: Mapping[Id, Iterable[str]],
         left: Mapping[Id, Iterable[str]],
     ) -> "DomainRules":
-        """Return the rules for constraints. `members` and `left` (guests that may still be there) map
-        instances to the roots of their hosts.
+        """Return the rules for constraints. `members` and `left` (guests left behind) map instances to the
+        roots of their hosts.
         """
 
         def level(name: str) -> Level:
@@ -126,8 +126,8 @@ class DomainRules:
         return {int(self.domains[position]) for places in on for position in places} if self.packs else set()
 
     def open_to(self, instance: Id | None = None) -> Bools:
-        """Return a mask of the hosts, by position in the index, on which an instance may be placed, given all
-        other members. None: a new instance.
+        """Return a mask of the hosts, by position in the index, on which an instance may be placed (None: a
+        new instance), given the hosts of all other members.
         """
         if self.packs:
             mask = self.domains > 0

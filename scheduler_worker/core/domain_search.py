@@ -26,7 +26,7 @@ class PartAmount:
 
 @dataclass(slots=True)
 class Budget:
-    """The number of search steps that a request has left; below 0, the search was cut."""
+    """The number of search steps that a request has left; below 0, the search was cut short."""
 
     left: int
 

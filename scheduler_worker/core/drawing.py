@@ -21,7 +21,8 @@ def drawing_on(
     alike: Set[str] | None = None,
 ) -> Alternative:
     """Return an alternative flavor of a request, restricted to the hosts of slots that it fits into. For a
-    failover reservation, `alike` limits them to slots of exactly the flavor's size on the hosts `alike`.
+    failover reservation, only slots of exactly the flavor's size on the hosts `alike` count, if `alike` is
+    given.
 
     A request that does not name the reservation may use other hosts if no host with a slot accepts it.
     """

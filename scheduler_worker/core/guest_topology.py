@@ -98,7 +98,9 @@ def _page_kb(spec: SpecValue) -> int:
 
 
 def add_topology(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
-    """Add a request group for each NUMA cell of the guest; return how many, or 0 without a NUMA topology."""
+    """Add a request group for each NUMA cell of the guest, with pages of `page_kb`; return the number of
+    cells, or 0 without a NUMA topology.
+    """
     policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
     pinned = policy != "shared"
     dedicated = _dedicated(specs, policy)

@@ -154,7 +154,9 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _without_class(less: Lessened) -> Alternative:
-    """Return the flavor without the resource class; if the flavor requests no other class, with 1 unit."""
+    """Return the flavor without the resource class; if the flavor requests no other class, return it with 1
+    unit of the class.
+    """
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 

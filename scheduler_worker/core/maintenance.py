@@ -43,7 +43,7 @@ def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
 
 
 def drain_seconds(sizes: Iterable[int], measured: Sequence[MeasuredMove], at_once: int) -> float:
-    """Return the estimated duration of moves of instances with this memory, `at_once` at a time."""
+    """Return the estimated duration of moves of instances with the memory `sizes`, `at_once` at a time."""
     known: dict[int, float] = {}
     each = [known.setdefault(size, move_seconds(size, measured)) for size in sizes]
     return max(sum(each) / at_once, max(each)) if each else 0.0

@@ -188,7 +188,7 @@ def messages_of(order: Handover, report: moves.HandoverReported | None = None) -
 
 
 def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
-    """Return the message by which the source cell begins a move, unless the build has left that cell."""
+    """Return the message by which the source cell begins a move; empty if the build has left that cell."""
     return (_progress(order),) if order.state == "leaving" else ()
 
 

@@ -24,8 +24,8 @@ def within_quota(answer: WhatIfAnswered, order: Order, fitting: Alternative, quo
 
 
 def _growth(order: Order, fitting: Alternative, instances: int) -> Counter[str]:
-    """Return how much the usage of a project grows, by resource class, with so many instances of the flavor
-    `fitting`; for a request with roles, with all of its instances.
+    """Return how much the usage of a project grows, by resource class, with this number of `instances` of the
+    flavor `fitting` or, for a request with roles, with all of its instances.
     """
     growth = Counter({INSTANCES: instances})
     if order.request.roles:

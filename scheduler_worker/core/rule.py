@@ -285,7 +285,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return the lowest number that aggregates set for the host under a metadata key, or the default."""
+        """Return the lowest number that aggregates set for the host under a metadata key, or `otherwise`."""
         return self.host.limit(key, otherwise)
 
 

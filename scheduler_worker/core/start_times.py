@@ -132,7 +132,9 @@ def _any_correction(history: ClassHistory) -> Correction:
 
 
 def _spread(histories: Histories, history: ClassHistory, position: int) -> tuple[float, float] | None:
-    """Return the mean and the standard deviation of the logarithm of the seconds until a position starts."""
+    """Return the mean and the standard deviation of the logarithm of the seconds until the request at a
+    position starts; None: too few measurements.
+    """
     advances, seconds = history.pace(position)
     if advances < LEAST_ADVANCES:
         related = [other.pace(position) for other in histories.values() if other.lacks == history.lacks]
@@ -260,7 +262,7 @@ class StartTimes:
         return compared
 
     def stored(self, now: float) -> dict[str, ClassHistory]:
-        """Return the histories to store: first the classes with the most waiting requests, then the classes
+        """Return the histories to store, by class: first the classes with the most waiting requests, then the
         last used.
         """
         self._pass(now)

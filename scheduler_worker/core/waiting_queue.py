@@ -123,7 +123,9 @@ class HostData(Protocol):
     """The interface by which the waiting queues ask for hosts' free amounts and for the hosts that fit."""
 
     def free(self, root: Root) -> Mapping[str, int]:
-        """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
+        """Return the free amounts of a host's provider tree, by resource class, or an empty mapping if no
+        such host exists.
+        """
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
         """Return, for each flavor of the equivalence class, an amount of one resource class. A host with no
@@ -168,8 +170,9 @@ class ChangeHistory:
 def reservations(
     queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
-    """Return the hosts to reserve for the first waiting request of each equivalence class, preferably hosts
-    that were reserved before."""
+    """Return, by root, the hosts to reserve for the first waiting request of each equivalence class,
+    preferably hosts that were reserved before.
+    """
     reserved: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for queue in queues[:MOST_QUEUES]:

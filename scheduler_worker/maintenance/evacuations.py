@@ -68,8 +68,8 @@ class DeadHosts:
         return requests
 
     def missing_since(self, view: HostView) -> dict[Id, float]:
-        """Return when each host that is down sent its last heartbeat, or when this
-        scheduler first missed it.
+        """Return, by root, the time of the last heartbeat of each host that is down or, if unknown, the time
+        when this scheduler first found the host down.
         """
         now = self.clock.now()
         self._first_missed = {root: self._first_missed.get(root, now) for root in view.down}

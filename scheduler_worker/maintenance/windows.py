@@ -66,8 +66,8 @@ class MaintenanceWindows:
         return requests
 
     async def sizes(self, view: HostView, roots: Iterable[Id]) -> Mapping[Id, list[int]]:
-        """Return the memory in MB of the instances on each host, at most ESTIMATE_SECONDS old; [] if not read
-        yet.
+        """Return the memory in MB of the instances on each host, by root, at most ESTIMATE_SECONDS old; [] if
+        not read yet.
         """
         now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
         old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]

@@ -128,7 +128,7 @@ async def adopt(tx: Transaction, owner: str, before: str) -> int:
 
 
 async def find(tx: Transaction, id_: Id) -> FoundBacklog | None:
-    """Return the request with this id, or with a build of this id. All messages are searched."""
+    """Search all messages for the request with this id, or with a build of this id; None if not found."""
     for envelopes, before in await _FIND(tx, pattern=f"%{id_}%"):
         for envelope in _opened(envelopes):
             try:

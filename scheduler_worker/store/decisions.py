@@ -293,7 +293,7 @@ async def bind(tx: Transaction, client: RegisteredClient) -> None:
 
 
 async def projects_of(tx: Transaction, ids: Collection[Id]) -> dict[Id, str]:
-    """Return the project of each build or request that waits for a host or ended without a host."""
+    """Return, by id, the project of each build or request that waits for a host or ended without a host."""
     rows = [(id_,) for id_ in ids]
     found: dict[Id, str] = {}
     for statement in (_DECIDED_REQUESTS, _DECIDED, _PARKED):

@@ -47,7 +47,7 @@ class StoredMove:
 
 async def lead(tx: Transaction, work: str, scheduler: str, now: float, until: float) -> bool:
     """Make a scheduler the leader of some work until the given time, unless another scheduler leads it now;
-    return whether it leads.
+    return whether the scheduler leads.
     """
     return bool(await _LEAD(tx, [(work, scheduler, until)], now=now))
 

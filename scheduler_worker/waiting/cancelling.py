@@ -29,7 +29,7 @@ BACKLOG = "backlog"  # the owner of a request that is found in the backlog
 
 
 async def find_waiting(tx: Transaction, id_: Id) -> FoundParked | None:
-    """Return the waiting request, or the request in the backlog, with this id or a build of this id."""
+    """Return the waiting or backlog request with this id, or with a build of this id; None if not found."""
     if found := await parked.find(tx, (id_,)):
         return found[0]
     stored = await backlog.find(tx, id_)
