@@ -263,7 +263,9 @@ class ClientDoor:
         return projects
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return the projects of the builds that a cell knows, by id; empty if the cell does not answer."""
+        """Return the projects of the builds that a cell has a record of, by id; empty if the cell does not
+        answer.
+        """
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):

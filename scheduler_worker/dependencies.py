@@ -126,7 +126,9 @@ class Ending:
         self._unheard = RetryTimes(clock, UNHEARD)
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
-        """Retire the consumers of all orders in parallel; return placement's answers for each order."""
+        """Retire the consumers of all orders in parallel; return for each order placement's answers, or why a
+        consumer cannot be retired.
+        """
         results = iter(await together([self._fenced(fence) for fences in of_each for fence in fences]))
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:

@@ -72,7 +72,7 @@ class Orders:
 
     def follow(self) -> "Orders":
         """Subscribe to changes of the index, so that limits set by aggregates and cells stay current; return
-        `self`. Not needed for an object that serves only one question.
+        `self`. An object for a single what-if question need not subscribe.
         """
         self._source.watch(self._received)
         return self

@@ -1,8 +1,8 @@
 """Chooses and claims hosts and alternates for many build requests at a time.
 
-Each request follows the pure state machine of core/placing.py. Its effects are executed for the whole batch:
-one search and one evaluation for equal requests, one claim for all, one lookup of allocations. The choice of
-hosts contains no await, so no host changes during it.
+Each request is placed by the pure state machine of core/placing.py. Its effects are executed for the whole
+batch: one search and one evaluation for equal requests, one claim for all, one lookup of allocations. The
+choice of hosts contains no await, so no host changes during it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -115,7 +115,7 @@ class Scheduler:
         self.book.handle(report, self.clock.monotonic())
 
     async def on_host_failed(self, failure: HostFailed) -> None:
-        """Count a failed build that its host caused, unless placement does not know the host."""
+        """Count a failed build that its host caused, unless placement has no record of the host."""
         if failure.ours and self.source.position(failure.root) is not None:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 

@@ -58,7 +58,7 @@ class _Side:
         self._preempting = WhatIfsPreempting(what_ifs, victims) if victims is not None else None
 
     async def reserve(self, request: BuildRequested) -> str:
-        """Give a hypothetical reservation its hosts; return why there are too few, or ""."""
+        """Choose hosts for a hypothetical reservation; return why too few hosts fit, or "" on success."""
         answer = await self._answer(request)
         slots = f"all {len(request.instances)} slots of reservation {request.flavor.name}"
         return "" if answer.fits else f"no hosts for {slots}: {_why(answer)}"
@@ -95,7 +95,9 @@ class _Side:
 
 
 class PolicyTrials:
-    """Answers which hosts requests would get with another policy. What-if questions wait meanwhile."""
+    """Answers which hosts requests would get with another policy. What-if questions wait until a trial has
+    ended.
+    """
 
     def __init__(self, what_ifs: WhatIfs, victims: VictimSearch | None) -> None:
         self._what_ifs = what_ifs

@@ -219,8 +219,8 @@ def _ignoring_closure(choosing: Choosing, question: _Question) -> Choosing:
 
 
 def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> bool:
-    """Return whether a move gets a host now. If it does, its capacity there is reserved as a hypothetical
-    choice.
+    """Return whether a move gets a host now. If it does, its capacity on the host is reserved as a
+    hypothetical choice.
     """
     [narrowed] = scheduler.narrow([order])
     [chosen] = choosing.choose([_unreserved(narrowed)])

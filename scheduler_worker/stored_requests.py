@@ -155,8 +155,8 @@ class StoredRequests:
             self._due.set()
 
     def push(self, delivery: StoredDelivery, *, continues: bool = False) -> None:
-        """Put a stored request into the queue. With `continues`, it follows earlier requests of its project,
-        which keeps its share.
+        """Put a stored request into the queue. With `continues`, its project had requests in the database
+        meanwhile, so the project keeps its share.
         """
         envelope, bundle = delivery.envelope, delivery.bundle
         key = (-bundle.priority, envelope.sent_at, envelope.id)
@@ -205,7 +205,9 @@ class StoredRequests:
                     del self.projects[bundle.project]
 
     async def _read(self, project: str) -> None:
-        """Read the following bundles of a project into the queue if few of its requests are left there."""
+        """Read the following bundles of a project into the queue if few of its requests are left in the
+        queue.
+        """
         read = self._to_read(project)
         if not read:
             self._low.pop(project, None)

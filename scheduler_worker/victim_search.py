@@ -151,8 +151,9 @@ class VictimSearch:
     async def find(
         self, order: Order, supposing: HasReservations | None = None, batch: _Batch | None = None
     ) -> Chosen | NoVictims:
-        """Return hosts for all instances of an order with their victims, or why there are none. With
-        `supposing`, the choice is hypothetical."""
+        """Return hosts for all instances of an order with their victims, or why no victims can be found. With
+        `supposing`, the choice is hypothetical.
+        """
         free = [index for index, each in enumerate(order.alternatives) if each.draw is None]
         if not free:
             return NoVictims(NONE_FIT)

@@ -263,8 +263,9 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield an object that chooses hosts as if hypothetical instances were placed; do not await
-        meanwhile."""
+        """Yield an object that chooses hosts as if hypothetical instances were placed; the `with` block must
+        not await.
+        """
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

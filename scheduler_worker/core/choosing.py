@@ -240,7 +240,7 @@ class Choosing:
 
     def domain_rules(self, group: ServerGroup | None, constraints: Constraints) -> DomainRules:
         """Return the rules of the constraints on domains, given the hosts of the server group's members.
-        Members that unfinished batches have placed count, too.
+        Members placed by unfinished batches also count.
         """
         if group is None:
             return DomainRules.of(self.source, constraints, {}, {})

@@ -1,4 +1,4 @@
-"""Sorts the domains in which the instances of a request may fit, by the most instances that may fit there."""
+"""Sorts the domains in which instances of a request may fit, by how many instances each domain can take."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

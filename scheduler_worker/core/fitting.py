@@ -82,7 +82,7 @@ def admitted_permanently(
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
-    """Estimate how many instances of a flavor fit on a host, at least 1; resources of pools are ignored."""
+    """Estimate how many instances of a flavor fit on a host that fits one; resources of pools are ignored."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
 

@@ -1,4 +1,4 @@
-"""Explains why the instances of a request do not fit together: the best domain, and how many fit there."""
+"""Explains why the instances of a request do not fit together: the best domain, and how many it fits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

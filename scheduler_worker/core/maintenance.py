@@ -21,7 +21,7 @@ class MeasuredMove:
 
 @dataclass(frozen=True, slots=True)
 class DrainedHost:
-    """A host of a window with the memory of each instance that is still there."""
+    """A host of a window with the memory of each instance that is still on the host."""
 
     root: str
     phase: HostPhase

@@ -252,8 +252,9 @@ def _place_deeper(moved: MovedCloud, leaving: _Leaving, total: int, depth: int) 
 
 
 def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: int) -> int | None:
-    """Make room for an instance that leaves its host; return its destination, or None. Searches repeat with a
-    larger budget, so the result for each state of the cloud is kept.
+    """Make room for an instance that leaves its host; return its destination, or None if no moves within
+    `budget` make room. Searches repeat with a larger budget, so the result for each state of the cloud is
+    kept.
     """
     key, before = (moved.state, moved.kind(instance), depth), len(moved.moves)
     known: tuple[int, int | None, list[PlannedMove]] | None = moved.memo.get(key)

@@ -262,7 +262,7 @@ class AlternatesOfCell:
         return None
 
     def moved(self, index: int) -> None:
-        """Sort a host among the possible alternates again after a build was placed there or released."""
+        """Sort a host among the possible alternates again after it received or lost a build."""
         now = self._order.moved[index]
         named = self._named.get(index)
         if named:

@@ -203,7 +203,7 @@ class HostOrder:
         self._left.sort(reverse=True)
 
     def evaluate_again(self) -> None:
-        """Let the filters run again on evaluated but unused hosts, because they may have changed."""
+        """Let the filters run again on evaluated but unused hosts, because the hosts may have changed."""
         self.push(self._left)
         self._left.clear()
 

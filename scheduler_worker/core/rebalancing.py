@@ -74,9 +74,7 @@ class _Balancing:
         return best
 
     def _emptiest(self, instance: MovableInstance, source: int) -> int | None:
-        """Return the host that would be the emptiest after an instance moves there; None if
-        it fits nowhere.
-        """
+        """Return the host that would be the emptiest after receiving an instance; None if it fits nowhere."""
         fitting = self.moved.fitting(instance)
         fitting = fitting[fitting != source]
         if not fitting.size:

@@ -62,8 +62,9 @@ class RequestedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimChoice:
-    """The number of instances of each part that a host gets, and the victims that are
-    deleted there before."""
+    """The number of instances of each part that a host gets, and the victims that are deleted on the host
+    before.
+    """
 
     at: int
     placed: tuple[int, ...]
@@ -121,8 +122,9 @@ class _Table:
                 )
 
     def options(self, most: int) -> Iterator[_Option]:
-        """Yield the numbers of instances, at most `most` together, that the added hosts may take, with the
-        least cost."""
+        """Yield all numbers of instances by part, at most `most` together, that the added hosts may take,
+        with the least cost of each.
+        """
         for placed in zip(*np.nonzero(self.costs < _UNREACHABLE), strict=True):
             if 0 < sum(placed) <= most:
                 numbers = tuple([int(each) for each in placed])

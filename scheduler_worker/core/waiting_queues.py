@@ -53,8 +53,8 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return the number of host changes so far. If it has grown during an evaluation, hosts changed
-        meanwhile.
+        """Return the number of host changes so far. A larger number after an evaluation means that hosts
+        changed during the evaluation.
         """
         return self._changes.mark
 

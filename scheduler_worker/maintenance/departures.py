@@ -1,6 +1,6 @@
-"""Requests the moves by which instances leave hosts, and follows each until it has a result.
+"""Requests the moves by which instances leave hosts, and tracks each until it has a result.
 
-A move is stored under an id that follows from its window or evacuation, the instance and the number of the
+A move is stored under an id derived from its window or evacuation, the instance and the number of the
 attempt. It is stored before it is requested, and the same request is published again if no cell and no
 scheduler has a record of it. So a controller that is killed at any moment requests no move twice.
 """

@@ -70,8 +70,8 @@ class Cancelling:
         self._publish = publish
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """Cancel a build: placement retires it. If it holds a host already, return the order to its cell to
-        delete it.
+        """Cancel a build: placement retires it. If it holds a host already, return the message that orders
+        its cell to delete the build.
         """
         found = await self._waiting(asked.build)
         if found is not None:

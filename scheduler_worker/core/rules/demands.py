@@ -192,7 +192,8 @@ def isolated_hosts(
     isolated_images: Sequence[str] = (),
     restrict_isolated_hosts_to_isolated_images: bool = True,
 ) -> Rule:
-    """Accept isolated images only on isolated hosts, and other images there only if options permit it.
+    """Accept isolated images only on isolated hosts, and other images on isolated hosts only if options
+    permit it.
 
     The options list hosts by name or root, and images by name.
     """
