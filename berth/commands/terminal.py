@@ -128,8 +128,8 @@ class Cli:
     @asynccontextmanager
     async def recorded(self, act: str, target: str, detail: str) -> AsyncIterator[None]:
         """Check that the operator may do an act that no message requests, such as a change of a
-        RabbitMQ user, and record the act; the `with` block executes it. If no berth answers, the act is done
-        without a record: credentials are also made before the first start.
+        RabbitMQ user, and record the act; the `with` block executes the act. If no berth answers, this is
+        done without a record: credentials are also made before the first start.
         """
         bus = self.bus(act)
         try:
@@ -208,7 +208,7 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Print each error as a sentence, equal sentences once; return exit code 2 for wrong settings, else 1."""
+    """Print errors as sentences, each once; return exit code 2 if all are wrong settings, else 1."""
     sentences = {_sentence(problem): problem for problem in problems}
     for sentence in sentences:
         complain.print(printable(sentence, lines=True), style="red", markup=False)

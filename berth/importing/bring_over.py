@@ -132,8 +132,8 @@ class Import:
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
         """Claim allocations for the imported consumers.
 
-        A claim may need capacity that a later claim releases, so refused claims are repeated as long as one
-        succeeds. For claims that are still refused, inventories are enlarged temporarily.
+        A claim may need capacity that a later claim releases, so refused claims are repeated while at least
+        one succeeds. For claims that are still refused, inventories are enlarged temporarily.
         """
         left = await self._claims(consumers)
         while left and len(left) < len(consumers):
