@@ -1,3 +1,3 @@
-"""Berth's entry point: settings, the command line, and the workers, all in one process or each in its own."""
+"""Berth's entry point: settings, the command line, and the workers, in one process or several."""
 
 __version__ = "0.1.0"

@@ -36,7 +36,7 @@ class Management:
     """Administers RabbitMQ's users through the management API; a repeated operation has no further effect."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Store the management API's URL; its user and password default to those of the AMQP URL."""
+        """Store the management API's URL; user and password default to the AMQP URL's user and password."""
         parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
@@ -64,7 +64,7 @@ class Management:
         await self._call("POST", "definitions", definitions)
 
     async def drop(self, user: str, *policies: str) -> None:
-        """Delete a RabbitMQ user and the named queue policies; RabbitMQ closes the user's connections."""
+        """Delete a RabbitMQ user and the given queue policies; RabbitMQ closes the user's connections."""
         await self._call("DELETE", f"users/{quote(user, safe='')}")
         for policy in policies:
             await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
@@ -104,8 +104,8 @@ class Rabbitmqctl:
         """Import definitions in RabbitMQ's format.
 
         The definitions are passed on standard input, so that no file and no process list contains passwords.
-        rabbitmqctl 4.0.5 reads standard input for `eval` without an expression, but never for
-        `import_definitions`.
+        `rabbitmqctl eval` is used, because `import_definitions` of rabbitmqctl 4.0.5 never reads standard
+        input.
         """
         text = json.dumps(definitions).replace("\\", "\\\\").replace('"', '\\"')
         await self._run(

@@ -44,8 +44,8 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Write the secrets `has` into a cell's settings file, keep its other lines, and return whether it
-    changed.
+    """Write the secrets `has` into a cell's settings file, and return whether the file changed. Its other
+    lines stay; a new file also gets the bus settings in `settings`.
     """
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:
@@ -76,7 +76,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
-    """Return the URL with the given user and password, and with the given path unless that is None."""
+    """Return the URL with the given user and password, and with the given path, if any."""
     scheme, _, rest = url.partition("://")
     authority, old_path, query = _AUTHORITY_PATH_QUERY.findall(rest)[0]
     known = f"{quote(user, safe='')}:{quote(password, safe='')}@{authority.rpartition('@')[2]}"

@@ -23,7 +23,7 @@ from bus.masking import masked
 if TYPE_CHECKING:
     from berth.choice import Refuse
 
-# Options in a PostgreSQL URL: those of its driver that berth does not set itself.
+# Driver options that a PostgreSQL URL may contain; berth sets the driver's further options.
 DATABASE_PARAMETERS = frozenset(
     {"gsslib", "host", "krbsrvname", "passfile", "password", "port", "prepared_statement_cache_size",
      "service", "servicefile", "ssl", "sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs",
@@ -64,8 +64,8 @@ _CHOICES = {
 
 
 def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first unusable value. `given`: settings that are not left at defaults;
-    `origins`: their sources.
+    """Raise `BadSetting` for the first unusable value. `given`: the values that are not left at defaults, by
+    setting name; `origins`: the sources of the values.
     """
     values = {**by_name(settings), **given}
 
@@ -173,7 +173,9 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
-    """Call `refuse` for each file, in the options `named` of a URL, that does not exist or cannot be read."""
+    """Call `refuse` for each missing or unreadable file that an option of a URL contains. `named`: the names
+    of these options; `name`: the setting with the URL.
+    """
     for option, path in parse_qsl(url.partition("?")[2]):
         if option in named and not os.access(path, os.R_OK):
             refuse(name, f"{option}={path}: there is no such file, or it cannot be read")
@@ -294,7 +296,7 @@ def is_loopback(host: str) -> bool:
 def _check_names(settings: Settings, refuse: Refuse) -> None:
     """Check the settings of simulator, scheduler and requests by parsing them.
 
-    A group with only default values is skipped, because the parsers' modules load slowly.
+    A group of settings with only default values is skipped, because the parsers' modules load slowly.
     """
     parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
     if parsed(settings.compute) != parsed(SimulatorSettings()):

@@ -54,7 +54,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the options of each filter and weigher, by its name.
+    """Return the options of filters and weighers, by the name of the filter or weigher.
 
     Unless its options list other classes, the weigher `pci` also counts resource classes of PCI aliases.
     """

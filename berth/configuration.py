@@ -17,7 +17,7 @@ from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"
 EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # passes a supervisor's settings to its workers
-SUPERVISED_ENV = "BERTH_SUPERVISED"  # tells a worker that its standard input closes with its supervisor
+SUPERVISED_ENV = "BERTH_SUPERVISED"  # informs a worker that its standard input closes with its supervisor
 DEFAULT_FILE = Path("berth.toml")
 _OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
 _NAMED = re.compile(r"\s*[\w-]+\s*=")
@@ -50,7 +50,7 @@ def read(
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
     """Read settings from environment, file, --set (`sets`) and options (`flags`); the last source with a
-    value wins. A supervised process reads its supervisor's settings.
+    value wins. A supervised process uses only its supervisor's settings.
     """
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
@@ -146,7 +146,7 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
     """Convert TOML tables [cells.NAME] to settings with a value for each cell, such as `cell_amqp_urls`;
-    return the names of these cells.
+    return the names of the cells with a table.
     """
     tables = values.get("cells")
     if not isinstance(tables, dict):
@@ -197,7 +197,7 @@ def _converted(name: str, value: Any, origin: str) -> Any:
 
 
 def _parts(text: str) -> list[str]:
-    """Return the comma separated parts of a text `name=value, name=value`. A part without a name belongs to
+    """Return the comma separated parts of a text `name=value, name=value`. A part without a name continues
     the URL before it: URLs may list several addresses."""
     parts: list[str] = []
     for part in text.split(","):
@@ -209,7 +209,9 @@ def _parts(text: str) -> list[str]:
 
 
 def _tables(text: str, bad: BadSetting) -> Any:
-    """Return filter and weigher options, parsed from `io_ops.max_io_ops_per_host=4, ...` or a JSON object."""
+    """Return filter and weigher options, parsed from `io_ops.max_io_ops_per_host=4, ...` or a JSON object;
+    raise `bad` for an invalid text.
+    """
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)

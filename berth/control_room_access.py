@@ -151,7 +151,9 @@ class KeystoneSignIn:
 
 
 def _visitor(rules: AccessPolicy, known_by: str, found: Identity | None) -> Visitor | None:
-    """Return the user with this Keystone identity; None without one, or if the name is not printable."""
+    """Return the control room's user for an identity; None without an identity or a printable name.
+    `known_by`: how the user was identified, such as "keystone", for the audit trail.
+    """
     if found is None or not (name := found.name or found.user).isprintable():
         return None
     return Visitor(name, found.project, found.roles, rules.operator(found, known_by))

@@ -53,14 +53,14 @@ from control_room.queries import NO_ANSWER, DrainProgress
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 200  # ended drains of which the progress is still shown
+_REMEMBERED = 200  # ended drains with progress that is still shown
 _TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 
 class ControlRoomActions:
     """Executes operations on hosts, maintenance windows, moves, waiting requests, quotas and reservations.
 
-    Each raises OperationRefused if it fails.
+    Each operation raises OperationRefused if it fails.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -83,8 +83,8 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Ask a move's cell to confirm, revert, abort or force it (`to`); return the move's phase, or that
-        the cell is silent.
+        """Ask a move's cell to confirm, revert, abort or force the move (`to`); return the move's phase, or a
+        sentence if the cell does not answer.
         """
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
@@ -173,7 +173,7 @@ def _words(text: str) -> list[str]:
 
 @contextmanager
 def operations_refused() -> Iterator[None]:
-    """Raise OperationRefused in place of refusals, wrong options and missing answers in the `with` block."""
+    """Convert errors in the `with` block (refusals, wrong options, missing answers) to OperationRefused."""
     try:
         yield
     except _TROUBLE as problem:

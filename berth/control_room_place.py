@@ -8,7 +8,9 @@ PORT = 8780
 
 
 def with_a_room(settings: Settings) -> Settings:
-    """Return settings with an address for the control room, whose port is reserved for this process."""
+    """Return settings with an address for the control room. If the settings name no port, or port 0, a free
+    port is chosen and reserved for this process.
+    """
     place = f"127.0.0.1:{PORT}" if settings.control_room.http == "auto" else settings.control_room.http
     host, _, port = place.rpartition(":")
     if settings.control_room.http == "auto" and not _reserve(host, PORT):

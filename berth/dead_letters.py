@@ -14,7 +14,7 @@ async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
     """Publish dead letters (`ids` None: all) again and delete them; return how many. Call `stays` with the
-    reason for each that is kept.
+    reason for each dead letter that cannot be published and is kept.
     """
 
     async def rescue(letter: DeadLetter) -> bool:

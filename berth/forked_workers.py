@@ -23,7 +23,7 @@ _ARGUMENTS = 45  # place in /proc/self/stat, after the name, of the begin of the
 class ForkedWorker:
     """A process with the methods of `asyncio.subprocess.Process`.
 
-    It has a session of its own, and its standard input ends with the process that started it.
+    The process has a separate session, and its standard input is closed when its starter ends.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path | None) -> None:
@@ -82,7 +82,7 @@ def _work(command: Sequence[str], environment: dict[str, str], reader: Connectio
 
 
 def _show_as(command: Sequence[str]) -> None:
-    """Show this command in lists of processes, as far as there is space; does nothing except on Linux."""
+    """Show this command, cut to the available space, in lists of processes; do nothing except on Linux."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         begin, end = map(int, fields[_ARGUMENTS : _ARGUMENTS + 2])

@@ -84,7 +84,7 @@ def _access(settings: Settings) -> Access:
 
 
 def selection(settings: Settings) -> NodeSelection:
-    """Return rules that say which of Ironic's nodes berth uses, and in which cells, zones and aggregates."""
+    """Return the rules by which berth selects Ironic's nodes, and assigns cells, zones and aggregates."""
     nodes = settings.ironic.nodes
     return NodeSelection(
         **_selected(nodes.selection),

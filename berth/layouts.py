@@ -19,7 +19,7 @@ from berth.reference_tables import settings_there_are, toml_value
 from berth.settings import SIMULATOR
 
 LAYOUTS = ("up", "systemd", "kubernetes")
-FIRST_METRICS_PORT = 9100  # deploy/prometheus/prometheus.yml reads this port and the next ones
+FIRST_METRICS_PORT = 9100  # deploy/prometheus/prometheus.yml reads this port and the next ports
 _INSTALLED = "/opt/berth/bin/berth"  # the program in deploy/systemd
 _WIDTH = 110
 
@@ -99,7 +99,7 @@ def _systemd(cells: Sequence[str], berth: str) -> Iterator[tuple[str, str]]:
 
 
 def _metered(cells: Sequence[str]) -> Sequence[str]:
-    """Return the workers with a metrics port, in the order of the ports; a cell stands for its conductor."""
+    """Return the workers with a metrics port, in the order of ports; a cell's name means its conductor."""
     return ("placement", "scheduler", *cells, "control-room", "rest")
 
 

@@ -244,7 +244,7 @@ _PICTURE = Path(__file__).with_name("latency.svg.jinja")
 
 
 def latency_svg(result: LoadOutcome, title: str) -> str:
-    """Return a picture of a load test over time: latencies, and the number of boots ended per second."""
+    """Return an SVG picture of a load test over time: latencies, and the number of boots ended per second."""
     ended = sorted((b.ended, b.latency * 1000) for b in result.boots.values() if b.ended)
     width = max(ended[-1][0], 0.001) if ended else 1.0
     bins: list[list[float]] = [[] for _ in range(max(4, min(60, len(ended) // 40)))]

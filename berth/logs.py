@@ -53,7 +53,7 @@ def begin(settings: Settings, process: str = "") -> None:
     for each in (handler, recent):
         each.setFormatter(formatter)
     logging.basicConfig(level=settings.process.log_level.upper(), handlers=[handler, recent])
-    for name in _LIBRARIES:  # these libraries log every request and frame
+    for name in _LIBRARIES:  # libraries that log every request and frame
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 

@@ -40,7 +40,7 @@ class Blocking(Generic[C]):
         return self._run(work(self._client))
 
     def each(self, work: Callable[[C], AsyncIterator[R]]) -> Iterator[R]:
-        """Yield what the asynchronous iterator yields that `work` gets from the client."""
+        """Yield the values of the asynchronous iterator that `work` returns for the client."""
         found = work(self._client)
         while True:
             try:

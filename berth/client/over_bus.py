@@ -34,8 +34,9 @@ _FIELDS = {
 class BusClient:
     """A registered client on RabbitMQ, for `async with`. It receives all results of its requests.
 
-    Programs that share a client use different numbers, from 0 to 99. With `is_durable` the queue of results
-    remains while the program does not run; RabbitMQ then drops the oldest results beyond 64 MiB.
+    Programs that share a client's credentials use different values of `number`, from 0 to 99. With
+    `is_durable` the queue of results remains while the program does not run; RabbitMQ then drops the oldest
+    results beyond 64 MiB.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class BusClient:
         await self._stack.aclose()
 
     async def publish(self, *acts: Act) -> None:
-        """Publish requests, and return when the broker has stored all of them. Repetitions are harmless."""
+        """Publish requests and wait until the broker has stored all. Repetitions have no effect."""
         async with asyncio.TaskGroup() as group:
             for act in acts:
                 field: dict[str, Any] = {_FIELDS[type(act)]: structs.replace(act, reply_to=self.name)}
@@ -87,7 +88,7 @@ class BusClient:
             yield await self._results.get()
 
     async def ask(self, asked: ClientAsked, timeout: float = 10.0) -> ClientAnswered:
-        """Return the answer to a query; raise AnswerRefused or NoAnswer. The client's name is filled in."""
+        """Send a query with this client's name; return the answer, or raise AnswerRefused or NoAnswer."""
         id_ = self._clock.uuid()
         self._answers[id_] = asyncio.get_running_loop().create_future()
         try:

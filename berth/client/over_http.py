@@ -1,4 +1,4 @@
-"""A client of the REST API. It repeats a request until it is answered: repetitions change nothing."""
+"""A client of the REST API. It repeats unanswered requests: a repeated request has no further effect."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ class RestClient:
         return await self._send(RequestState, "GET", f"/v1/requests/{id_}", {"wait": str(wait)})
 
     async def ended(self, id_: str, timeout: float = 600.0) -> RequestState:
-        """Return a request whose builds have all ended; raise TimeoutError after `timeout` seconds."""
+        """Wait until all builds of a request have ended; return its state, or raise TimeoutError."""
         deadline = monotonic() + timeout
         while True:
             left = max(deadline - monotonic(), 0.0)
@@ -88,7 +88,7 @@ class RestClient:
         return await self._send(BuildDetails, "GET", f"/v1/builds/{id_}")
 
     async def builds(self, **query: str) -> BuildsListed:
-        """Return a page of instances that match the query; pass its `after` to get the next page."""
+        """Return a page of instances that match the query; pass the page's `after` to get the next page."""
         return await self._send(BuildsListed, "GET", "/v1/builds", query)
 
     async def delete(self, build: str) -> BuildAccepted:
@@ -108,7 +108,7 @@ class RestClient:
         return (await self._send(EventsListed, "GET", "/v1/events", _of(project))).last
 
     async def events(self, after: int | None = None, project: str = "") -> AsyncIterator[Event]:
-        """Yield events with numbers after `after`, without end; without it, events from now on.
+        """Yield events, without end: with numbers greater than `after`, or from now on if `after` is None.
 
         If the connection is lost, it is opened again after the last event that was yielded.
         """

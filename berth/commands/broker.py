@@ -47,7 +47,7 @@ class QueueChoice:
 
 
 class Forwarded(Struct, frozen=True):
-    """The end of a forwarding, as printed by `--json`."""
+    """The result of `berth broker forward`, as printed by `--json`."""
 
     forwarded: int
     queues: int
@@ -149,7 +149,9 @@ class _ForwardingReport:
                 self._last = line
 
     def _line(self, rate: float) -> str:
-        """Return the number of queues, messages a second and waiting messages, and the fullest queue."""
+        """Return a line of text: the number of queues, of forwarded and of waiting messages, the `rate`
+        (messages a second), and the fullest queue.
+        """
         forwarder = self.forwarder
         waiting = sum(forwarder.waiting.values()) + forwarder.in_hand
         done = f"{forwarder.forwarded} messages forwarded, {rate:.0f}/s"

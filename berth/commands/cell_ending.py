@@ -109,7 +109,9 @@ async def queues_of(admin: RecordedUsers, pattern: str) -> list[str]:
 
 
 async def _drop_queues(settings: Settings, name: str, admin: RecordedUsers) -> list[str]:
-    """Delete a removed cell's queues that have no consumer; return sentences that report the result."""
+    """Delete a removed cell's queues, and return sentences that report the result. Queues of placement for
+    this cell are kept if they still have a consumer.
+    """
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)

@@ -49,14 +49,16 @@ class BrokerTool:
 
 
 class RecordedUsers:
-    """Administers RabbitMQ's users, and records each change of one in the audit trail."""
+    """Administers RabbitMQ's users, and records each change of a user in the audit trail."""
 
     def __init__(self, admin: BrokerUsers, cli: Cli) -> None:
         self._admin, self._cli = admin, cli
         self.by, self.users, self.queues = admin.by, admin.users, admin.queues
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Create or change users; a user in the definitions has a new password."""
+        """Create or change users. `definitions` lists all of them under `permissions`, and under `users` only
+        users with a new password.
+        """
         names = ", ".join(user["name"] for user in definitions["users"])
         changed = names or ", ".join({each["user"]: "" for each in definitions["permissions"]})
         what = "store permissions and password" if names else "store permissions"
@@ -149,7 +151,7 @@ def agent_user_of(settings: Settings, cell: str, agent: str) -> str:
 
 
 def database_of(settings: Settings) -> str:
-    """Return the name of the PostgreSQL database in the settings, or "" if they name none."""
+    """Return the name of the PostgreSQL database in the settings (default: berth), or "" for SQLite."""
     url = settings.database.url
     if not url.startswith("postgresql"):
         return ""
@@ -214,8 +216,8 @@ def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) ->
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return RabbitMQ definitions that create a user as `known` describes it; `bounded` adds policies that
-    limit its queues.
+    """Return RabbitMQ definitions that create the user `user` with the password, permissions and limits in
+    `known`; `bounded` adds a policy that limits placement's queues to which only this cell publishes.
     """
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()

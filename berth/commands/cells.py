@@ -125,7 +125,7 @@ async def drain(
 
 
 def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
-    """Return as text how many hosts a cell has and how many of these are not up: `5 (1 down, 1 disabled)`."""
+    """Return as text how many hosts a cell has and how many are not up, such as `5 (1 down, 1 disabled)`."""
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
     closed = not_up(states)
@@ -148,7 +148,9 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """Wait until no consumer has allocations on a cell's hosts; return how many have some at the timeout."""
+    """Wait until no consumer has allocations on a cell's hosts; return how many consumers remain: 0, or more
+    at the timeout. `left`: the number at the beginning.
+    """
     until = None if timeout is None else monotonic() + timeout
     most = left
     with progress_bar() as bar:

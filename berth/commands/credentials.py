@@ -24,7 +24,7 @@ from bus.errors import BrokerRefused, Unavailable, Unroutable
 
 commands = Commands()
 
-_NOTES = {  # placement_auth → what the list does not say
+_NOTES = {  # placement_auth → note about users that are not in the list
     "noauth2": "the Placement API accepts any user name, and admin as an admin",
     "keystone": "users and roles are in Keystone: `openstack role assignment list --names`",
 }
@@ -109,7 +109,9 @@ def token_credentials(settings: Settings) -> Iterator[Credential]:
 
 
 def made_at(records: Sequence[ActRecord]) -> dict[str, float]:
-    """Return when each RabbitMQ user got its password, from records of the audit trail, the latest first."""
+    """Return when each RabbitMQ user got its password, by user name. `records`: from the audit trail, the
+    latest first.
+    """
     found: dict[str, float] = {}
     for record in records:
         if record.outcome == "done" and "password" in record.asked:
@@ -124,7 +126,9 @@ def broker_credentials(
     clients: Sequence[RegisteredClient],
     since: Mapping[str, float],
 ) -> Iterator[Credential]:
-    """Yield RabbitMQ users as credentials; users of clients, cells and agents are known by their names."""
+    """Yield a credential for each RabbitMQ user in `users`, sorted by name: the user of a client, cell, ferry
+    or agent, of berth itself, or of an unknown program. `since`: when users got their passwords.
+    """
     registered = {user_of(settings, client.name): client for client in clients}
     of_cell = re.compile(rf"{re.escape(settings.bus.exchange)}-([\w-]+)(?:\.(ferry)|\.agent\.([\w-]+))?")
     for user in sorted(users):

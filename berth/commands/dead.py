@@ -116,7 +116,7 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return a connection to the broker that stores the dead letters: the central or the cell's own."""
+    """Return a connection to the broker with the dead letters: the central broker or that of the cell."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no separate RabbitMQ: its dead letters are at the central one")
     return wiring.transport(settings, "dead", cell)
@@ -130,7 +130,9 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], console: Console) -> Collection[str] | None:
-    """Return the ids of all dead letters that begin with one of the given texts; None for the text `all`."""
+    """Return the dead letters' ids that begin with a text in `ids`; None (all dead letters) if `ids` is only
+    the text `all`. Print each text without a match.
+    """
     if list(ids) == ["all"]:
         return None
     chosen: set[str] = set()
@@ -145,7 +147,9 @@ async def _chosen(transport: Transport, ids: Sequence[str], console: Console) ->
 async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
-    """Yield the dead letters whose id begins with `beginning`, in the stored form or as `list` prints ids."""
+    """Yield the dead letters after the id `after` with ids that begin with `beginning`: a stored id, or an id
+    as `berth dead list` prints it.
+    """
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)
     async with aclosing(asked) as letters:

@@ -89,7 +89,9 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
 
 
 async def _empty(emptying: Emptying, printer: "EmptyingPrinter", stopped: str, goes_on: str) -> int:
-    """Drain or evacuate hosts and print the result; return 1 if instances stay, else 0."""
+    """Drain or evacuate hosts and print the result; return 1 if instances stay, else 0. On Ctrl-C print
+    progress, prefixed with `stopped`, and the command that continues, `goes_on`.
+    """
     hosts = emptying.hosts
     called = hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
     try:
@@ -169,7 +171,9 @@ def _is(holder: Consumer) -> str:
 
 
 async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
-    """Print what a drain would do with each instance, without a move; return 1 if instances would stay."""
+    """Print what a drain would do with each instance, without a move; return 1 if instances would stay, else
+    0. `state`: the state that the hosts would have, such as "disabled".
+    """
     found = await suppose_emptying(bus, hosts, asked)
     for drain in found:
         called, count = drain.host.host or drain.host.name, drain.statuses

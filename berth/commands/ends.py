@@ -73,7 +73,7 @@ async def ends_command(
 
 
 async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:
-    """Publish the builds' `build.placed` messages to their cell again; the cell then repeats their ends."""
+    """Publish the `build.placed` messages of builds to their cell again; the cell then repeats the ends."""
     ask = bus.asker(topics.FIND_BUILDS)
     for some in portions(ended, _BUILDS):
         answer = await ask(FindBuilds(cell=cell, builds=tuple(instance.build for instance in some)))
@@ -81,7 +81,7 @@ async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> No
 
 
 async def _ask_again(bus: Bus, refused: list[RefusedBuild]) -> None:
-    """Publish requests that got no host again, so that a scheduler publishes their stored ends again."""
+    """Publish again the requests of refused builds, so that a scheduler repeats their stored ends."""
     ask = bus.asker(topics.DECISION)
     for build in {build.request: build.build for build in refused}.values():
         decision = await ask(FindDecision(id=build))

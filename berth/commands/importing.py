@@ -134,7 +134,9 @@ async def _import(
 
 
 def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
-    """Return a function that draws how many objects were read or written: one progress bar for each type."""
+    """Return a progress callback, which draws one bar for each type of objects; `side` completes its label,
+    such as "providers read there".
+    """
     tasks: dict[str, Any] = {}
 
     def show(counted: str, done: int, total: int) -> None:
@@ -214,8 +216,8 @@ class _Report:
 def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Return how many of the differences `found` an import would write, by type, and how many objects it
-    would remove.
+    """Return how many missing or different objects an import would write, by type, and how many objects it
+    would remove (0 without `prune`). Objects in `refused` are not counted.
     """
     wanted = {kind: len({unlike.id for unlike in found
                          if unlike.what == kind and not unlike.ours_alone and unlike.id not in refused})
@@ -269,7 +271,7 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
 
 
 def _print_adopted(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
-    """Print which instances were adopted; return 1 if some could not be adopted, else 0."""
+    """Print which instances were adopted or, without `yes`, would be; return 1 if some cannot be, else 0."""
     adopted, listed, known = found.adopted, found.refused, found.known
     if cli.as_json:
         write_json({

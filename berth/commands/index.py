@@ -1,7 +1,7 @@
 """Lists every command by name with the module that defines it.
 
 A module is loaded when its command is called. `berth --help` and shell completion read descriptions from the
-text of the modules, without loading them.
+source text of the modules, without loading the modules.
 """
 
 import re

@@ -87,8 +87,8 @@ def man_command(
 
 
 def _write(texts: Mapping[Path, str], as_json: bool) -> None:
-    """Write files, and print the path of each. If a file has a different text, write FILE.new instead, unless
-    the file is made from the commands alone: a manual page or a completion script.
+    """Write files, and print the path of each. If a file that operators edit, such as berth.toml, exists with
+    a different text, write FILE.new instead.
     """
     written = list[Path]()
     for path, text in texts.items():

@@ -177,7 +177,7 @@ def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
 
 def _starts_in(request: WaitingRequest, now: float) -> str:
     """Return the times within which a waiting request starts with a probability of 50 % and 90 %, such as
-    `4m, 11m`.
+    `4m, 11m`; "late" for a time after its waiting time, "unknown" without an estimate.
     """
     if request.start_p50 is None or request.start_p90 is None:
         return "unknown"

@@ -19,7 +19,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from compute_sim.core.faults import Durations
 
-if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
+if TYPE_CHECKING:  # HTTP clients load slowly, and most commands work without them
     from compute_sim.ironic.simulation import Simulation
     from ironic_sync import FollowedIronic
     from ironic_sync.survey import Survey
@@ -104,7 +104,9 @@ async def sweep_command(
 
 @asynccontextmanager
 async def _surveyed(cli: Cli) -> AsyncIterator[tuple[Bus, "FollowedIronic", "Survey"]]:
-    """Yield a bus, the API client and options of Ironic, and an object that compares nodes with placement."""
+    """Yield a message bus, the client of Ironic's API with the selection of nodes, and an object that
+    compares the nodes with placement.
+    """
     from berth.ironic import followed
     from ironic_sync.api import IronicRefused
     from ironic_sync.comparison import survey_of
@@ -151,7 +153,7 @@ async def sim(options: SimulatedIronicOptions) -> int:
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
-    """Return a simulated Ironic, and the address of the AMQP exchange for its notifications."""
+    """Return a simulated Ironic, and the address of the AMQP exchange for its notifications ("": none)."""
     from bus.http import listen
     from compute_sim.ironic.conductor import SimPlan
     from compute_sim.ironic.node import enrolled

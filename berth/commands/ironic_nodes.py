@@ -18,7 +18,7 @@ from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused
 
-if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
+if TYPE_CHECKING:  # HTTP clients load slowly, and most commands work without them
     from ironic_sync.api import IronicApi
 
 _FIELDS = (

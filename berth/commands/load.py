@@ -154,7 +154,7 @@ async def load_command(
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
-    """Return the flavor of --vcpus, --memory-mb and --disk-gb; without these options a mix of flavors."""
+    """Return the flavor of --vcpus, --memory-mb and --disk-gb or, without such options, a mix of flavors."""
     amounts = {name: getattr(options, name) for name in ("vcpus", "memory_mb", "disk_gb")}
     described = {name: amount for name, amount in amounts.items() if amount is not None}
     mix = options.mix
@@ -203,7 +203,7 @@ def _print_outcome(result: LoadOutcome, metal: str, found: Audit, console: Conso
 
 
 async def _metal_summary(bus: Bus, settings: Settings) -> str:
-    """Publish two bare-metal nodes as free, boot on one of them, and return a sentence about the result."""
+    """Publish two bare-metal nodes as free, boot one instance there, and return the result as a sentence."""
     cell = settings.cell_names[0]
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))
@@ -237,7 +237,7 @@ async def _berth_to_load(
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
         async with Bus(wiring.transport(settings, "load")) as bus:
-            await refuse_the_unmade(settings)  # otherwise the audit would refuse it after the load
+            await refuse_the_unmade(settings)  # before the load, not in the audit after it
             yield bus, settings
     elif settings.embedded:
         with tempfile.TemporaryDirectory(prefix="berth-load-") as directory:

@@ -90,7 +90,7 @@ class RoomPrinter(MovePrinter, RoomListener):
             )
 
     def given_up(self, made: RoomMade) -> None:
-        """Print why room was not made, and where instances are that were not moved back."""
+        """Print why the builds do not fit, and the hosts of moved instances that were not moved back."""
         back, done = several(len(made.done.undone), "instance"), made.done
         self.cli.line(f"given up [{made.plan.code}]: {printable(made.plan.why)}; {back} moved back", "red")
         for step in done.moved:

@@ -101,7 +101,9 @@ def facts_of(move: MoveStands) -> list[str]:
 
 
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-    """Query cells for moves; of a move that two cells know, return the record of the cell that runs it."""
+    """Query cells for moves; return the moves, and the cells that did not answer. If two cells have a record
+    of a move, the record of the cell that runs the move is returned.
+    """
     answers, silent = await ask_cells(cells, lambda cell: moves_of(bus, structs.replace(question, cell=cell)))
     found = [move for answer in answers.values() for move in answer]
     known = {move.move for move in found if not move.in_cell}

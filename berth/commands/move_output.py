@@ -18,7 +18,7 @@ from bus.moves import MoveProgress, MoveRequested, MoveStands
 from bus.queries import WaitingRequest, WhatIfAnswered
 
 NAME, NUMBER = 34, 8  # widths of columns
-MOST_WEIGHERS = 4  # weighers with a separate column; the others are summed
+MOST_WEIGHERS = 4  # weighers with a separate column; further weighers count only in the total
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
@@ -236,7 +236,7 @@ def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
 
 
 def failures(outcome: MoveOutcome) -> list[str]:
-    """Return a line of text for each failed phase and each failed attempt of a move."""
+    """Return a line of text for each failed phase of a move or, without any, for each failed attempt."""
     lines = [
         f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{_cause(phase.cause)}"
         for phase in outcome.phases
@@ -289,7 +289,9 @@ def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
 
 
 def print_not_moved(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
-    """Print the instances that cannot move by reason, each with the decision about the first instance."""
+    """Print the instances that cannot move, grouped by reason, and for each reason the decision about its
+    first instance.
+    """
     alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:
         alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))

@@ -30,7 +30,7 @@ def positional(help: str | None = None, **more: Any) -> Any:
 
 
 def one_of(values: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return a function with which a shell completes a value."""
+    """Return a function with which a shell completes the beginning of a value in `values`."""
 
     def completed(incomplete: str) -> list[str]:
         return [value for value in values if value.startswith(incomplete)]
@@ -39,7 +39,9 @@ def one_of(values: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def _completed(more: dict[str, Any]) -> dict[str, Any]:
-    """Add shell completion to an option or argument whose metavar lists its values, such as `on|off`."""
+    """Add shell completion to `more`, the parameters of a typer option or argument, if its metavar lists the
+    values, such as `on|off`; return `more`.
+    """
     values = str(more.get("metavar", "")).split("|")
     if len(values) > 1 and all(value.islower() for value in values):
         more["autocompletion"] = one_of(values)
@@ -74,7 +76,7 @@ Room = Annotated[
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:
-    """Return the cell names listed in --cells, or c1, c2, ... if it is a number; None without the option."""
+    """Return the cell names listed in --cells, or c1, c2, ... for a number; None without the option."""
     if given is None:
         return None
     if given.isdigit():
@@ -90,7 +92,7 @@ _SETTINGS = {  # option → its setting, if it has another name
 
 
 def settings_given(options: Any) -> dict[str, Any]:
-    """Return the values of options that are also settings, by setting name; None: the option is absent."""
+    """Return the values of options that are also settings, by setting name; None for an option not given."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
@@ -108,7 +110,7 @@ def url_or_file(given: str) -> str:
 
 
 class WaitingCommand(TyperCommand):
-    """A command whose option `--wait` may have a time: `--wait 30m` lets a request wait for capacity."""
+    """A command with `--wait`, which may have a time: `--wait 30m` lets a request wait for capacity."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need

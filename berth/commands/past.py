@@ -200,8 +200,8 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> int:
 
 
 def _as_of(known: Known, then: float, host: str) -> Known:
-    """Return the records about a build, request or move without what happened after a time; `host` is the
-    host of the instance at that time."""
+    """Return the records about a build, request or move as of the time `then`; `host` is the name of the
+    instance's host at that time, or ""."""
     stands = []
     for build in known.stands:
         if not host and build.attempts and build.attempts[0].started > then:

@@ -148,7 +148,7 @@ async def _shared_by(bus: Bus, pool: str, name: str, hosts: tuple[str, ...]) -> 
 
 
 async def _edit(bus: Bus, edit: AggregateEdit) -> AggregateEdited | None:
-    """Ask placement to edit a pool's aggregate; return its answer, or None if there is no such aggregate."""
+    """Ask placement to edit a pool's aggregate; return its answer, or None if the aggregate is missing."""
     order = checked(AggregateEditRequested(edit=edit))
     result = (await bus.asker(topics.EDIT_AGGREGATE, TIMEOUT)(order)).result
     if isinstance(result, AggregateEdited):

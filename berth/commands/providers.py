@@ -259,7 +259,9 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
 
 
 async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
-    """Assign all root providers without a cell to this cell, except pools that share resources with hosts."""
+    """Assign root providers without a cell to this cell if their names match the pattern `match`, except
+    pools that share resources with hosts.
+    """
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]

@@ -125,7 +125,7 @@ async def _gathered(bus: Bus, cli: Cli, since: float, options: PolicyTestOptions
 
 
 def show_test(cli: Cli, result: PolicyTest, listed: int, omitted: int) -> None:
-    """Print the numbers of equal, different and `omitted` decisions, and at most `listed` different ones."""
+    """Print the numbers of equal, different and `omitted` decisions, and at most `listed` differences."""
     if cli.as_json:
         for decision in result.decisions:
             write_json(decision)

@@ -256,7 +256,9 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait until a scheduler answers and placement knows this share of the hosts; return their number."""
+    """Wait until a scheduler answers and placement knows this share (0 to 1) of the simulated hosts; return
+    how many hosts placement knows.
+    """
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
@@ -283,8 +285,8 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until `enough` accepts the answer; raise Unavailable after a timeout, which `more`
-    seconds prolong.
+    """Repeat a query until `enough` accepts the answer, and return the answer. After a timeout, extended by
+    `more` seconds, raise Unavailable with the reason `else_why`.
     """
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience

@@ -1,4 +1,4 @@
-"""`berth debug` writes a support bundle; `berth upgrade check` says whether an upgrade can begin."""
+"""`berth debug` writes a support bundle; `berth upgrade check` checks whether an upgrade can begin."""
 
 import os
 import platform

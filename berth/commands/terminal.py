@@ -127,8 +127,9 @@ class Cli:
 
     @asynccontextmanager
     async def recorded(self, act: str, target: str, detail: str) -> AsyncIterator[None]:
-        """Check and record an act that no message requests, such as a change of a RabbitMQ user. If no berth
-        answers, the act is done without a record: credentials are also made before the first start.
+        """Check that the operator may do an act that no message requests, such as a change of a
+        RabbitMQ user, and record the act; the `with` block executes the act. If no berth answers, this is
+        done without a record: credentials are also made before the first start.
         """
         bus = self.bus(act)
         try:
@@ -149,7 +150,7 @@ class Cli:
         self.value(facts, sentence)
 
     def value(self, record: Any, sentence: str, style: str | None = None) -> None:
-        """With --json print `record` as a line of JSON, otherwise `sentence`, which describes it."""
+        """With --json print `record` as a line of JSON, else `sentence`, which describes the record."""
         if self.as_json:
             write_json(record)
         else:
@@ -160,7 +161,7 @@ class Cli:
         self.say.print(text, style=style, markup=False)
 
     def rows(self, found: Iterable[Any], table: RenderableType) -> None:
-        """With --json print each record of `found` as a line of JSON, otherwise print `table`."""
+        """With --json print each record of `found` as a line of JSON, else print `table`."""
         if self.as_json:
             for record in found:
                 write_json(record)
@@ -194,7 +195,7 @@ def coloured(status: str) -> str:
 
 
 def explained(app: typer.Typer) -> None:
-    """Run the command line; print an expected error as a sentence, and exit with its code."""
+    """Run the command line; print an expected error as a sentence, and exit with the error's code."""
     try:
         app()
     except BaseExceptionGroup as group:
@@ -207,7 +208,7 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Print errors as sentences, equal ones once; return exit code 2 if all are wrong settings, else 1."""
+    """Print errors as sentences, each once; return exit code 2 if all are wrong settings, else 1."""
     sentences = {_sentence(problem): problem for problem in problems}
     for sentence in sentences:
         complain.print(printable(sentence, lines=True), style="red", markup=False)

@@ -100,8 +100,8 @@ async def revoke(cli: Cli, id_: Id) -> int:
 async def _changed(
     cli: Cli, act: str, id_: str, change: Callable[[StoredToken], StoredToken | None]
 ) -> StoredToken:
-    """Change the token whose id begins with `id_`, or remove it if `change` returns None; return the changed
-    or removed token.
+    """Change the token with an id that begins with `id_`, or remove the token if `change` returns nothing;
+    return the changed or removed token.
     """
     file = _file(cli)
     tokens = tokens_in(file)
@@ -134,7 +134,7 @@ def tokens_in(file: Path) -> Sequence[StoredToken]:
 
 
 def _write(file: Path, tokens: Sequence[StoredToken]) -> None:
-    """Replace the file, with its owner and mode, by one with these tokens."""
+    """Replace the token file by a file with the given tokens, and with the former owner and mode."""
     if file.suffix == ".json":
         text = msgspec.json.format(msgspec.json.encode(StoredTokens(tuple(tokens))), indent=2).decode() + "\n"
     else:

@@ -116,7 +116,7 @@ def show_records(cli: Cli, known: Known, id_: str) -> None:
 
 async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     """Query all cells and a scheduler in parallel; return their records about a build, request or move. Raise
-    OperationRefused if there are none."""
+    OperationRefused without any record."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
@@ -216,7 +216,7 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
 
 
 def _again(cli: Cli, known: Known) -> int:
-    """Repeat the recorded decisions of builds; return 1 if one now chooses a different host, else 0."""
+    """Repeat the recorded decisions of builds; return 1 if a decision now chooses another host, else 0."""
     if known.moves:
         raise OperationRefused("it is a move: only the choice of a build is made again")
     if not known.stands:

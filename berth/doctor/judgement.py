@@ -30,7 +30,7 @@ MEMBERS = 3  # of a quorum queue, in a cluster of as many nodes
 SHOWN = 5  # queues listed by name
 DEEP = 1000  # messages in one queue
 SLOW_SECONDS = 1.0  # for the answer to a simple query
-DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: below these a warning, an error
+DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: a lower share is a warning, an error
 
 
 def judged(

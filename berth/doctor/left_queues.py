@@ -1,8 +1,8 @@
-"""Finds durable queues without a consumer, left by an agent that does not run any more or by a former
-setting, without I/O.
+"""Finds durable queues without a consumer, left by an agent that does not run any more or by a former value
+of `agent_queues`, without I/O.
 
-Such a queue stays bound, so it keeps a copy of every further order. Only RabbitMQ's management API lists the
-queues of agents: which agents exist is in no setting.
+A queue without a consumer stays bound, so it keeps a copy of every further order. The queues of agents come
+from RabbitMQ's management API, because the settings do not list the agents.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,15 +10,15 @@ from itertools import groupby
 
 from berth.doctor.seen import BerthSeen, DurableQueue, Finding, ManagementSeen
 
-AGENTS = 5  # agents of a cell with a finding of their own
+AGENTS = 5  # agents of a cell with a separate finding
 QUEUES = 5  # queues listed by name in a finding
 
 _LOST = "Messages in a deleted queue are lost, but conductors repeat the orders of unfinished builds"
 
 
 def left_queues(seen: BerthSeen) -> Iterator[Finding]:
-    """Yield findings about queues of agents and gateways that have no consumer, and that no worker of the
-    settings consumes.
+    """Yield findings about queues of agents and gateways without a consumer, except the queues of workers in
+    the settings.
     """
     expected = {queue.name for queue in seen.queues}
     for broker in seen.brokers:
@@ -90,7 +90,7 @@ def _removal(cell: str, agent: str) -> str:
 
 
 def _listed(queues: Sequence[DurableQueue]) -> str:
-    """Return the names and depths of the deepest queues, and the number and depth of all others."""
+    """Return the names and depths of the deepest queues, and the number and total depth of the rest."""
     deepest = sorted(queues, key=lambda queue: (-queue.messages, queue.name))
     named = [f"{queue.at_broker} ({_count(queue.messages, 'message')})" for queue in deepest[:QUEUES]]
     rest = deepest[QUEUES:]

@@ -139,8 +139,8 @@ async def _brokers(
 async def _broker(
     settings: Settings, clock: Clock, url: str, expected: list[tuple[str, QueueSpec]], management: str
 ) -> tuple[BrokerSeen, list[QueueSeen], list[str]]:
-    """Return a broker's state, those of the queues `expected` (with their workers) that exist, and the
-    workers without any existing queue.
+    """Return a broker's state, the states of the existing queues in `expected` (worker and queue), and the
+    workers in `expected` without any existing queue.
     """
     from bus.rabbit.inspection import inspect as inspect_broker
 
@@ -193,8 +193,8 @@ async def _on_the_bus(
     settings: Settings, clock: Clock, absent: Collection[str], *, accepting: bool
 ) -> tuple[list[WorkerSeen], LettersSeen, str]:
     """Return the response times of workers, the dead letters, and why the bus cannot be reached ("" if it
-    can). Workers in `absent` have no queue. If the broker is not `accepting` messages, no worker is asked:
-    none could answer.
+    can). Workers in `absent`, without a queue or a consumer, are not queried; no worker is queried if the
+    broker is not `accepting` messages.
     """
     try:
         async with Bus(wiring.transport(settings, "doctor"), clock) as bus:

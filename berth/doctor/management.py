@@ -19,8 +19,8 @@ _AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 
 
 async def read_cluster(urls: Sequence[str], amqp_url: str, clock: Clock, exchange: str) -> ManagementSeen:
-    """Return the state of a RabbitMQ cluster from the first of these URLs of its management API that answers;
-    empty if none answers.
+    """Return the state of a RabbitMQ cluster from the first URL of its management API that answers; an empty
+    state without any answer.
     """
     reports = await asyncio.gather(*(read_management(url, amqp_url, clock, exchange) for url in urls))
     return next((report for report in reports if report is not None), ManagementSeen())
@@ -29,7 +29,7 @@ async def read_cluster(urls: Sequence[str], amqp_url: str, clock: Clock, exchang
 async def read_management(
     url: str, amqp_url: str, clock: Clock, exchange: str = "berth"
 ) -> ManagementSeen | None:
-    """Return what RabbitMQ's management API at this URL reports, or None if it does not answer in time."""
+    """Return the state that RabbitMQ's management API at this URL reports, or None without a valid answer."""
     parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     user, password = parts.username or known.username, parts.password or known.password
@@ -84,8 +84,8 @@ def _alarms(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _on_one_node(queues: Sequence[dict[str, Any]], bindings: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the node of each durable classic queue without a mirror, by queue, if the queue is bound, or if
-    RabbitMQ does not list its bindings because the node is down.
+    """Return the node of each bound, durable classic queue without a mirror, by queue name. Queues on a node
+    that is down are included, because RabbitMQ does not list their bindings.
     """
     bound = {binding.get("destination") for binding in bindings}
     return {
@@ -97,9 +97,7 @@ def _on_one_node(queues: Sequence[dict[str, Any]], bindings: Sequence[dict[str, 
 
 
 def _of_agents(queues: list[dict[str, Any]], exchange: str) -> Iterator[DurableQueue]:
-    """Yield the durable queues of agents and gateways among `queues` that belong to the berth with this
-    exchange.
-    """
+    """Yield the durable queues of agents and gateways among `queues` of the berth with this exchange."""
     from bus.rabbit.topology import BrokerNames
 
     before = BrokerNames(exchange).queue("")

@@ -39,7 +39,7 @@ class ManagementSeen(msgspec.Struct, frozen=True):
     alarms: tuple[str, ...] = ()  # memory, disk, with the nodes
     clock: float | None = None  # seconds by which its clock is ahead; None: unknown
     nodes: dict[str, bool] = {}  # whether each node runs
-    partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ has left partitioned from others
+    partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ reports as partitioned
     members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
     # the node of each durable classic queue that receives berth's messages, or may if the node is down
     on_one_node: dict[str, str] = {}
@@ -57,7 +57,7 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     problem: str = ""  # why it could not be reached
     fresh: bool = False  # berth has created nothing there yet
     stuck: bool = False  # the broker accepted no message in time
-    alarm: str = ""  # why it accepts none, as it reports to its clients: "low on disk"
+    alarm: str = ""  # why it refuses messages, as it reports to its clients: "low on disk"
     refused: tuple[str, ...] = ()  # operations that this user is not permitted
     management: ManagementSeen = ManagementSeen()
 

@@ -92,7 +92,9 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _rename_conflicting(self, prune: bool) -> None:
-        """Rename the target's providers whose names imported providers need, before these are written."""
+        """Rename providers of the target with names that imported providers need, before the import writes
+        providers. Without `prune`, only providers that the source also has are renamed.
+        """
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
         async def rename(provider: ImportedProvider) -> None:
@@ -130,8 +132,8 @@ class Import:
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
         """Claim allocations for the imported consumers.
 
-        A claim may need capacity that a later claim releases, so refused claims are repeated as long as one
-        succeeds. For claims that are still refused, inventories are enlarged temporarily.
+        A claim may need capacity that a later claim releases, so refused claims are repeated while at least
+        one succeeds. For claims that are still refused, inventories are enlarged temporarily.
         """
         left = await self._claims(consumers)
         while left and len(left) < len(consumers):
@@ -152,7 +154,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a copy of a provider with other inventories of these consumers' resource classes.
+        """Return a copy of a provider with temporary inventories of the consumers' resource classes.
 
         Each new total is the sum of the allocations in source and target, so that every claim fits.
         """

@@ -37,7 +37,7 @@ class NoAggregates(ValueError):
 @dataclass(frozen=True)
 class NovaAggregate:
     name: str
-    uuid: str = ""  # empty if the file has none
+    uuid: str = ""  # empty if missing in the file
     metadata: Mapping[str, str] = field(default_factory=dict)
     hosts: Sequence[str] | None = None  # None: missing in the file
 
@@ -125,9 +125,10 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return the id of the aggregate in berth that matches one of Nova's, or None.
+        """Return the id of the aggregate in berth that matches an aggregate of Nova, or None.
 
-        Nova's uuid decides, if given; else the name; else the hosts, if only one unnamed aggregate has them.
+        Nova's uuid decides, if given; else the name; else the hosts, if exactly one aggregate in `nameless`
+        (hosts of unnamed aggregates by id) has the same hosts.
         """
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None

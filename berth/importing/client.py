@@ -154,7 +154,7 @@ class PlacementClient:
         return world
 
     async def provider(self, id_: str) -> tuple[ImportedProvider, int] | None:
-        """Return a provider and its generation, or None if there is no such provider."""
+        """Return a provider and its generation, or None if the provider does not exist."""
         entry = await self._find(f"/resource_providers/{id_}")
         found = None if entry is None else await self._provider(entry)
         return None if found is None else (found, int(entry["generation"]))

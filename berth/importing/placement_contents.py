@@ -37,7 +37,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def untyped(self) -> "PlacementContents":
-        """Return a copy without consumer types, to compare with a Placement whose microversion lacks them."""
+        """Return a copy without consumer types, to compare with a Placement of an older microversion."""
         consumers = {id_: replace(consumer, type=None) for id_, consumer in self.consumers.items()}
         return replace(self, consumers=consumers)
 
@@ -56,7 +56,7 @@ class PlacementContents:
         return provider
 
     def parents_first(self, ids: set[str]) -> list[ImportedProvider]:
-        """Return the providers with these ids tree by tree, each parent before its children."""
+        """Return the providers with the given ids tree by tree, each parent before its children."""
         below: dict[str | None, list[ImportedProvider]] = {}
         for provider in self.providers.values():
             if provider.id in ids:
@@ -84,7 +84,9 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return how `ours`, an import's target, differs from the source, except in extra classes and traits."""
+    """Return how `ours`, an import's target, differs from the source `theirs`. Resource classes and traits
+    that only `ours` has are not returned.
+    """
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
     missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]
@@ -94,8 +96,9 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
     """Return the ids of providers and consumers that cannot be imported into `ours`, with reasons.
 
-    A provider's tree is refused if a provider that only `ours` has uses one of its names, and a consumer if
-    it needs a refused provider. With `prune` nothing is refused: providers that only `ours` has are deleted.
+    A provider tree is refused if a provider that only `ours` has uses one of its names, and a consumer if it
+    has allocations on a refused provider that `ours` lacks. With `prune` nothing is refused: providers that
+    only `ours` has are deleted.
     """
     if prune:
         return {}

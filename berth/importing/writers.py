@@ -1,4 +1,4 @@
-"""Write providers into a Placement: many at once into a berth, one by one into any other Placement."""
+"""Write providers into a Placement: in bulk into a berth, one by one into any other Placement."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class Written:
     why: str = ""  # it was refused
 
 
-# Makes providers of a Placement equal to the given ones, parents before children.
+# Makes providers of a Placement equal to the given providers, parents before children.
 ProviderWriter = Callable[[Iterable[ImportedProvider]], Awaitable[list[Written]]]
 
 
