@@ -63,7 +63,9 @@ def main() -> None:
 
 @contextmanager
 def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]:
-    """Run py-spy on each worker until the block ends; py-spy then writes its samples to files."""
+    """Run py-spy on each worker until the block ends; py-spy then writes its samples to files in the folder
+    `kept`.
+    """
     spy = Path(sys.executable).with_name("py-spy")
     spies = [
         subprocess.Popen(

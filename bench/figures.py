@@ -130,7 +130,9 @@ def _normal(figure: Figure, yardstick: Yardstick) -> float:
 
 
 def machine_ratio(run: BenchRun, before: BenchRun) -> Yardstick:
-    """Return how many times faster the machine was in this run: the median over the common benchmarks."""
+    """Return how many times faster the machine was in this run, by real time and by processor time: the
+    median over the common benchmarks.
+    """
     both = [
         (bench.yardstick, before.benches[name].yardstick)
         for name, bench in run.benches.items()

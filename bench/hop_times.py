@@ -52,8 +52,8 @@ def recorded() -> Iterator[Path]:
 
 
 def record() -> None:
-    """Note the times of all messages in a worker, or in the workers that this process forks. Each stores them
-    when it ends.
+    """Note the times of all messages in a worker, or in the workers that this process forks. Each worker
+    stores its notes when it ends.
     """
     if "run" not in sys.orig_argv and "forkserver" not in " ".join(sys.orig_argv):
         return

@@ -227,7 +227,9 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Make nodes available one by one, publish a build for each, and return how many got it, as text."""
+    """Make nodes available one by one, publish a build for each, and return how many builds got their node,
+    as text.
+    """
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")

@@ -28,7 +28,9 @@ def read(path: Path) -> BenchRun:
 
 
 def last(long: bool) -> tuple[Path, BenchRun] | None:
-    """Return the recorded run or, if it has other sizes, the newest stored run with these sizes."""
+    """Return the recorded run or, if it has other sizes than `long` asks for, the newest stored run with the
+    right sizes; None if there is no run.
+    """
     places = [RECORDED, *sorted(KEPT.glob("*.json"), reverse=True)]
     for path in places:
         if path.exists() and (run := read(path)).long == long:

@@ -44,7 +44,7 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
     """Return the simulated agents of a role as workers; the exit stack `disks` closes the files of their
-    guests (None: there are none).
+    guests (None: agents without files).
     """
     compute = settings.compute
     options = SimOptions(

@@ -56,7 +56,7 @@ def translated(
     user: str = "",
     wants_alternates: bool = False,
 ) -> Translated:
-    """Translate a RequestSpec for these instances into a query to berth's scheduler with the request id
+    """Translate a RequestSpec for the given instances into a query to berth's scheduler with the request id
     `request`; raise CannotJudge or NoSuchDestination.
     """
     if why := unjudged(spec, options):
