@@ -116,7 +116,9 @@ class Watch:
             return -1
 
     def spending(self) -> Callable[[], str]:
-        """Return a function that describes the processor time that each worker has used since this call."""
+        """Return a function that describes the processor time that the six busiest processes have used since
+        this call.
+        """
         before = processor_time()
 
         def spent() -> str:
@@ -138,7 +140,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class SteadyNews:
-    """The delays from an event of Ironic to a claimable node, in milliseconds, at a steady rate of events."""
+    """The delays from an event of Ironic to a claimable node, in seconds, at a steady rate of events."""
 
     rate: float
     seconds: float

@@ -39,7 +39,9 @@ def last(long: bool) -> tuple[Path, BenchRun] | None:
 
 
 def commit() -> str:
-    """Return the git commit that is measured, with a plus sign if there are uncommitted changes."""
+    """Return the git commit that is measured, with a plus sign if there are uncommitted changes; "unknown"
+    without git.
+    """
     try:
         short = _git("rev-parse", "--short=10", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")

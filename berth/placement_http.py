@@ -1,4 +1,5 @@
-"""Makes the server of the Placement API from the settings. Imported only if it is needed: it loads slowly."""
+"""Makes the server of the Placement API from the settings. Imported only if needed: its imports load slowly.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine

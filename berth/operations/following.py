@@ -145,8 +145,8 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Repeat the requests of moves that no cell has a record of. Such a move may have been refused and
-        the message with the refusal lost; it is then refused again.
+        """Repeat the requests of moves that no cell has a record of: such a move may have been refused and
+        the message with the refusal lost, and the scheduler then refuses the move again.
         """
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)

@@ -47,8 +47,8 @@ def spec_of(stands: BuildStands) -> BuildSpec:
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return a move request for each build: `making` makes it from the cell's record of the build; its ids,
-    cells and `reply_to` are filled in. Raise BadSetting if a destination cell is unknown.
+    """Return a move request for each build: `making` makes the request from the cell's record of the build;
+    ids, cells and `reply_to` are filled in here. Raise BadSetting if a destination cell is unknown.
     """
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]

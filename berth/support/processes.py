@@ -1,6 +1,6 @@
-"""Each process of berth answers requests for its support data at a Unix socket, from a separate thread, so it
-also answers while its event loop is blocked. The sockets are in the directory `support` of the state
-directory, readable only by the user of the process.
+"""Answers requests for a process's support data at a Unix socket, from a separate thread, so a process also
+answers while its event loop is blocked. The sockets are in the directory `support` of the state directory,
+readable only by the user of the process.
 """
 
 import asyncio

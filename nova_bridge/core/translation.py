@@ -137,7 +137,8 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
 
 def _named(host: str, node: str, cloud: NovaCloud) -> str:
     """Return the root provider's id of a named host or node; if several nodes match, return the host's name,
-    which means all of the host's nodes."""
+    which means all of the host's nodes; "" if neither is named.
+    """
     if not host and not node:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
