@@ -1,7 +1,7 @@
 """Records what each message of a load waits for, and prints the mean times of each hop.
 
-Every process of the berth that runs while `recorded` is open imports this module when it starts: it notes the
-times at which a message is made, published, confirmed, received, handled and acknowledged.
+Every process of the berth that runs while `recorded` is open imports this module when it starts, and notes
+the times at which a message is made, published, confirmed, received, handled and acknowledged.
 """
 
 import json

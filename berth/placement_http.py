@@ -1,5 +1,4 @@
-"""Makes the server of the Placement API from the settings. Imported only if needed: its imports load slowly.
-"""
+"""Makes the server of the Placement API from the settings. Imported only if needed: loading it is slow."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine

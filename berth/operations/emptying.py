@@ -71,7 +71,8 @@ class EmptyingListener(MoveListener):
 class Emptying:
     """Moves the instances of hosts elsewhere in rounds, until a round finds no instance that can be moved.
 
-    If it is stopped, moves in progress complete; if it is started again, it follows them and continues.
+    If a drain is stopped, moves in progress complete; a drain that is started again follows them and
+    continues.
     """
 
     bus: Bus

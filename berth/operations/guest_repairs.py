@@ -38,7 +38,7 @@ Adopt = Callable[[BuildAdoptRequested], Awaitable[str]]
 
 @dataclass(frozen=True)
 class GuestRepair:
-    """A difference between guests and records, and why it must not be repaired (empty: it may be)."""
+    """A difference between guests and records, and the reason against its repair (empty: repair it)."""
 
     difference: GuestDifference
     why_not: str = ""

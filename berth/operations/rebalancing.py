@@ -41,7 +41,8 @@ async def is_permitted(bus: Bus, *, patient: bool = False) -> bool:
 
 
 async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
-    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after a stop.
+    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after an operator's
+    stop.
 
     Moves from or to a host of a failed move are left out: their gain was computed for a successful move. If
     at least half of the plan's moves have failed or are left out, the completed moves are undone.

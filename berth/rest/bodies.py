@@ -20,7 +20,7 @@ class BatchRequested(Message, frozen=True, kw_only=True):
 
 
 class Accepted(Value, frozen=True, kw_only=True):
-    """A build request that is published. `notes` name the parts of it that have no effect."""
+    """A build request that is published. `notes`: sentences about parts of the request without effect."""
 
     request: Id
     project: str

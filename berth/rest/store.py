@@ -9,7 +9,7 @@ from bus.sql.transaction import Transaction
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRequest:
-    """An accepted build request or move. A repetition has the same digest."""
+    """An accepted build request or move. A repeated request has the same digest."""
 
     id: str
     project: str

@@ -175,7 +175,7 @@ def _versions(answers: Iterable[ProcessSupport]) -> dict[str, Any]:
 
 
 def slowest(answers: Iterable[ProcessSupport]) -> list[dict[str, Any]]:
-    """Return the HANDLERS handlers of messages and queries that took most time, of all processes, the slowest
+    """Return the HANDLERS handlers of messages and queries that took most time in all processes, the slowest
     first.
     """
     found: list[dict[str, Any]] = []

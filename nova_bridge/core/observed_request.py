@@ -101,7 +101,9 @@ def instances_of(spec: RequestSpec, instance: str) -> tuple[str, ...]:
 
 
 def shown_host(cloud: NovaCloud, host: str, node: str) -> str:
-    """Return the name to show for a compute node: its host's, or the node's own if the host has several."""
+    """Return the name to show for a compute node: the name of its host, or of the node if the host has
+    several nodes.
+    """
     return node if node and len(cloud.of_host(host)) > 1 else host
 
 

@@ -40,7 +40,7 @@ class BridgeOptions:
 
 @dataclass(frozen=True)
 class Translated:
-    """A query for hosts to berth's scheduler, and a server group to create before it is sent, if any."""
+    """A query for hosts to berth's scheduler, and a server group to create before the query, if necessary."""
 
     question: HostsAsked
     group: MakeGroup | None = None
