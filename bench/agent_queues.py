@@ -33,7 +33,7 @@ from deploy.servers import Postgres, RabbitMQ
 
 KINDS = ("own", "shared")
 _CONNECTING = 10  # agents that connect at a time
-_WARMING = 1000  # boots before the measured ones
+_WARMING = 1000  # boots before the measured boots
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,9 @@ def main() -> None:
 
 @contextmanager
 def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]:
-    """Run py-spy on each worker until the block ends; py-spy then writes its samples to files."""
+    """Run py-spy on each worker until the block ends; py-spy then writes its samples to files in the folder
+    `kept`.
+    """
     spy = Path(sys.executable).with_name("py-spy")
     spies = [
         subprocess.Popen(
@@ -115,7 +117,9 @@ def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
 
 
 def _own_package(frame: str, here: str) -> str:
-    """Return the package of berth that a frame is in, such as `bus/delivery`; "" if it is in another one."""
+    """Return the package of berth that a frame is in, such as `bus/delivery`; "" if the frame is in no
+    package of berth.
+    """
     path = frame[frame.rfind("(") + 1 :]
     if not path.startswith(here) or "site-packages" in path:
         return ""

@@ -1,4 +1,5 @@
-"""Measures boots per second and processor time per boot, on RabbitMQ and PostgreSQL, all workers processes.
+"""Measures boots per second and processor time per boot, on RabbitMQ and PostgreSQL, with a process per
+worker.
 
 Throughput depends on other work of the machine; processor time per boot hardly does. p50 and p99 measure the
 time from a request to the end of its build and include the simulated build, 0.1 s on average.

@@ -2,8 +2,8 @@
 
     python -m bench.candidates [--hosts 1000,10000,100000] [--trees 1000,10000]
 
-Of the flat hosts a third is full and a tenth has the trait that is asked for. The trees have seven providers
-each: two NUMA cells with two cards below each. The engine alone is measured: no bus, no SQL.
+A third of the flat hosts is full, and a tenth has the trait that searches require. The trees have seven
+providers each: two NUMA cells with two cards below each. The engine alone is measured: no bus, no SQL.
 """
 
 import argparse

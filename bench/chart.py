@@ -33,8 +33,8 @@ class BootBar(NamedTuple):
 
 
 def boot_bars(run: BenchRun, before: BenchRun | None) -> list[BootBar]:
-    """Return the bars of the chart: for each load one of the run `before`, if it has the load, and below it
-    one of this run.
+    """Return the bars of the chart: for each load the bar of the run `before`, if that run has the load, and
+    below it the bar of this run.
     """
     bars = []
     for bench, words in _WHICH.items():

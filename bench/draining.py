@@ -24,7 +24,7 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested
 
-_AGENTS = 4  # agents per cell: the others take the instances of the drained one
+_AGENTS = 4  # agents per cell: one is drained, the rest take its instances
 _SHARES = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
 
 

@@ -1,8 +1,8 @@
-"""Measures how much a flood of one project delays the single boots of another, alternating in one run.
+"""Measures how much a flood of boots of one project delays the single boots of another project.
 
-Single boots at a fixed rate are measured without a flood, and from the moment when another process publishes
-one as fast as it can. Each round uses a new berth. With --shares: measures in which proportions projects with
-the weights 1, 2 and 4 are served while all have a backlog and each instance is deleted when it is active.
+Single boots at a fixed rate are measured first without a flood, then while another process publishes boots as
+fast as it can. Each round uses a new berth. With --shares: measures in which proportions projects with the
+weights 1, 2 and 4 are served while all have a backlog and each instance is deleted when it is active.
 """
 
 import argparse
@@ -118,7 +118,7 @@ async def _publish(berth: BenchBerth, boots: int, project: str) -> None:
 
 
 async def _publish_sharing(bus: Bus, boots: int) -> None:
-    """Publish requests of all projects, of each as many as its weight lets it be served in the same time."""
+    """Publish requests of all projects, in the proportions in which fair share serves the projects."""
     boots_for_weight = {project: weight / vcpus for project, (weight, vcpus) in SHARING.items()}
     each = boots / sum(boots_for_weight.values())
     left = Counter({project: int(each * share) for project, share in boots_for_weight.items()})

@@ -96,7 +96,7 @@ class Compared(NamedTuple):
 
 
 def compared(run: BenchRun, before: BenchRun | None) -> list[Compared]:
-    """Return each figure of a run with the same figure of the previous run."""
+    """Return each figure of a run with the figure of that name in the previous run."""
     found = []
     for name, measured in run.benches.items():
         then = before.benches.get(name) if before else None
@@ -130,7 +130,9 @@ def _normal(figure: Figure, yardstick: Yardstick) -> float:
 
 
 def machine_ratio(run: BenchRun, before: BenchRun) -> Yardstick:
-    """Return how many times faster the machine was in this run: the median over the common benchmarks."""
+    """Return how many times faster the machine was in this run, by real time and by processor time: the
+    median over the common benchmarks.
+    """
     both = [
         (bench.yardstick, before.benches[name].yardstick)
         for name, bench in run.benches.items()
@@ -165,7 +167,7 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Return the value with three significant digits, or with all digits before the decimal point."""
+    """Return the value with its unit: three significant digits, or all digits before the decimal point."""
     size = abs(value)
     digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2
     return f"{value:,.{digits}f} {unit}".rstrip()

@@ -1,7 +1,7 @@
 """Records what each message of a load waits for, and prints the mean times of each hop.
 
-Every process of the berth that runs while `recorded` is open imports this module when it starts: it notes the
-times at which a message is made, published, confirmed, received, handled and acknowledged.
+Every process of the berth that runs while `recorded` is open imports this module when it starts, and notes
+the times at which a message is made, published, confirmed, received, handled and acknowledged.
 """
 
 import json
@@ -52,8 +52,8 @@ def recorded() -> Iterator[Path]:
 
 
 def record() -> None:
-    """Note the times of all messages in a worker, or in the workers that this process forks. Each stores them
-    when it ends.
+    """Note the times of all messages in a worker, or in the workers that this process forks. Each worker
+    stores its notes when it ends.
     """
     if "run" not in sys.orig_argv and "forkserver" not in " ".join(sys.orig_argv):
         return

@@ -116,7 +116,9 @@ class Watch:
             return -1
 
     def spending(self) -> Callable[[], str]:
-        """Return a function that describes the processor time that each worker has used since this call."""
+        """Return a function that describes the processor time that the six busiest processes have used since
+        this call.
+        """
         before = processor_time()
 
         def spent() -> str:
@@ -138,7 +140,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class SteadyNews:
-    """The delays from an event of Ironic to a claimable node, in milliseconds, at a steady rate of events."""
+    """The delays from an event of Ironic to a claimable node, in seconds, at a steady rate of events."""
 
     rate: float
     seconds: float
@@ -227,7 +229,9 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Make nodes available one by one, publish a build for each, and return how many got it, as text."""
+    """Make nodes available one by one, publish a build for each, and return how many builds got their node,
+    as text.
+    """
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")

@@ -76,7 +76,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return ("sim", SHARED, *_APART) if self.compact else ("sim", *self.workers)
 
     def metrics_port(self, role: str) -> int:
-        """Return the port of the metrics of ironic_sync or placement; 0 for a process without both."""
+        """Return the metrics port of the process of this role; 0 if it runs neither ironic_sync nor
+        placement.
+        """
         ports = {"ironic_sync": self.port + 1, "placement": self.port + 2, SHARED: self.port + 2}
         return ports.get(role, 0)
 
@@ -213,7 +215,7 @@ async def prepare(site: Site) -> None:
 
 
 async def hop_sums(site: Site) -> dict[str, tuple[float, float]]:
-    """Return the sum and the count of each histogram in `_HOPS`."""
+    """Return, for each hop in `_HOPS`, the sum and the count of its histogram in the processes' metrics."""
     values: dict[str, str] = {}
     async with httpx.AsyncClient(trust_env=False) as client:
         for role in ("ironic_sync", "placement"):

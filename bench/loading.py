@@ -85,7 +85,7 @@ def refuse_the_unclean(outcome: LoadOutcome) -> None:
 
 @contextmanager
 def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
-    """Run a berth with these settings (`more`: by name) on new servers. The caller runs the audit."""
+    """Run a berth on new servers, with further settings by name (`more`). The caller runs the audit."""
     with broker_and_database() as (amqp_url, database_url), own_directory() as state:
         berth = berth_on(amqp_url, database_url, hosts, cells, **{"state_dir": state, **more})
         with berth_up(berth.environment, hosts):
@@ -93,7 +93,7 @@ def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
 
 
 def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **more: object) -> BenchBerth:
-    """Return a berth, not started yet, that uses the servers at these URLs."""
+    """Return a berth, not started yet, that uses the servers at the given URLs."""
     environment = of_berth(amqp_url, database_url, cells, hosts, **more)
     names = tuple(environment["BERTH_CELLS"].split(","))
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
@@ -103,7 +103,7 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
 
 @contextmanager
 def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
-    """Run an additional worker, with arguments of `berth run`."""
+    """Run an additional worker; `words` are arguments of `berth run`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "berth", "run", *words], env=environment, stderr=subprocess.DEVNULL
     )

@@ -112,7 +112,7 @@ def request_spec(instance: str, flavor: int) -> dict[str, object]:
 
 
 async def add_hosts(stack: AsyncExitStack, database_url: str, hosts: Sequence[FlatHost]) -> str:
-    """Create databases with Nova's tables and these hosts; return the URL of the API database."""
+    """Create databases with Nova's tables and the given hosts; return the URL of the API database."""
     server = make_url(database_url)
     connection = await asyncpg.connect(server.set(drivername="postgresql").render_as_string(False))
     for name in _DATABASES:

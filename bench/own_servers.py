@@ -40,8 +40,8 @@ def broker_at(url: str | None) -> Iterator[str]:
 
 
 def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:
-    """Return the environment variables for a berth on the servers at these URLs. `more` are further settings
-    by name.
+    """Return the environment variables for a berth on the servers at the given URLs. `more` are further
+    settings by name.
     """
     of_cells = ",".join(f"c{number + 1}" for number in range(cells))
     # The control room is not used here, and its port may be in use.

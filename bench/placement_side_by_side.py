@@ -2,11 +2,11 @@
 
     python -m bench.placement_side_by_side [--only berth|placement] [--seconds S]
 
-Each gets a separate PostgreSQL; OpenStack Placement runs in two uWSGI processes, berth in one. The same
-client on loopback asks both: candidates by one client (limit 1000 of flat hosts, 100 of trees; the median),
-allocations by 32. Only the measured part goes through the APIs: further hosts are written directly into
-OpenStack Placement's tables, because that takes it minutes. It has no bulk load; its figure there is for
-single requests.
+Each service gets a separate PostgreSQL; OpenStack Placement runs in two uWSGI processes, berth in one. A
+client on loopback queries both: candidates by one client (limit 1000 of flat hosts, 100 of trees; the
+median), allocations by 32. Only the measured part goes through the APIs: further hosts are written directly
+into OpenStack Placement's tables, because its API takes minutes for them. OpenStack Placement has no bulk
+load; in its place, single requests are measured.
 """
 
 import argparse

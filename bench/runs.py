@@ -28,7 +28,9 @@ def read(path: Path) -> BenchRun:
 
 
 def last(long: bool) -> tuple[Path, BenchRun] | None:
-    """Return the recorded run or, if it has other sizes, the newest stored run with these sizes."""
+    """Return the recorded run or, if it has other sizes than `long` asks for, the newest stored run with the
+    right sizes; None if there is no run.
+    """
     places = [RECORDED, *sorted(KEPT.glob("*.json"), reverse=True)]
     for path in places:
         if path.exists() and (run := read(path)).long == long:
@@ -37,7 +39,9 @@ def last(long: bool) -> tuple[Path, BenchRun] | None:
 
 
 def commit() -> str:
-    """Return the git commit that is measured, with a plus sign if there are uncommitted changes."""
+    """Return the git commit that is measured, with a plus sign if there are uncommitted changes; "unknown"
+    without git.
+    """
     try:
         short = _git("rev-parse", "--short=10", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")

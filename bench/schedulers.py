@@ -97,8 +97,9 @@ def _run(
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
-    """Return a mapping of each metric's name, and of its name with labels, to the metric's sum over all
-    processes."""
+    """Return the sum of each metric over all processes; its key is the metric's name, or the name with
+    labels.
+    """
     counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:

@@ -1,6 +1,6 @@
 """Lists the benchmarks of `make bench` by name, with their durations, and measures their figures.
 
-Each starts new servers, so a benchmark that runs alone has the same figures as in the suite.
+Each benchmark starts new servers, so it has the same figures alone as in the suite.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
 
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
-    """Run loads on one berth, with the largest number of concurrent boots; one in ten attempts fails."""
+    """Run loads on one berth, with the default number of concurrent boots; one in ten attempts fails."""
     with a_berth(hosts, fail=0.1) as berth:
         berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
         runs = [

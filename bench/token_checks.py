@@ -31,7 +31,7 @@ from deploy.placement import ApiAccess, BerthPlacement, KeystoneUser
 _TRIES = 12  # of a request while Keystone is too busy to answer within ten seconds
 GOAL = 1.10  # times the processor time of noauth2, at most
 CLIENTS = 8
-TOKENS = 2  # of which each client has one
+TOKENS = 2  # number of tokens; each client uses one
 HOSTS = 200
 _RESOURCES = ",".join(f"{name}:{amount}" for name, amount in ASKED.items())
 PATHS = {
@@ -69,7 +69,9 @@ class MeasuredServer:
 
 
 async def _confirmed(client: LoopbackClient, path: str) -> None:
-    """Send requests until one succeeds: then the client's token counts for a minute without Keystone."""
+    """Send requests until one succeeds: then placement accepts the client's token for a minute without asking
+    Keystone.
+    """
     for _ in range(_TRIES):
         status, _body = await client.request("GET", path)
         if status != 503:
@@ -103,8 +105,8 @@ async def measured(servers: Sequence[MeasuredServer], requests: int, rounds: int
 
 
 def servers_in(directory: Path, stack: ExitStack) -> tuple[MeasuredServer, MeasuredServer]:
-    """Start a Keystone and two placement processes; return that without authentication and that with
-    Keystone.
+    """Start a Keystone and two placement processes; return the process with noauth2, and the process that
+    checks tokens at Keystone.
     """
     keystone = stack.enter_context(KeystoneServer(directory / "keystone"))
     tokens = [issued_token(keystone.admin) for _ in range(TOKENS)] * (CLIENTS // TOKENS)

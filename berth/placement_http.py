@@ -1,4 +1,4 @@
-"""Makes the server of the Placement API from the settings. Imported only if it is needed: it loads slowly."""
+"""Makes the server of the Placement API from the settings. Imported only if needed: loading it is slow."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -24,7 +24,7 @@ def placement_http(
 ) -> Callable[[], Coroutine[Any, Any, None]]:
     """Return a coroutine function that runs the HTTP server of the Placement API until it is cancelled.
 
-    `publish` sends records of the audit trail; None: there are none.
+    `publish` sends records of the audit trail; None: no records are made.
     """
     tokens = tokens_of(settings, placement.clock)
     policy = policy_of(settings)
@@ -60,7 +60,7 @@ def placement_http(
     return run
 
 
-# placement_auth → how the audit trail says that an operator's name was found
+# placement_auth → the audit trail's text for the source of an operator's name
 KNOWN_BY = {"noauth2": "unchecked name", "tokens": "token file", "keystone": "keystone"}
 Tokens = TokenFile | KeystoneTokens | None  # None: noauth2
 
@@ -77,7 +77,9 @@ def tokens_of(settings: Settings, clock: Clock) -> Tokens:
 
 
 def policy_of(settings: Settings) -> access.AccessPolicy:
-    """Return the Placement API's policy (who may send which requests); raise BadSetting for a wrong file."""
+    """Return the Placement API's policy (which callers may send which requests); raise BadSetting for a wrong
+    file.
+    """
     api = settings.placement
     try:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}

@@ -10,8 +10,8 @@ from placement_worker import Placement, SharedMemory, placement_worker
 
 
 def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
-    """Return the placement worker; if the settings say so, with its HTTP API and the copying of Keystone's
-    limits.
+    """Return the placement worker; if enabled in the settings, with its HTTP API and the copying of
+    Keystone's limits.
     """
     keep = settings.keep
     placement = Placement(

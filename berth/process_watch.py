@@ -124,8 +124,8 @@ class ProcessWatch:
         logging_.join(_LOG_SECONDS)
 
     def _check_readers(self) -> None:
-        """Warn about each queue reader that has messages but gave none to its handler for too long; name the
-        oldest message.
+        """Warn about each queue reader that has messages but has not given its handler a message for too
+        long; name the oldest message.
         """
         if not self._limits.stuck:
             return

@@ -58,7 +58,9 @@ def addresses_markdown() -> str:
 
 
 def acts() -> list[dict[str, str]]:
-    """Return every act, with the roles that may do it, and where a role limited to cells or projects may."""
+    """Return every act: which roles may do it, and whether a role limited to cells or projects may do it
+    everywhere, only in them, or not at all.
+    """
     return [
         {
             "act": act.name,

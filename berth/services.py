@@ -64,7 +64,9 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
 
 @asynccontextmanager
 async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
-    """Serve this process's metrics over HTTP at the port until the `with` block ends; port 0: serve none."""
+    """Serve this process's metrics over HTTP at the port until the `with` block ends; port 0: do not serve
+    them.
+    """
     if not port:
         yield
         return
@@ -105,8 +107,8 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return each process's metrics port, by its roles: the first has the configured port, the others the
-    next ports; 0: none.
+    """Return each process's metrics port, by its roles: the configured port for the first process, and the
+    next ports for all further processes; 0: no metrics.
     """
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
@@ -199,7 +201,7 @@ class Supervisor:
         return command
 
     async def _end(self) -> None:
-        """Stop the workers, each after the messages that it handles now; kill those that take too long."""
+        """Stop the workers, each after the messages that it handles now; kill workers that take too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + _END_SECONDS):
                 for stage in worker_roles.stages(worker_roles.roles(self.settings)):
@@ -208,7 +210,7 @@ class Supervisor:
             await self._send(signal.SIGKILL, worker_roles.roles(self.settings))
 
     async def _send(self, number: signal.Signals, roles: Sequence["worker_roles.Role"]) -> None:
-        """Send a signal to the running processes of these roles, and wait until they have ended."""
+        """Send a signal to the running processes of the given roles, and wait until they have ended."""
         processes = [child.process for child in self.children if child.roles[0] in roles]
         running = [process for process in processes if process is not None and process.returncode is None]
         for process in running:

@@ -1,4 +1,4 @@
-"""Defines the groups of settings, except those of Ironic and Nova (`berth/openstack_settings.py`).
+"""Defines the groups of settings, except for Ironic and Nova (`berth/openstack_settings.py`).
 
 A setting has one name for users: `BERTH_NAME` in the environment, `NAME` in a TOML file and after --set. In
 the code it is a field of its group; a group's `rename` maps the user's names to the fields.

@@ -47,12 +47,12 @@ G = TypeVar("G", bound=SettingsGroup)
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell in the settings; its broker and database are empty if it uses the common ones."""
+    """A cell in the settings; an empty broker or database stands for the common broker or database."""
 
     name: str
     broker: str = ""  # the URL of its workers' RabbitMQ: a separate user, or another node of the cluster
     database: str = ""  # the URL of its conductor's database
-    ferry: str = ""  # the URL by which its ferry connects to the cell's separate RabbitMQ; empty: it has none
+    ferry: str = ""  # the URL by which its ferry connects to the cell's separate RabbitMQ; empty: no ferry
 
     @property
     def user(self) -> str:

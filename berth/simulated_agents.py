@@ -44,7 +44,7 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
     """Return the simulated agents of a role as workers; the exit stack `disks` closes the files of their
-    guests (None: there are none).
+    guests (None: agents without files).
     """
     compute = settings.compute
     options = SimOptions(
@@ -79,7 +79,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
 
 
 def guest_file(settings: Settings, agent: str) -> Path:
-    """Return the path of a simulated agent's file of guests. Its name differs by virtual host, exchange and
+    """Return the path of a simulated agent's file of guests. The name differs by virtual host, exchange and
     database, and does not change when the region moves to other servers.
     """
     directory = Path(settings.database.state_dir)

@@ -37,8 +37,8 @@ COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return a table row for each topic and query; the last column is the direction in which ferries forward
-    its messages.
+    """Return a table row with COLUMNS for each topic and query; the last column is the direction in which
+    ferries forward its messages.
     """
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}

@@ -101,7 +101,9 @@ class SpansOf:
         return _traceparent(span)
 
     def _parent(self, traceparent: str) -> Any:
-        """Return the parent span that a traceparent header names, which may be in another process."""
+        """Return the parent span in a traceparent header, perhaps of another process; None if the header is
+        invalid.
+        """
         try:
             trace, span, flags = (int(part, 16) for part in traceparent.split("-")[1:4])
         except ValueError:

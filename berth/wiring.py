@@ -47,8 +47,8 @@ def alone() -> Transport:
 
 
 def transport(settings: Settings, name: str, cell: str = "") -> Transport:
-    """Return a connection with this name to RabbitMQ (of `cell`, if given) or, if the settings name none, to
-    the socket of a `berth up`.
+    """Return a connection with this name to the RabbitMQ of the settings (of `cell`, if given) or, if there
+    is no RabbitMQ, to the socket of a `berth up`.
     """
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
@@ -155,8 +155,8 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of these roles on a new bus over the connection `way` until `stopping` is set; then
-    stop them in stages.
+    """Run the workers of the roles `together` on a new bus over the connection `way` until `stopping` is set;
+    then stop them in stages.
     """
     kinds = {role.worker for role in together}
     if len(kinds) > 1:
@@ -217,12 +217,12 @@ def tables_of_cell(cell: str) -> list[Worker]:
 
 
 def tables_of_conductor(cell: str) -> list[Worker]:
-    """Return a cell's conductor and gateway to agents; callers read only these workers' tables of topics."""
+    """Return a cell's conductor and gateway to agents; callers read only the workers' tables of topics."""
     return [worker for worker in tables_of_cell(cell) if worker.name.startswith(("conductor.", "gateway."))]
 
 
 def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
-    """Return this agent as a worker with queues of its own, and as a worker with shared queues; callers read
+    """Return this agent as a worker with separate queues, and as a worker with shared queues; callers read
     only their tables. `metal`: a bare-metal agent, not a simulated one.
     """
     bus = RecordingBus(alone())
@@ -238,7 +238,7 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
-    """Return the durable queues whose messages a role's workers receive, by role."""
+    """Return, by role, the durable queues from which the role's workers receive messages."""
     return {role: specs for role, made in _tables(settings).items() if (specs := _durable(made))}
 
 
@@ -263,8 +263,8 @@ def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
 
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
-    """Return one worker of each type, agents twice: with queues of their own, and with shared queues. These
-    workers cannot run; callers read only their tables.
+    """Return one worker of each type, agents twice: with separate queues, and with shared queues. The workers
+    cannot run; callers read only their tables.
     """
     settings = _settings_of_every_worker(cell)
     shared = _tables(settings.having(agent_queues="shared"))

@@ -16,7 +16,7 @@ WORKERS = (
 )  # fmt: skip
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
 _TOGETHER = ("placement", "scheduler", "conductor", "compute")  # may share a process
-_SHARED_BY_CELLS = ("conductor", "compute")  # those of several cells may share a process
+_SHARED_BY_CELLS = ("conductor", "compute")  # workers of several cells may share a process
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
 
 
 def roles_named(names: Sequence[str], cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """Return the roles of one process that runs workers of these types, in the order in which they start. A
-    type that belongs to a cell has one role for each cell in the comma-separated text `cells`.
+    """Return the roles of one process that runs workers of the types `names`, in the order in which they
+    start. A type that runs in cells has one role for each cell in the comma-separated text `cells`.
 
-    Raise BadSetting if these workers cannot share a process.
+    Raise BadSetting if the workers cannot share a process.
     """
     several = list(dict.fromkeys(cells.split(",")))
     workers = sorted(dict.fromkeys(names), key=lambda name: WORKERS.index(name) if name in WORKERS else -1)
@@ -168,7 +168,7 @@ def _compact(settings: Settings) -> list[tuple[Role, ...]]:
     return [*map(tuple, groups), *others]
 
 
-_STAGES = (  # in the order in which workers stop: those that send queries come first
+_STAGES = (  # in the order in which workers stop: senders of queries come first
     ("control-room", "rest", "nova", "nova-shadow"),
     ("scheduler", "compute", "metal", "ironic"),
     ("conductor",),
@@ -178,7 +178,7 @@ _STAGES = (  # in the order in which workers stop: those that send queries come 
 
 
 def stages(roles: Sequence[Role]) -> list[list[Role]]:
-    """Return the roles in groups, in the order in which to stop them: those that send queries come first."""
+    """Return the roles in groups, in the order in which to stop them: senders of queries come first."""
     grouped = [[role for role in roles if role.worker in stage] for stage in _STAGES]
     return [stage for stage in grouped if stage]
 

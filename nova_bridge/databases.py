@@ -115,8 +115,8 @@ class NovaDatabases:
         return True
 
     async def request_spec(self, instance: str) -> RequestSpec | None:
-        """Return the RequestSpec that Nova stores for an instance, or None. It lacks the requested
-        destination, ignored hosts and hosts of the server group, which Nova does not store.
+        """Return the RequestSpec that Nova stores for an instance, or None. Nova does not store the requested
+        destination, ignored hosts and hosts of the server group, so they are missing.
         """
         try:
             async with self._api.connect() as connection:
@@ -234,7 +234,7 @@ def _free(total: int | None, ratio: float | None, used: int | None) -> int:
 
 
 def _flat(prefix: str, values: Any) -> dict[str, str]:
-    """Return nested values as a flat dictionary. Its keys are paths such as `cpu_info:topology:cores`."""
+    """Return nested values as a flat dictionary with paths such as `cpu_info:topology:cores` as its keys."""
     if not isinstance(values, dict):
         return {prefix: ",".join(map(str, values)) if isinstance(values, list) else str(values)}
     found: dict[str, str] = {}

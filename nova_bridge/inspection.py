@@ -111,7 +111,9 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Read the given instances from the cells' databases again; return, by id, those that still exist."""
+        """Read the given instances from the cells' databases again; return, by id, the instances that still
+        exist.
+        """
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:
@@ -190,7 +192,9 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 async def _pages(connection: AsyncConnection, statement: TextClause) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield all rows of an SQL query with the parameters :after (an id) and :page (row limit), by id."""
+    """Yield all rows of an SQL query in the order of their ids, page by page. The query has the parameters
+    :after (an id) and :page (row limit).
+    """
     after = 0
     while True:
         rows = await fetch_all(connection, statement, after=after, page=PAGE)

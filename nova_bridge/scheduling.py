@@ -66,7 +66,7 @@ class NovaScheduling:
         self._clock = clock
         self._wait = wait  # seconds that a call may wait for capacity
         self._fallback = fallback
-        self._still_waits = still_waits  # whether Nova still waits for hosts of these instances
+        self._still_waits = still_waits  # whether Nova still waits for hosts of the given instances
         # queues the notifications that Nova's scheduler publishes when a call starts or ends
         self._notify = notify or (lambda call, phase: None)
         self._groups: set[str] = set()  # server groups that exist in placement
@@ -120,15 +120,16 @@ class NovaScheduling:
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
-        """Release the claims of an RPC call whose answer Nova does not use, except claims that were changed
-        after the call."""
+        """Release the claims of an RPC call if Nova does not use its answer, except claims that were changed
+        after the call.
+        """
         for build in placed:
             log.warning("nova gave up on %s: its claim is released", build.build)
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))
 
     async def _question(self, call: RpcCall, spec: RequestSpec, instances: Sequence[str]) -> HostsAsked:
-        """Translate an RPC call to a query to berth's scheduler, and create its server group; if the call
-        names an unknown host, read Nova's databases and retry.
+        """Translate an RPC call to a query to berth's scheduler, and create the server group that the query
+        needs; if the call names an unknown host, read Nova's databases and retry.
         """
 
         def translate() -> Translated:
@@ -214,7 +215,9 @@ def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
 
 
 def _request_id(call: RpcCall, clock: Clock) -> str:
-    """Return the RPC call's message id as a UUID, so that a redelivered call counts as the same request."""
+    """Return the RPC call's message id as a UUID, so that a redelivered call counts as the same request; a
+    new UUID if the message id has another form.
+    """
     try:
         return str(UUID(call.message_id))
     except ValueError:

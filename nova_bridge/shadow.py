@@ -107,7 +107,9 @@ class Shadow:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def subscribed(self) -> None:
-        """Record the time of the subscription to Nova's notifications, if earlier ones may be lost."""
+        """Record the time of the subscription to Nova's notifications, if notifications before it may be
+        lost.
+        """
         log.warning("subscribed to Nova's notifications")
         if self._notifications.has_lost:
             self._lost_until = self._clock.now()
@@ -230,8 +232,8 @@ class Shadow:
         return replace(found, lag=max(0.0, self._clock.now() - found.at)), decision
 
     async def _spec(self, notification: NovaNotification) -> RequestSpec:
-        """Return the RequestSpec of a request: from the scheduler's notification, completed from Nova's
-        database, or of a refused request without such a notification from the database alone.
+        """Return the RequestSpec of a notification's request: from the scheduler's notification, completed
+        from Nova's database; or, for a request refused without a search, from the database alone.
         """
         is_asked = notification.event == "asked"
         try:

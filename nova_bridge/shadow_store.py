@@ -98,8 +98,9 @@ async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest,
 
 
 async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> None:
-    """Store Nova's results for instances; the keys of `outcomes` are ids of notifications. A result whose
-    notification is stored already is not changed."""
+    """Store Nova's results for instances; the keys of `outcomes` are ids of notifications. A repeated
+    notification does not change its stored result.
+    """
     rows = [(id_, *_row(each)) for id_, each in sorted(outcomes.items())]
     if rows:
         await _ADD_OUTCOMES(tx, rows)
@@ -146,7 +147,7 @@ async def of_instance(
     tx: Transaction, instance: str, most: int
 ) -> tuple[list[tuple[DecidedRequest, Decision]], list[NovaOutcome]]:
     """Return the newest `most` requests for an instance, each with berth's decision, and all of Nova's
-    results that may be of these requests.
+    results that may be of the returned requests.
     """
     rows = await _OF_INSTANCE(tx, instance=instance, most=most)
     found = [(_request(row), _decision(row["decision"])) for row in rows]

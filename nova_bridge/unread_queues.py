@@ -26,7 +26,7 @@ class UnreadQueues:
         self.growing: tuple[UnreadQueue, ...] = ()
 
     async def check(self) -> None:
-        """Log each queue without a consumer that has more messages than at the previous check, if more than
+        """Log each queue without a consumer that has more messages than at the previous check, and more than
         MOST_UNREAD.
         """
         try:

@@ -135,7 +135,7 @@ def _plain(name: str) -> str:
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
 NOBODY = "00000000-0000-0000-0000-000000000000"  # the project of older consumers
 _FIGURES = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
-_UNNAMED = "adopted"  # name of a flavor whose name is unknown
+_UNNAMED = "adopted"  # name of a flavor without a known name
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,8 @@ def judge(
     foreign: Collection[str] = (),
 ) -> Judged:
     """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it. `server`:
-    its entry in the other system's list; `named`: by the operator; `foreign`: other systems' agents.
+    the consumer in the other system's list; `named`: the operator names the consumer; `foreign`: agents of
+    other systems.
     """
     why, home = _no_instance(consumer, named=named or server is not None), _home(consumer, providers)
     if isinstance(home, str):
@@ -221,8 +222,9 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider in the tree of the only host that the consumer has allocations from. Otherwise return
-    why it cannot be adopted, as text: no host, several hosts, or a host without a cell or agent.
+    """Return a provider with allocations of the consumer, in the tree of its only host; or, as text, why
+    berth cannot adopt the consumer: no host, several hosts, a deleted host, or a host without a cell or
+    agent.
     """
     trees: dict[str, Provider] = {}
     pools = set()

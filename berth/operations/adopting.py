@@ -45,8 +45,8 @@ class Adoptable:
 async def adopt_instances(
     bus: Bus, settings: Settings, selection: Adoptable, timeout: float | None, note: Callable[[str], None]
 ) -> AdoptionOutcome:
-    """Adopt instances as builds of their hosts' cells; if `timeout` is None, only return what would be
-    adopted. `note` is called about silent cells.
+    """Adopt instances as builds of their hosts' cells; if `timeout` is None, only return the instances that
+    would be adopted. Call `note` with a text about cells that do not answer.
     """
     wanted, servers = selection.wanted, selection.servers
     found = await (_consumers(bus, wanted) if wanted else _on_hosts(bus, selection.hosts))
@@ -75,8 +75,8 @@ async def adopt_instances(
 
 
 async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False) -> dict[str, Consumer]:
-    """Return the consumers with these ids, by id; with `on_providers`, those with allocations from the
-    providers with these ids.
+    """Return, by id, the consumers with the given ids or, with `on_providers`, the consumers with allocations
+    from the providers with the given ids.
     """
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
@@ -87,8 +87,8 @@ async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Return, by id, the consumers with allocations on `hosts` (empty: on any host) that a client of the
-    Placement API claimed.
+    """Return, by id, the consumers with allocations on `hosts` (empty: on any host), if their last claim was
+    made by a client of the Placement API.
     """
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
@@ -104,8 +104,8 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
 async def _known(
     bus: Bus, settings: Settings, found: Iterable[str], note: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return which of these ids are already builds of a cell, each with a text about the build's state.
-    `note` is called about silent cells.
+    """Return which of the instances `found` are already builds of a cell, each with a text about the build's
+    state. Call `note` with a text about cells that do not answer.
     """
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)

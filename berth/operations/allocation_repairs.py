@@ -33,7 +33,9 @@ _GuestsByAgent = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent 
 
 @dataclass(frozen=True)
 class Mend:
-    """An active build with wrong allocations, and its cell's record or the reason why it is not repaired."""
+    """The repair of an active build's allocations (`one`): the cell's record of the build (`stands`), and the
+    reason against the repair (`why_not`).
+    """
 
     one: Misheld
     stands: BuildStands | None = None
@@ -50,8 +52,8 @@ class Mending:
         self.guests = GuestMending(bus, self._guests_of, self._adopt, self._reply_to, seconds)
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Ask cells and agents about each build with wrong allocations, and return which can be repaired from
-        the cell's record.
+        """Ask cells and agents about each build with wrong allocations; return for each the cell's record of
+        the build, or the reason against a repair.
         """
         stands = await self._stands(found)
         holders = await self._holders(found)
@@ -122,7 +124,8 @@ class Mending:
         return hosts
 
     async def _guests_of(self, wanted: Mapping[Agent, set[str]]) -> _GuestsByAgent:
-        """Ask agents for their guests of these builds; return the guests by agent and build.
+        """Ask each agent in `wanted` for its guests of the given builds; return the guests by agent and
+        build.
 
         Agents that do not answer in time are missing from the result, or have only some of the builds.
         """

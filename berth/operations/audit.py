@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cell_conductor import HeldByCell, PlaceByCell
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
-_UNDER_WAY = 30.0  # seconds: a younger claim may belong to a build that its cell has not stored yet
+_UNDER_WAY = 30.0  # seconds: a younger claim may be of a build that its cell has not stored yet
 _SETTLED = ("active", "error", "deleted", "verifying", "shelved", "moved")
 _PLACED = ("active", "verifying")  # states with allocations on one host; a moving build is between two
 _BUILD = "INSTANCE"  # the type of consumers that are builds
@@ -44,7 +44,7 @@ class Audit:
     types: dict[str, int] = field(default_factory=dict)  # consumers by type
     of_other_owners: int = 0  # instances that no cell has built: imported, or made over HTTP
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
-    leaks: list[Leak] = field(default_factory=list)  # `berth heal` may repair these breaches
+    leaks: list[Leak] = field(default_factory=list)  # breaches that `berth heal` may repair
     misheld: list[Misheld] = field(default_factory=list)  # like leaks
     ownerless: list[Ownerless] = field(default_factory=list)  # like leaks
     doubled: list[Doubled] = field(default_factory=list)  # like leaks
@@ -153,7 +153,9 @@ async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False)
 
 
 async def _assumed_guests(settings: Settings, cells: Sequence[str]) -> list[str]:
-    """Return a sentence for each guest of a removed agent whose destruction its cell only assumes."""
+    """Return a sentence for each guest of a removed agent that the cell assumes to be destroyed, without a
+    confirmation.
+    """
     from cell_conductor import assumed_guests
 
     return [
@@ -189,7 +191,9 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return the cells' records of these builds, by build, to decide if their holder consumers are needed."""
+    """Return the cells' records of the given builds, by build, to decide if their holder consumers are
+    needed.
+    """
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}
@@ -219,8 +223,9 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a violation to `found` for each consumer that holds resources without a build since before the time
-    `old`; or a note, if berth is not responsible for it, or its cell is `unread` (could not be checked).
+    """Add a violation to `found` for each consumer in `held` (consumers without a build) that was created
+    before the time `old`; or a note, if berth is not responsible for it, or its cell is `unread` (could not
+    be checked).
     """
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
@@ -237,7 +242,7 @@ def _judge_ownerless(
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
     """Return why a consumer that is no build of a cell may have allocations, such as another owner or an
-    `unread` cell; None if it may not.
+    `unread` cell; None if the allocations are a violation.
     """
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"

@@ -135,7 +135,7 @@ def _flavor(options: BootOptions) -> Flavor:
 
 
 def image_named(name: str, properties: Sequence[str]) -> Image | None:
-    """Return a request's image with this name and these properties, or None if the name is empty."""
+    """Return a request's image with the given name and properties, or None if the name is empty."""
     if properties and not name:
         raise BadSetting("--image-property is of an image: name it with --image")
     return Image(name=name, properties=pairs("--image-property", properties)) if name else None

@@ -16,7 +16,9 @@ _CHECK_SECONDS = 0.2
 
 
 def check_urls(old: str, new: str) -> None:
-    """Raise BadSetting if a URL is malformed, or if both have an address and the virtual host in common."""
+    """Raise BadSetting if a URL is malformed, or if both URLs lead to the same virtual host of the same
+    broker.
+    """
     for option, url in (("--from", old), ("--to", new)):
         try:
             single_urls(url)
@@ -31,9 +33,9 @@ def check_urls(old: str, new: str) -> None:
 def chosen_queues(
     settings: Settings, old: str, definitions: str, queues: Sequence[str], excluding: Collection[str]
 ) -> list[str]:
-    """Return the queues to forward: the given ones, or without any the durable queues in the file of exported
-    `definitions` for the virtual host of the URL `old`, without the excluded ones. Raise BadSetting if none
-    is left.
+    """Return the queues to forward: `queues` or, if empty, the durable queues in the file of exported
+    `definitions` for the virtual host of the URL `old`; in both cases without the queues in `excluding`.
+    Raise BadSetting if no queue is left.
     """
     found = list(dict.fromkeys(queues))
     if not found:
@@ -51,8 +53,8 @@ def chosen_queues(
 
 def write_importable(exported: str, written: str) -> int:
     """Write the definitions in the file `exported` to the file `written`, in a form that another broker can
-    import; both files have the same mode. Return the number of bindings that were left out. Raise BadSetting
-    if a file is unusable.
+    import, and with the same file mode. Return the number of bindings that were left out. Raise BadSetting if
+    a file is unusable.
     """
     with _reading(exported):
         content, left_out = importable(Path(exported).read_bytes())
@@ -78,8 +80,8 @@ def _reading(path: str) -> Iterator[None]:
 def forwarder_for(
     settings: Settings, old: str, new: str, queues: Sequence[str], *, all_must_exist: bool
 ) -> Forwarder:
-    """Return a forwarder of these queues between the brokers at the URLs `old` and `new`, with berth's
-    exchanges in the settings.
+    """Return a forwarder of the given queues from the broker at the URL `old` to the broker at `new`. Both
+    have the exchanges that the settings name.
     """
     return Forwarder(old, new, BrokerNames(settings.bus.exchange), queues, all_must_exist=all_must_exist)
 

@@ -37,8 +37,8 @@ class BuildsByCell:
     failed: set[str] = field(default_factory=set)
 
     def add(self, build: str, records: Sequence[KnownBuild]) -> None:
-        """Add the records that cells have of a build. One without an end counts, else one that was deleted,
-        failed or moved, in this order.
+        """Add all cells' records of a build. The build has the state of the record without an end or, if all
+        have ended, of a deleted, failed or moved record, in this order.
         """
         known = max(records, key=lambda record: _ENDED.get(record.status, len(_ENDED)))
         self.builds[build] = known

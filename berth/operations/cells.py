@@ -26,8 +26,8 @@ SECONDS = 1.0  # for placement's answer; without it only the cells of the settin
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
-    """Return the names of the cells in the settings, followed by those that are only registered in placement,
-    if it answers.
+    """Return the names of the cells in the settings, followed by the cells that are registered only in
+    placement, if placement answers.
     """
     if settings.embedded:
         return settings.cell_names
@@ -41,8 +41,8 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
 async def chosen_cells(
     bus: Bus, settings: Settings, only: Sequence[str], option: str = "--cell"
 ) -> Sequence[str]:
-    """Return the cells `only` that a command's `option` names, or all if none. Raise BadSetting if one is
-    unknown.
+    """Return the cells in `only`, or all cells if it is empty. Raise BadSetting, with the name of the
+    command's `option`, if a cell is unknown.
     """
     cells = await known_cells(bus, settings)
     for cell in only:
@@ -84,7 +84,7 @@ def named(cells: Sequence[str]) -> str:
 
 
 def uuid_of(given: str, what: str = "a build") -> str:
-    """Return a uuid in lower case with dashes; raise BadSetting if the given text is no uuid."""
+    """Return a uuid in lower case with dashes; raise BadSetting if the given text is no uuid of `what`."""
     try:
         return str(uuid.UUID(given))
     except ValueError:
@@ -94,8 +94,8 @@ def uuid_of(given: str, what: str = "a build") -> str:
 async def builds_by_uuid(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
 ) -> dict[str, BuildStands]:
-    """Return builds by uuid, in the given order; raise OperationRefused if no cell (or not the given `cell`)
-    knows one of them.
+    """Return builds by uuid, in the given order; raise OperationRefused if a build is unknown to all cells,
+    or to the given `cell`.
     """
     cells = (cell,) if cell else await known_cells(bus, settings)
     find, wanted = bus.asker(topics.FIND_BUILDS, timeout=BUILD_SECONDS), tuple(dict.fromkeys(builds))
@@ -231,8 +231,8 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
-    """Wait until a bare-metal agent has released the nodes that it is leaving; return how many it still has
-    after `seconds`, 0 if none.
+    """Wait at most `seconds` until a bare-metal agent has released the nodes that it is leaving; return how
+    many nodes are not released yet.
     """
     until, left = monotonic() + seconds, 0
     while monotonic() < until:

@@ -12,8 +12,8 @@ from bus.sql.migrations import migrate
 
 
 def schemas_in(settings: Settings, url: str) -> dict[str, str]:
-    """Return the PostgreSQL schemas of workers whose database has this URL, each with the Python package of
-    its migrations.
+    """Return the PostgreSQL schemas of the workers with a database at this URL, each with the Python package
+    of its migrations.
     """
     stores = {wiring.store_of(role): package for role, package in wiring.stores(settings).items()}
     return {store: package for store, package in stores.items() if settings.database_for(store) == url}

@@ -78,7 +78,7 @@ class _Deletion:
         return [Deleted(build=self.id, cell=cell)]
 
     async def by_the_scheduler(self, silent: Sequence[str], note: Callable[[str], None]) -> list[Deleted]:
-        """Ask the scheduler to cancel a build that no cell knows."""
+        """Ask the scheduler to cancel a build that no cell knows; call `note` about the `silent` cells."""
         answers = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
         fence = self.options.fence
         await self._publish(
@@ -103,9 +103,9 @@ class _Deletion:
         return [Deleted(build=self.id, why=answer.why)]
 
     async def _forwarded(self, answer: BuildCancelled) -> list[Deleted]:
-        """Return the results for the builds whose deletion the scheduler forwarded to their cells.
+        """Return the results of the deletions that the scheduler forwarded to the builds' cells.
 
-        With --wait, return when placement has no more allocations for them.
+        With --wait, return when placement has no allocations for the builds.
         """
         for build in answer.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
@@ -128,7 +128,7 @@ class _Deletion:
 
 
 async def _held(bus: Bus, consumer: str) -> str:
-    """Return a text with the consumer's present allocations in placement, or "" if it has none."""
+    """Return a text with the consumer's present allocations in placement; empty without allocations."""
     found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
     if not found.consumers:
         return ""

@@ -31,7 +31,7 @@ from bus.vocabulary import portions
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress
-TIMES = 3  # attempts to move an instance whose state has changed since it was listed
+TIMES = 3  # attempts to move an instance that changes its state after it was listed
 _SETTLING = ("building", "swapping", "deleting")
 
 
@@ -71,7 +71,8 @@ class EmptyingListener(MoveListener):
 class Emptying:
     """Moves the instances of hosts elsewhere in rounds, until a round finds no instance that can be moved.
 
-    If it is stopped, moves in progress complete; if it is started again, it follows them and continues.
+    If a drain is stopped, moves in progress complete; a drain that is started again follows them and
+    continues.
     """
 
     bus: Bus
@@ -98,8 +99,8 @@ class Emptying:
         return self.so_far
 
     async def _round(self, moves: FollowedMoves) -> bool:
-        """Try once to move each instance that is on the hosts now, except those that are known to stay;
-        return False if there was none.
+        """Try once to move each instance on the hosts, except instances that are known to stay; return False
+        if no other instance is on the hosts.
         """
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
@@ -236,8 +237,8 @@ class SupposedHost:
 
 
 async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
-    """Return for each host which instances a drain could move and which would stay. `asked`: the request for
-    each move.
+    """Return for each host which instances a drain could move and which would stay. `asked`: the request to
+    copy for each move.
     """
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
     active = [one for host in hosts for one in instances[host.id] if one.status == "active"]

@@ -38,7 +38,7 @@ class MoveOutcome:
 
 @dataclass
 class _Open:
-    """A move whose result a client awaits, and the progress (`shown`) last reported to its listener."""
+    """A move with a result that a client awaits, and the progress (`shown`) last reported to its listener."""
 
     cell: str
     asked: MoveRequested | None  # None: requested by another client
@@ -76,8 +76,8 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Begin to follow a requested move, and return the future of its result; with `past_verifying` the
-        result after its confirmation. `asked`: the request, if this client sent it.
+        """Begin to follow a requested move, and return the future of its result: its end or, without
+        `past_verifying`, already its wait for confirmation. `asked`: the request, if this client sent it.
         """
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()
@@ -145,8 +145,8 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Repeat the requests of moves that no cell has a record of. Such a move may have been refused and
-        the message with the refusal lost; it is then refused again.
+        """Repeat the requests of moves that no cell has a record of: such a move may have been refused and
+        the message with the refusal lost, and the scheduler then refuses the move again.
         """
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
@@ -193,8 +193,8 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Return the moves that wait for capacity and have one of these ids, of moves or builds; None if no
-    scheduler answers.
+    """Return the moves that wait for capacity and have one of the given ids (of the move or of its build);
+    None if no scheduler answers.
     """
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_MOVES_A_POLL))

@@ -66,7 +66,9 @@ class GuestComparison:
 
 
 async def compare_guests(settings: Settings) -> GuestComparison:
-    """Query all agents of the settings' cells for their guests, and compare these with the cells' records."""
+    """Query all agents of the settings' cells for their guests, and compare the guests with the cells'
+    records.
+    """
     from placement_worker.store.audit import agents, places_of_holders, registered_cells
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
@@ -109,10 +111,11 @@ def differences(
     """Return missing guests, unknown guests, guests of deleted, failed or shelved builds, and guests on
     another host than their build.
 
-    `books`: the guests of each agent that answered. `builds`: all recorded builds. `stood`: active, unchanged
-    builds. `held`: pairs of a build with a holder consumer and the root of a host where this has allocations:
-    the cell destroys the guest there. `ended`: builds that had ended before the agents were queried, with
-    DELETED or FAILED. `shelved`: the last attempt of each build that was shelved before.
+    `books`: the guests of each agent that answered. `builds`: all recorded builds. `stood`: builds that
+    stayed active and unchanged. `held`: pairs of a build and a host's root on which the build's holder
+    consumer has allocations: the cell destroys the guest there. `ended`: builds that had ended before the
+    agents were queried, with DELETED or FAILED. `shelved`: builds that were shelved before the query, each
+    with its last attempt.
     """
     found = []
     held_builds = {build for build, _ in held}

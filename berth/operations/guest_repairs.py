@@ -38,7 +38,7 @@ Adopt = Callable[[BuildAdoptRequested], Awaitable[str]]
 
 @dataclass(frozen=True)
 class GuestRepair:
-    """A difference between guests and records, and why it must not be repaired (empty: it may be)."""
+    """A difference between guests and records, and the reason against its repair (empty: repair it)."""
 
     difference: GuestDifference
     why_not: str = ""
@@ -103,8 +103,8 @@ def _doubt_of_unknown(
 
 
 def unanswered(found: GuestComparison) -> str:
-    """Return why a build that no agent reports may still have a guest, such as a silent agent; "" if it
-    cannot have one.
+    """Return why a build that no agent reports may still have a guest, such as an agent that did not answer;
+    "" if the build has no guest.
     """
     if found.silent:
         return f"{_names(found.silent)} did not answer and may have its guest"
@@ -199,8 +199,8 @@ class GuestMending:
         )
 
     async def _destroy(self, difference: GuestDifference) -> str:
-        """Order an agent to destroy exactly this guest, and wait until the agent does not list it; return "",
-        or that it does.
+        """Order an agent to destroy exactly this guest, and wait until the agent no longer lists the guest;
+        return "", or that the guest is not destroyed yet.
         """
         guest, (cell, agent) = difference.guest, difference.agent
         assert guest is not None

@@ -1,6 +1,7 @@
-"""Repairs what an audit found, if records prove what is right: releases leaked allocations, restores those of
-active builds with ordinary claims, which fail if the consumer changes concurrently, and repairs differences
-between agents' guests and the cells' records (`berth/operations/guest_repairs.py`)."""
+"""Repairs what an audit found, if records prove what is right: releases leaked allocations, restores
+allocations of active builds with ordinary claims, which fail if the consumer changes concurrently, and
+repairs differences between agents' guests and the cells' records (`berth/operations/guest_repairs.py`).
+"""
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
@@ -78,7 +79,7 @@ async def _mended_doubles(
     bus: Bus, found: Audit, guests: GuestComparison, yes: bool
 ) -> tuple[list[Healed], dict[str, str]]:
     """Delete each build that several cells know, except in the cell with its allocations and its guest.
-    Return the repairs (made if `yes`), and other violations with the reason.
+    Return the repairs (made if `yes`), and the violations that cannot be repaired, with the reason.
     """
     mending = Mending(bus).guests
     proven: list[Healed] = []
@@ -152,7 +153,7 @@ async def _mended_guests(
             proven.append(dataclasses.replace(deleted[misheld.place.build], sentence=str(misheld)))
     for each in found.ownerless:
         sentence = str(each)
-        if each.consumer in adopted:  # with these allocations
+        if each.consumer in adopted:  # with the consumer's allocations
             proven.append(dataclasses.replace(adopted[each.consumer], sentence=sentence))
         elif each.doubt:
             doubts[sentence] = each.doubt

@@ -58,7 +58,7 @@ async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) 
 
 
 async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -> dict[str, Provider]:
-    """Return the providers with these ids, by id, with their cells, agents and traits."""
+    """Return the providers with the given ids, by id, with their cells, agents and traits."""
     ask = bus.asker(topics.PROVIDERS, timeout=timeout)
     found: dict[str, Provider] = {}
     for some in portions(sorted({*ids}), A_PAGE):
@@ -68,7 +68,7 @@ async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -
 
 
 async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
-    """Yield the root providers of the hosts that this agent, or any agent if none is given, reports."""
+    """Yield the root providers of the hosts that this agent or, without an agent, any agent reports."""
     query = FindProviders(parts=("traits", "owner"), agents=(agent,) if agent else ())
     async for provider in every_provider(bus, query):
         if provider.parent is None and provider.agent:
@@ -215,7 +215,7 @@ async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str
 
 
 async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]:
-    """Return the aggregates that match the fields of FindAggregates, each with its number of hosts."""
+    """Return the aggregates that match `query` (fields of FindAggregates), each with its number of hosts."""
     found: list[tuple[Aggregate, int]] = []
     after, more = "", True
     while more:

@@ -1,4 +1,6 @@
-"""Operations on maintenance windows and automatic evacuations: choose hosts, add, change, find and end."""
+"""Operations on maintenance windows and automatic evacuations: choose the hosts of a window; add, change,
+find and end windows and evacuations.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +32,9 @@ from control_room.core.words import several
 
 
 async def hosts_given(bus: Bus, names: Sequence[str], labels: Sequence[str]) -> list[Provider]:
-    """Return the hosts with these names, or the reported hosts that have all these labels (`rack=r1`)."""
+    """Return the hosts with the given names, or the reported hosts that have all the given labels
+    (`rack=r1`).
+    """
     if bool(names) == bool(labels):
         raise BadSetting("say which: names of hosts, or --label LEVEL=NAME")
     if names:
@@ -90,8 +94,8 @@ async def add_window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
 
 
 async def change_window(bus: Bus, begin: str, options: WindowOptions) -> MaintenanceWindow:
-    """Apply the given options to the only window that is not over and whose id begins with `begin`; return
-    the changed window.
+    """Apply the given options to the only maintenance window that is not over and has an id beginning with
+    `begin`; return the changed window.
     """
     window = structs.replace(await window_given(bus, begin), **options.fields(bus.clock.now()))
     await edit_maintenance(bus, ChangeWindow(window=window))
@@ -118,8 +122,8 @@ async def find_maintenance(bus: Bus, *, ended: bool = False, subject: str = "") 
 
 
 async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
-    """Return the only maintenance window that is not over and whose id begins with the text `begin`, or raise
-    OperationRefused.
+    """Return the only maintenance window that is not over and has an id beginning with the text `begin`, or
+    raise OperationRefused.
     """
     found = [
         each.window for each in (await find_maintenance(bus)).windows if each.window.id.startswith(begin)
@@ -132,9 +136,9 @@ async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
 
 
 def reasons_to_leave(found: MaintenanceFound, hosts: Sequence[str]) -> Iterator[str]:
-    """Yield lines about an instance: each move by a maintenance window or an automatic evacuation, and each
-    evacuation of its host that has not begun. `found` is the scheduler's answer about the instance; during a
-    move it has two `hosts`.
+    """Yield lines about the instance that `found`, a scheduler's answer, is about: its moves by maintenance
+    windows or automatic evacuations, and the open evacuations of its `hosts` (two during a move) that have
+    not moved the instance.
     """
     windows = {each.window.id: each for each in found.windows}
     evacuations = {each.id: each for each in found.evacuations}

@@ -47,8 +47,8 @@ def spec_of(stands: BuildStands) -> BuildSpec:
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return a move request for each build: `making` makes it from the cell's record of the build; its ids,
-    cells and `reply_to` are filled in. Raise BadSetting if a destination cell is unknown.
+    """Return a move request for each build: `making` makes the request from the cell's record of the build;
+    ids, cells and `reply_to` are filled in here. Raise BadSetting if a destination cell is unknown.
     """
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
@@ -80,8 +80,8 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 async def follow_moves(
     bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: MoveListener
 ) -> bool:
-    """Publish move requests with the reply address `name`, await results for `timeout` seconds; return True
-    if each move is done or waits for confirmation.
+    """Publish move requests with the reply address `name` and await all results; return True if each move is
+    done or waits for confirmation. Raise OperationRefused after `timeout` seconds.
     """
     open_ = {request.move for request in requests}
     good = 0
@@ -108,8 +108,8 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Return a scheduler's what-if answer for each move, as if the earlier moves in its query (at most
-    AT_ONCE moves) were done. No move may go to a host in `closed`.
+    """Return a scheduler's what-if answer for each move. Each query has at most AT_ONCE moves, and evaluates
+    a move as if the query's earlier moves were done. No move may go to a host in `closed`.
     """
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []

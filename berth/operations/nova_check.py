@@ -20,7 +20,7 @@ async def observed(
     settings: Settings, placement: PlacementClient, *, step: Step | None = None, is_done: bool = False
 ) -> TakeoverFacts:
     """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue.
-    `is_done`: the step of the take-over was taken.
+    `step`: the step of the take-over to check; `is_done`: it was taken already.
     """
     nova_settings = settings.nova
     queue = None
@@ -59,8 +59,8 @@ async def observed(
 async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
-    """Read again the instances and consumers whose records in Nova and Placement differ, and replace them in
-    `nova` and `contents`.
+    """Read again the instances and consumers with different records in Nova and Placement, and replace them
+    in `nova` and `contents`.
 
     A build or move may have changed a record after the read of Nova and before the read of Placement.
     """

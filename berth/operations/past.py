@@ -70,7 +70,7 @@ class StateHistory:
         return self._query.snapshot or 0
 
     async def later(self) -> AsyncIterator[LoggedCommit]:
-        """Yield the commits after the moment, up to the time `until`; call `state` before."""
+        """Yield the commits after the moment, up to the history's end time `until`; call `state` before."""
         if self._next is not None:
             yield self._next
         async for commit in self._commits:
@@ -115,7 +115,8 @@ def follow(cloud: PastCloud, commit: LoggedCommit) -> None:
 
 def moment_of(text: str, now: float) -> PastTime:
     """Return the moment that an operator wrote: a change number, a duration before now, or a time in ISO
-    format, in UTC unless it has another offset. Raise BadSetting if the text is none of them."""
+    format, in UTC unless it has another offset. Raise BadSetting for any other text.
+    """
     if text.isascii() and text.isdecimal():
         return PastTime(f"change {text}", number=min(int(text), MAX_ORDINAL))
     if is_time(text):
@@ -132,7 +133,7 @@ def moment_of(text: str, now: float) -> PastTime:
 
 
 def hosts_of(cloud: PastCloud) -> list[KnownHost]:
-    """Return the hosts of a past state of placement, in the form that computes how many instances fit."""
+    """Return the hosts of a past state of placement, as input for computing how many instances fit."""
     zones = {each.id: each.metadata[ZONE] for each in cloud.aggregates.values() if ZONE in each.metadata}
     page = packed(cloud.trees())
     hosts = [host for tree in page.trees if (host := host_of_tree(page, tree, zones)) is not None]

@@ -19,7 +19,7 @@ from bus.resources import FindAllocations
 from bus.room import BalanceMove, PlannedStep
 from bus.vocabulary import MAX_CAUSE, portions
 
-POLL_SECONDS = 0.5  # between two reads of what moved instances still hold on their former hosts
+POLL_SECONDS = 0.5  # between two reads of the allocations left on the former hosts of moved instances
 SETTLE_SECONDS = 60.0  # until the former hosts of moved instances must be released
 _IDS_AT_ONCE = 500
 
@@ -49,7 +49,7 @@ class PlannedMoves:
         self._limit = asyncio.Semaphore(most)
 
     async def run(self, steps: Sequence[PlannedStep]) -> bool:
-        """Carry out moves that do not depend on each other; return False if one of them was not done."""
+        """Carry out moves that do not depend on each other; return False if any move was not done."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._limited(step)) for step in steps]
         return all(task.result() for task in tasks)
@@ -68,9 +68,9 @@ class PlannedMoves:
         return True
 
     async def undo(self, why: str, may_go_on: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Move all moved instances back to their first hosts, the last one first: earlier moves may have made
-        room for it. An instance that cannot be moved back stays, with the reason in `done.failed`; if
-        `may_go_on` returns False, all others stay.
+        """Move all moved instances back to their first hosts, the last move first: later moves may use
+        capacity that earlier moves freed. An instance that cannot be moved back stays, with the reason in
+        `done.failed`; stop when `may_go_on` returns False. `why` is a note of each move.
         """
         self.done.why_undone = why
         self._plan, self._note = "undo", why[:MAX_CAUSE]

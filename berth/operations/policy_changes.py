@@ -29,10 +29,10 @@ _NOT_RECORDED = (
 
 @dataclass(frozen=True)
 class ChangedPolicy:
-    """A policy to test, and which changes of it can be computed from decision records alone."""
+    """A policy to test. `only_numbers` has its changes, if decision records alone show their effect."""
 
     trial: TrialPolicy
-    # The changed multipliers, `near` and `subset`, if nothing else was changed; None: something else was
+    # The changed multipliers, `near` and `subset`; None: other values are changed, too
     only_numbers: "ChangedNumbers | None" = None
     # project ("": the default) → changed limits; empty: quotas are not tested
     quotas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class ChangedPolicy:
 
 @dataclass
 class ChangedNumbers:
-    """Changed multipliers and options whose effect can be computed from a decision record alone."""
+    """Changed multipliers and options with an effect that can be computed from a decision record alone."""
 
     multipliers: dict[str, float] = field(default_factory=dict)
     subset: int | None = None
@@ -49,8 +49,9 @@ class ChangedNumbers:
 
 
 def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
-    """Return the policy of the settings with these changes. A change without `=` is a settings file, whose
-    policy replaces that of the settings. Raise BadSetting for a change that is not understood."""
+    """Return the policy of the settings with the given changes. A change without `=` is a settings file: its
+    policy replaces the policy of the settings. Raise BadSetting for a change that is not understood.
+    """
     files = [change for change in changes if "=" not in change]
     for path in files:
         if not Path(path).is_file():

@@ -60,7 +60,7 @@ class RepeatedDecision(msgspec.Struct, frozen=True):
     project: str
     flavor: str
     at: float
-    recorded: str  # the host that it got; empty: none
+    recorded: str  # the host that it got; empty: no host
     before: str
     after: str
     verdict: Verdict
@@ -164,8 +164,8 @@ async def tested(
     bus: Bus, decisions: Sequence[RecordedDecision], changed: ChangedPolicy, on_tested: Callable[[int], None]
 ) -> list[RepeatedDecision]:
     """Return each decision with its host without and with the changed policy. A decision is made again from
-    its record if that contains all that changed; otherwise with the present hosts, once for equal requests.
-    `on_tested` is called with the number of decisions tested since its last call.
+    its record if the record shows the effect of the change; if not, on the present hosts, once for equal
+    requests. `on_tested` is called with the number of decisions tested since its last call.
     """
     results: dict[str, RepeatedDecision] = {}
     left: dict[bytes, list[RecordedDecision]] = defaultdict(list)
@@ -216,8 +216,8 @@ def from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedD
 
 
 def on_hosts(decision: RecordedDecision, result: TrialResult, by: Source) -> RepeatedDecision:
-    """Return a decision with the hosts that an equal request gets without and with the change, on the hosts
-    that `by` names.
+    """Return a decision with the hosts that an equal request gets without and with the change, from the trial
+    `result`. `by`: whether present or past hosts were searched.
     """
     present, trial = result.present, result.trial
     verdict: Verdict = "same"
@@ -263,7 +263,7 @@ class PolicyTest:
 
     @property
     def differences(self) -> list[RepeatedDecision]:
-        """Return the decisions with another result, first those that get no host any more."""
+        """Return the decisions with another result, first the decisions that lose their host."""
         found = [decision for decision in self.decisions if decision.verdict in DIFFERENT]
         return sorted(found, key=lambda decision: decision.verdict != "nowhere")
 

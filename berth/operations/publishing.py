@@ -26,7 +26,7 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
     """Publish messages and return when they are in their queues; raise Unroutable if a queue is still missing
     after `patience` seconds.
 
-    All messages must have one type. If one had no queue, all are published again, so some arrive twice.
+    All messages must have one type. If a message had no queue, all are published again, so some arrive twice.
     """
     deadline = bus.clock.monotonic() + patience
     for tries in count():
@@ -57,7 +57,7 @@ def checked(message: M) -> M:
 
 
 async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
-    """Await `work` and return its result; after `seconds` raise OperationRefused with this text."""
+    """Await `work` and return its result; after `seconds` raise OperationRefused with the given text."""
     try:
         async with asyncio.timeout(seconds):
             return await work

@@ -8,7 +8,7 @@ from msgspec import structs
 from berth.operations.policy_tests import RecordedDecision, RepeatedDecision
 from bus.quotas import DEFAULT, INSTANCES, OverQuota, Quota, over_quota
 
-Limits = Mapping[str, Mapping[str, int]]  # project (DEFAULT: those without a limit of their own) → limits
+Limits = Mapping[str, Mapping[str, int]]  # project (DEFAULT: all projects without a separate limit) → limits
 
 
 def with_quotas(
@@ -17,11 +17,11 @@ def with_quotas(
     quotas: Sequence[Quota],
     changes: Limits,
 ) -> list[RepeatedDecision]:
-    """Return the `repeated` decisions in the same order. One that exceeds its project's quota with `changes`
-    is refused.
+    """Return the `repeated` decisions in the same order; a decision that exceeds its project's quota with
+    `changes` has no host.
 
-    A project's usage begins with that of the instances that are not among the decisions. A decision adds what
-    it holds if its instance still exists: when deleted instances were released is not recorded.
+    A project's usage begins with its instances that are not among the decisions. A decision adds to the usage
+    if its instance still exists: when deleted instances were released is not recorded.
     """
     present, changed = _Usage(quotas, decisions, {}), _Usage(quotas, decisions, changes)
     oldest_first = sorted(zip(decisions, repeated, strict=True), key=lambda pair: (pair[0].at, pair[0].build))
@@ -34,7 +34,7 @@ def with_quotas(
 
 
 class _Usage:
-    """The limits of projects, and what the decisions so far use."""
+    """The limits of projects, and their usage after the decisions so far."""
 
     def __init__(
         self, quotas: Sequence[Quota], decisions: Sequence[RecordedDecision], changes: Limits
@@ -50,8 +50,9 @@ class _Usage:
                 self._used[decision.request.project].subtract(_growth(decision))
 
     def judge(self, decision: RecordedDecision, *, is_certain: bool = False) -> OverQuota | None:
-        """Return how a decision exceeds its project's quota; otherwise None, and its resources count as used
-        if its instance exists. With `is_certain` the quota is not checked.
+        """Return how a decision exceeds its project's quota; if it does not, return None, and count its
+        resources as used if its instance exists. `is_certain`: the decision was made, so the quota is not
+        checked.
         """
         project, growth = decision.request.project, _growth(decision)
         limits = {**self._own.get(DEFAULT, {}), **self._own.get(project, {})}

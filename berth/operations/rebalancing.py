@@ -28,8 +28,8 @@ async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
 
 
 async def is_permitted(bus: Bus, *, patient: bool = False) -> bool:
-    """Return whether no operator has stopped all rebalancing. If no scheduler answers, assume that one has,
-    or (`patient`) repeat the query until a scheduler answers.
+    """Return whether no operator has stopped all rebalancing. If no scheduler answers, return False, or
+    (`patient`) repeat the query until a scheduler answers.
     """
     while True:
         try:
@@ -41,10 +41,11 @@ async def is_permitted(bus: Bus, *, patient: bool = False) -> bool:
 
 
 async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
-    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after a stop.
+    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after an operator's
+    stop.
 
-    Moves from or to a host of a failed move are left out: their gain was computed as if it had been done. If
-    at least half of the plan's moves have failed or are left out, the others are moved back.
+    Moves from or to a host of a failed move are left out: their gain was computed for a successful move. If
+    at least half of the plan's moves have failed or are left out, the completed moves are undone.
     """
     waiting = list(plan.moves)
     planned, lost = _steps(waiting), 0
@@ -70,8 +71,8 @@ def _steps(moves: Iterable[BalanceMove]) -> int:
 
 
 def _unaffected(waiting: list[BalanceMove], failed: Iterable[BalanceMove]) -> list[BalanceMove]:
-    """Return the waiting moves of a plan that have no host in common with failed moves, also not by way of
-    other waiting moves.
+    """Return the waiting moves of a plan that have no host in common with failed moves, neither directly nor
+    through other waiting moves.
     """
     changed, kept = set[str]().union(*map(_hosts, failed)), list[BalanceMove]()
     for move in waiting:

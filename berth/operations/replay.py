@@ -69,9 +69,9 @@ class _PastMemory:
 
 
 class PastScheduler:
-    """Chooses hosts for requests on the hosts of a past state of placement. All agents count as up; what else
-    they reported, such as load and images, is not recorded. Server groups and reservations are the present
-    ones.
+    """Chooses hosts for requests on the hosts of a past state of placement. All agents count as up; their
+    reports, such as load and images, are not recorded. Server groups and reservations are used in their
+    present state.
     """
 
     def __init__(self, bus: Bus, settings: Settings, cloud: PastCloud) -> None:
@@ -110,7 +110,7 @@ class PastScheduler:
         return answer.results[0]
 
     async def _report(self) -> None:
-        """Send the scheduler a heartbeat of each host whose instances changed."""
+        """Send the scheduler a heartbeat of each host that was changed since the previous heartbeat."""
         hosts: dict[tuple[str, str], list[HostState]] = {}
         for root in self._unreported:
             row = self._index.rows.get(root)
@@ -162,8 +162,8 @@ class Replay:
         return result
 
     def _due(self, cloud: PastCloud, commit: LoggedCommit) -> list[RecordedDecision]:
-        """Return the recorded decisions made after the previous commit and before this one was complete.
-        `cloud` is the state between both.
+        """Return the recorded decisions made after the previous commit and before the given commit was
+        complete. `cloud` is the state between the two commits.
         """
         due = []
         while self._refused and self._refused[-1].at <= commit.at:

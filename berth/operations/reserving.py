@@ -41,7 +41,7 @@ def new_reservation(name: str, project: str, options: NewReservation, now: float
 
 async def create_reservation(bus: Bus, reservation: Reservation, now: float) -> ReservationFilled:
     """Create a reservation and, if its capacity is to be held from now on, claim its slots; return how many
-    have a host.
+    slots have a host.
     """
     await edit_reservation(bus, MakeReservation(reservation=reservation))
     if reservation.state(now) == "planned":

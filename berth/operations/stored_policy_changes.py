@@ -25,7 +25,9 @@ _TYPES: Mapping[str, type[int]] = {"value": int, "budget": int, "preempts": bool
 
 @dataclass
 class StoredChanges:
-    """Changed priority classes and reservations, to be completed with the stored ones."""
+    """Changes of priority classes and reservations, to be applied to the classes and reservations in the
+    databases.
+    """
 
     priorities: dict[str, dict[str, int]] = field(default_factory=dict)  # class → changed options
     removed: list[str] = field(default_factory=list)  # names or uuids of reservations
@@ -36,8 +38,8 @@ class StoredChanges:
         return bool(self.removed or self.added)
 
     def take(self, change: str) -> bool:
-        """Store a change of a priority class or reservation; return False if it is about something else.
-        Raise BadSetting if it is invalid.
+        """Store a change of a priority class or reservation; return False for any other change. Raise
+        BadSetting if the change is invalid.
         """
         name, _, value = change.partition("=")
         subject, _, named = name.partition(".")
@@ -53,7 +55,7 @@ class StoredChanges:
         return True
 
     async def completed(self, bus: Bus, trial: TrialPolicy) -> TrialPolicy:
-        """Return the policy on trial, with these changes applied to the priority classes and reservations in
+        """Return the policy on trial, with the changes applied to the priority classes and reservations in
         the databases.
         """
         if self.priorities:

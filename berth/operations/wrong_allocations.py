@@ -1,5 +1,5 @@
-"""Finds builds whose allocations in placement differ from their cells' records, and holder consumers without
-a move or clean-up.
+"""Finds builds with allocations in placement that differ from their cells' records, and holder consumers
+without a move or clean-up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 
 @dataclass(frozen=True)
 class Misheld:
-    """An active build whose allocations in placement differ from its cell's record."""
+    """An active build with allocations in placement that differ from its cell's record."""
 
     wrong: Wrong
     place: PlaceByCell
@@ -41,9 +41,11 @@ def misheld(
     places: Mapping[str, PlaceByCell],  # of builds that did not change while placement was read
     trees: Mapping[str, TreesOfConsumer],
     holdings: Mapping[str, tuple[int, Allocations, float]],
-    moving: Collection[str],  # builds with a move that their cells may not have recorded yet: not compared
+    moving: Collection[str],  # builds with a move that cells may not have recorded: only hosts are compared
 ) -> Iterator[Misheld]:
-    """Yield the active builds whose allocations in placement differ from their cells' records."""
+    """Yield the active builds in `places` with allocations in placement (`trees` and `holdings`, by consumer)
+    that differ from the cell's record.
+    """
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
         if build not in trees and build not in holdings:
@@ -71,10 +73,11 @@ def doubt(
     on_host: Sequence[ReportedGuest] | None,  # reported by the agent of the build's host; None: no answer
     elsewhere: Mapping[str, Sequence[ReportedGuest] | None],  # reported by the agents of other hosts
 ) -> str:
-    """Return why a build's allocations must not be replaced by those of its cell's record, or "".
+    """Return why a build's allocations must not be replaced by the allocations in its cell's record, or "".
 
-    If placement has allocations, the agent of the recorded host must report the guest as in the record, and
-    no other host's agent may report a guest of the build.
+    Unless only the generation differs, the agent of the recorded host must report the guest as in the record,
+    and no other host's agent may report a guest of the build. If placement has no allocations, the agents'
+    answers may be missing.
     """
     place = misheld.place
     host, agent = place.host.host, place.host.agent
@@ -104,7 +107,7 @@ _HAS_IT = ("active", "verifying", "shelved")  # states of a build that no messag
 
 @dataclass(frozen=True)
 class Doubled:
-    """A build of which several cells have records that have not ended, as after lost commits of placement."""
+    """A build that has not ended according to several cells, as after lost commits of placement."""
 
     build: str
     records: Sequence[KnownBuild]
@@ -114,17 +117,17 @@ class Doubled:
         return f"{self.build}: known in cells {' and '.join(record.cell for record in self.records)}"
 
     def keeper(self) -> KnownBuild | None:
-        """Return the record of the only cell on whose host the build has its allocations; None if there are
-        none or several.
+        """Return the record of the only cell that has recorded the host with the build's allocations; None if
+        no cell or several cells have recorded it.
         """
         held = self.held
         found = [record for record in self.records if held is not None and held.may_be_on(record.root)]
         return found[0] if len(found) == 1 else None
 
     def doubt(self, guests: Mapping[tuple[str, str], Iterable[ReportedGuest]]) -> str:
-        """Return why all cells but the one with the allocations must not delete the build, or "".
+        """Return why the build must not be deleted in the cells without its allocations, or "".
 
-        `guests`: by cell and agent. The agent in the cell with the allocations must report the guest.
+        `guests`: by cell and agent. An agent in the cell with the allocations must report the guest.
         """
         for record in self.records:
             if record.status not in _HAS_IT:
@@ -155,7 +158,7 @@ def _listed(sums: Counter[str]) -> str:
 
 @dataclass(frozen=True)
 class Ownerless:
-    """A consumer with allocations whose build has ended, or of which no cell has a record."""
+    """A consumer with allocations of an ended build, or of a build that is in no cell's records."""
 
     consumer: str
     generation: int
@@ -175,10 +178,11 @@ _UNSHELVING = "a move that unshelves it may have claimed them"
 def ended_holder(
     consumer: str, held: TreesOfConsumer, cell: str, status: str, shelving: Shelving | None
 ) -> Ownerless:
-    """Return the finding that an ended build still has allocations, which a shelved build may need.
+    """Return the finding that an ended build still has allocations; its `doubt` is set if a shelved build may
+    need them.
 
-    The release of a shelved build deletes its consumer, and a claim that unshelves the build makes a new one.
-    So a consumer that is older than the end of the shelving was not released.
+    The release of a shelved build deletes its consumer, and a claim that unshelves the build makes a new
+    consumer. So a consumer that is older than the end of the shelving was not released.
     """
     sentence = f"{consumer}: ended as {status} in cell {cell}, and holds resources"
     if status != "shelved":
@@ -187,7 +191,7 @@ def ended_holder(
     return Ownerless(consumer, held.generation, sentence, SHELVED, cell, "" if lost else _UNSHELVING)
 
 
-_BEYOND = 8  # attempts of which placement may have a record before the cell
+_BEYOND = 8  # attempts that placement may have recorded before the cell
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,9 @@ def leaks(
     all_read: bool,  # every cell was read
     old: float,  # consumers created after this time are skipped: the cell may not know them yet
 ) -> Iterator[Leak]:
-    """Yield the holder consumers whose move or clean-up no cell has a record of."""
+    """Yield the holder consumers, created before the time `old`, without a move or clean-up in the cells'
+    records. `all_read`: no cell's records are missing.
+    """
     for holder in holders:
         if holder.since > old:
             continue
@@ -243,7 +249,7 @@ def leaks(
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
     """Return the build's attempt, at most a few above `highest`, from which a holder consumer's id was
-    computed; 0 if none matches.
+    computed; 0 if no attempt matches.
     """
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:

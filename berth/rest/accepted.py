@@ -1,5 +1,5 @@
-"""Stores accepted requests, and finds the projects to which requests, builds and moves belong. Concurrent
-calls share queries and transactions.
+"""Stores accepted requests, and finds the projects of requests, builds and moves. Concurrent calls share
+queries and transactions.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ IDS_ASKED = 10_000  # in one query for projects
 
 
 class AcceptedRequests:
-    """Stores requests and finds the projects to which ids belong, while its task `run` is running."""
+    """Stores requests and finds the projects of ids, while its task `run` is running."""
 
     def __init__(self, bus: Bus, database: Database) -> None:
         self._bus = bus
@@ -34,14 +34,14 @@ class AcceptedRequests:
             group.create_task(self._adding.run())
 
     async def projects(self, new: Collection[str], existing: Collection[str]) -> Mapping[str, str]:
-        """Return the projects of ids of which a worker has a record, by id; the result may contain other ids,
-        too. Only the ids `existing` are also looked up in cells, in a query that is not shared: a cell may be
-        slow.
+        """Return, by id, the projects of the given ids that a worker has recorded; the result may contain
+        other ids, too. Only `existing` ids are also searched in cells: a cell may be slow, so this query is
+        not shared.
         """
         return await (self._find(new, existing) if existing else self._finding(new))
 
     async def add(self, rows: Sequence[StoredRequest]) -> None:
-        """Store requests, all or none; raise IdTaken if another request has one of the ids."""
+        """Store all requests; if an id is in use by another request, store no request and raise IdTaken."""
         if (taken := await self._adding(rows)) is not None:
             raise taken
 

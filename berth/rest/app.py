@@ -80,7 +80,9 @@ class RestAccess:
         return rest_caller(self.records.policy, identity, self.records.known_by)
 
     def record(self, caller: RestCaller, came: Caller, response: tuple[int, str]) -> None:
-        """Record the acts of a request with the status and reason of the response."""
+        """Record the acts of a request with the status and reason of the response. `came`: the caller, as the
+        audit trail stores it.
+        """
         if response[0] == 401:
             self.records.put(came, SIGN_IN, Target(), response)
         for noted in combined(caller.acts):

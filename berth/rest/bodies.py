@@ -20,7 +20,7 @@ class BatchRequested(Message, frozen=True, kw_only=True):
 
 
 class Accepted(Value, frozen=True, kw_only=True):
-    """A build request that is published. `notes` name the parts of it that have no effect."""
+    """A build request that is published. `notes`: sentences about parts of the request without effect."""
 
     request: Id
     project: str
@@ -64,7 +64,9 @@ class BuildDetails(Value, frozen=True, kw_only=True):
 
 
 class BuildsListed(Value, frozen=True, kw_only=True):
-    """A page of instances, sorted by id. `after` is for the next page; empty: this is the last page."""
+    """A page of instances, sorted by id. `after`: the parameter `after` for the next page; empty: this is the
+    last page.
+    """
 
     instances: tuple[Instance, ...]
     after: str = ""
@@ -109,7 +111,7 @@ class Event(Value, frozen=True, kw_only=True):
 
 
 class EventsListed(Value, frozen=True, kw_only=True):
-    """Events with ascending numbers. `last` is the `after` of the next request."""
+    """Events with ascending numbers. `last`: the parameter `after` of the next request."""
 
     events: tuple[Event, ...]
     last: int

@@ -56,7 +56,7 @@ class RestCaller:
         return bool(self.operator.cells or self.operator.projects)
 
     def named(self, project: str) -> str:
-        """Return the project that a request names or, if it names none, the project of the token."""
+        """Return the project that a request names, by default the project of the token."""
         return project if project not in ("", UNSAID_ID) else self.operator.project
 
     def may_read(self, project: str) -> bool:
@@ -64,8 +64,8 @@ class RestCaller:
         return is_own or not allowed(self.operator, READ, Target(project=project))
 
     def reading(self, named: str) -> str:
-        """Return the project in which to read, by default that of the token; raise NotAllowed if the caller
-        may not read there.
+        """Return the project in which to read, by default the project of the token; raise NotAllowed if the
+        caller may not read there.
         """
         project = self.named(named)
         if not self.may_read(project):
@@ -87,9 +87,9 @@ class RestCaller:
         return noted
 
     def check(self, message: Message, project: str) -> bool:
-        """Note the act of a message about a project, and return whether the caller's role covers it. If only
-        the membership in the project does, return False: the limits of clients apply. If neither does, raise
-        NotAllowed.
+        """Note the act of a message about a project. Return True if the caller's role covers the act, and
+        False if only the caller's membership in the project permits it: the limits of clients apply. Else
+        raise NotAllowed.
         """
         noted = self.note(message, project)
         why = allowed(self.operator, noted.act, noted.target)
@@ -106,7 +106,7 @@ class RestCaller:
 
 
 def combined(acts: Iterable[NotedAct]) -> Iterator[NotedAct]:
-    """Yield the acts, with the boots of a batch in one cell and project merged into acts that list up to
+    """Yield the acts; the boots of a batch in one cell and project are merged into acts that list up to
     BUILDS_IN_RECORD builds each.
     """
     boots: dict[tuple[str, str], list[NotedAct]] = {}

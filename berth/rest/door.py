@@ -67,8 +67,8 @@ class RestDoor:
     # Requests for builds
 
     async def boot(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> BatchAccepted:
-        """Publish build requests, and return when the broker has stored all of them. If one is invalid or not
-        allowed, publish none and raise.
+        """Publish build requests, and return when the broker has stored all of them. If a request is invalid
+        or not allowed, publish no request and raise.
         """
         if len({request.request for request in requests}) < len(requests):
             raise BadSetting("requests: an id occurs twice")
@@ -149,8 +149,8 @@ class RestDoor:
         return next(iter(found.waiting), None)
 
     async def _project(self, caller: RestCaller, id_: str, act: Message | None = None) -> str:
-        """Return the project of a build or request; raise NotFound if none is known or the caller may not
-        read in it.
+        """Return the project of a build or request; raise NotFound if the project is unknown or the caller
+        may not read in it.
 
         `act` is the message to publish if the request changes something.
         """

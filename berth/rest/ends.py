@@ -39,8 +39,8 @@ _PRUNE_PAGE = 5000
 
 
 class Expired(Exception):
-    """The error that events cannot be resumed from a number: later ones were deleted, or it does not exist
-    yet.
+    """The error that events cannot be resumed after a number: later events were deleted, or the number does
+    not exist yet.
     """
 
 
@@ -64,7 +64,7 @@ class EndLog:
         self.record = retrying(clock)(self._record)
 
     async def _record(self, messages: Sequence[End]) -> Sequence[None]:
-        """Store messages with ascending numbers. Repetitions, and messages about requests that are unknown
+        """Store messages with ascending numbers. Repetitions, and messages about requests that are not stored
         here, are ignored.
         """
         ends = [
@@ -191,7 +191,7 @@ def _end(message: End) -> StoredEnd:
     if isinstance(bare, BuildEnded | BuildUnplaceable | MoveRefused):
         bare = structs.replace(bare, decision=structs.replace(bare.decision, record=None))
     body = protocol.encode(bare)
-    # each of these may be sent again with a new result
+    # messages of this type may be sent again with a new result
     if isinstance(message, BuildDeleted | BuildCancelled | MoveProgress):
         id_ = f"{id_} {sha256(body).hexdigest()[:16]}"
     return StoredEnd(event=_EVENT_OF[type(message)], subject=id_, request=request, body=body.decode())

@@ -9,7 +9,7 @@ from bus.sql.transaction import Transaction
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRequest:
-    """An accepted build request or move. A repetition has the same digest."""
+    """An accepted build request or move. A repeated request has the same digest."""
 
     id: str
     project: str
@@ -124,7 +124,8 @@ async def ends_of(tx: Transaction, request: str) -> list[tuple[str, str]]:
 async def add_ends(tx: Transaction, ends: Sequence[StoredEnd], now: float) -> None:
     """Store ends with the next numbers. An end that is stored already keeps its number.
 
-    The row of the counter is locked until the commit, so a reader that sees a number has seen all lower ones.
+    The row of the counter is locked until the commit, so a reader that sees a number has seen all lower
+    numbers.
     """
     first = (await _NUMBERS(tx, many=len(ends)))[0]["last"] - len(ends) + 1
     rows = [

@@ -1,4 +1,5 @@
-"""Makes the worker of the REST API, which serves HTTP, and stores the results of requests over HTTP.
+"""Makes the worker of the REST API, which serves HTTP, and stores the results of requests that came over
+HTTP.
 
 HTTP server and app are imported when the worker starts, not when only its topics are listed.
 """

@@ -1,5 +1,5 @@
 """Collects the files of a support bundle. If a server or worker does not answer, its part is missing, and the
-bundle says why.
+bundle contains the reason.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ async def collect(
     found: Effective, *, seconds: float, directories: Iterable[Path], management: str = ""
 ) -> SupportBundle:
     """Return a support bundle. `seconds`: how long stacks are sampled. `directories`: the state directories
-    whose processes are asked.
+    of the processes to query.
     """
     settings = found.settings
     secrets = secrets_of(settings)
@@ -175,7 +175,9 @@ def _versions(answers: Iterable[ProcessSupport]) -> dict[str, Any]:
 
 
 def slowest(answers: Iterable[ProcessSupport]) -> list[dict[str, Any]]:
-    """Return the handlers of messages and queries of all processes, the one that took most time first."""
+    """Return the HANDLERS handlers of messages and queries that took most time in all processes, the slowest
+    first.
+    """
     found: list[dict[str, Any]] = []
     for answer in answers:
         totals: dict[tuple[str, str], dict[str, float]] = {}

@@ -1,6 +1,6 @@
-"""Each process of berth answers requests for its support data at a Unix socket, from a separate thread, so it
-also answers while its event loop is blocked. The sockets are in the directory `support` of the state
-directory, readable only by the user of the process.
+"""Answers requests for a process's support data at a Unix socket, from a separate thread, so a process also
+answers while its event loop is blocked. The sockets are in the directory `support` of the state directory,
+readable only by the user of the process.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ class ProcessSupport(msgspec.Struct, kw_only=True):
 
 @contextmanager
 def answering(name: str, directory: Path, state: Callable[[], str]) -> Iterator[None]:
-    """Answer requests for this process's support data until the `with` block ends. `state` returns a text
-    and is called in another thread. A directory that cannot be written is logged, and nothing is answered.
+    """Answer requests for this process's support data until the `with` block ends. `state` returns a text and
+    is called in another thread. If the directory cannot be written, log the problem and answer no requests.
     """
     try:
         path, listener = _listen(directory)
@@ -96,8 +96,9 @@ def _listen(directory: Path) -> tuple[Path, socket.socket]:
 
 
 def _is_left_behind(path: Path) -> bool:
-    """Return whether a socket is left from a process that no longer exists. A process in another container,
-    whose id is unknown here, may listen; a process that has just begun may not listen yet.
+    """Return whether a socket is left from a process that no longer exists: its id is unknown here, and a
+    connection is refused. A process in another container has an unknown id; a process that has just begun
+    does not listen yet.
     """
     with suppress(ProcessLookupError, PermissionError, ValueError):
         os.kill(int(path.stem), 0)
@@ -135,7 +136,7 @@ def _answer(connection: socket.socket, name: str, state: Callable[[], str]) -> N
 
 
 async def ask(path: Path, seconds: float) -> ProcessSupport:
-    """Return the support data of the process at a socket; raise OSError or Unavailable if it has none."""
+    """Return the support data of the process at a socket; raise OSError or Unavailable if it sends none."""
     async with asyncio.timeout(seconds + _ANSWER_SECONDS):
         reader, writer = await asyncio.open_unix_connection(str(path))
         try:

@@ -24,7 +24,7 @@ _OURS = (
 
 
 def sampled_stacks(seconds: float, period: float = PERIOD) -> Counter[str]:
-    """Sample all threads for some seconds, except those that collect support data. Return how often each
+    """Sample all threads for some seconds, except threads that collect support data. Return how often each
     stack was seen, as a text "thread;module.function;module.function" with the outermost function first.
     """
     counts: Counter[str] = Counter()

@@ -74,7 +74,9 @@ async def upgrade_findings(found: Effective, directories: Iterable[Path]) -> lis
 def judged_upgrade(
     seen: BerthSeen, stores: Mapping[str, StoreSeen], versions: Mapping[str, int], ignored: Iterable[str]
 ) -> list[Finding]:
-    """Return the findings for an upgrade. `versions` counts the running processes by version."""
+    """Return the findings for an upgrade. `versions`: the number of running processes by version. `ignored`:
+    environment variables that name no setting.
+    """
     found = judged(seen, lambda database: _migrations(database, stores[database.store]))
     for variable in ignored:
         do = "Correct its name, or remove it: it may be a setting that was renamed."

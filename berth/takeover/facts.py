@@ -49,7 +49,7 @@ class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
     queue: TopicQueue | None = None  # None: the setting nova_amqp_url is empty
 
     def is_before(self, *steps: Step) -> bool:
-        """Return True if the check is for one of these take-over steps, or for all steps."""
+        """Return whether the check is for one of the given take-over steps, or for all steps."""
         return self.step is None or self.step in steps
 
 

@@ -75,8 +75,8 @@ def unallocated(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]
 
 
 def doubled(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]:
-    """Return the instances with allocations on several compute nodes, each with a text that names these
-    nodes.
+    """Return the instances with allocations on several compute nodes, each with a text that names the
+    instance's host and the other nodes.
     """
     names = {node.uuid: node.name for node in nova.nodes}
     found = {}

@@ -68,7 +68,7 @@ class NovaFacts:
     nodes: list[NodeFacts] = field(default_factory=list)
     instances: dict[str, InstanceFacts] = field(default_factory=dict)  # by UUID
     building: set[str] = field(default_factory=set)  # instances that have no cell yet
-    migrations: set[str] = field(default_factory=set)  # UUIDs of those in progress
+    migrations: set[str] = field(default_factory=set)  # UUIDs of migrations in progress
     flavors: dict[int, FlavorFacts] = field(default_factory=dict)  # by id
     aggregates: dict[str, MirroredAggregate] = field(default_factory=dict)  # by UUID
 

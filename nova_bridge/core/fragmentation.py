@@ -25,7 +25,9 @@ class FreeMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = {}  # host → memory that an instance of the flavor strands if it is placed there
 
     def fragmentation(self, host: str) -> float | None:
-        """Return the share of free memory that is stranded after an instance is placed on this host."""
+        """Return the share of free memory that is stranded after an instance is placed on this host; None if
+        no free memory is left or known.
+        """
         left = self.total - self.flavor
         return min(1.0, (self.stranded + self.strands.get(host, 0)) / left) if left > 0 else None
 

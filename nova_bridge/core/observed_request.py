@@ -35,8 +35,8 @@ def observed(payload: Mapping[str, Any], stored: RequestSpec | None) -> RequestS
 
 
 def refused_without_search(stored: RequestSpec | None) -> RequestSpec:
-    """Return the RequestSpec of a boot for which Placement had no candidates: `stored`, the one in Nova's
-    database. Raise CannotJudge if there is none.
+    """Return the RequestSpec of a boot for which Placement had no candidates: `stored`, from Nova's database.
+    Raise CannotJudge if it is None.
 
     Nova's scheduler publishes nothing about such a request, and the conductor's error notification lacks
     hints and the server group.
@@ -47,7 +47,8 @@ def refused_without_search(stored: RequestSpec | None) -> RequestSpec:
 
 
 def independent(spec: RequestSpec) -> RequestSpec:
-    """Return a RequestSpec in which limits on hosts replace its server group; may raise CannotJudge.
+    """Return a RequestSpec in which limits on hosts replace its server group; raise CannotJudge if that is
+    impossible.
 
     berth has no record of the group's members, but the notification names their hosts. Soft policies only
     change the order of hosts, and are left out.
@@ -100,7 +101,9 @@ def instances_of(spec: RequestSpec, instance: str) -> tuple[str, ...]:
 
 
 def shown_host(cloud: NovaCloud, host: str, node: str) -> str:
-    """Return the name to show for a compute node: its host's, or the node's own if the host has several."""
+    """Return the name to show for a compute node: the name of its host, or of the node if the host has
+    several nodes.
+    """
     return node if node and len(cloud.of_host(host)) > 1 else host
 
 

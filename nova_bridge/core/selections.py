@@ -16,7 +16,8 @@ _NO_LIMITS = {"numa_topology": None, "vcpu": None, "disk_gb": None, "memory_mb":
 def selections(
     placed: Sequence[BuildPlaced], suffixes: Sequence[str], cloud: NovaCloud, default_zone: str
 ) -> list[list[dict[str, Any]]]:
-    """Return Nova's Selections for each instance: first its claimed host, then its alternates in that cell.
+    """Return Nova's Selections for each instance: first its claimed host, then its alternates in the same
+    cell.
 
     `suffixes`: the suffixes of the request's groups, by which Nova finds the providers of ports and devices.
     """

@@ -160,7 +160,7 @@ def report(
 ) -> NovaReportFound:
     """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, even if empty.
 
-    `listed`: how many requests of each difference are listed, at most; `missing`: periods in which
+    `listed`: the number of requests to list for each kind of difference, at most; `missing`: periods in which
     notifications may have been lost.
     """
     cases = _joined(decided, outcomes)
@@ -209,7 +209,7 @@ def of_instance(
 
 
 def _joined(decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]) -> list[_Case]:
-    """Return the requests, each with those of Nova's results that the request caused.
+    """Return the requests, each with Nova's results for it.
 
     A live migration may call the scheduler several times under one API request id: a result is assigned to
     the last call before the result. In a multi-create, results are matched by API request id alone.
@@ -261,7 +261,7 @@ def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequen
     """Return the mean share of free memory that is stranded after decisions on requests for one instance;
     None if unknown. `hosts_of` returns the hosts that Nova, or berth, chose.
 
-    Each decision is applied to the free memory before the decision, the same for Nova and berth.
+    Each decision is applied to the free memory before Nova's decision, for Nova and for berth.
     """
     single = [case for case in compared if case.decided.instances == 1]
     shares = [case.decided.free.fragmentation(hosts_of(case)[0]) for case in single]

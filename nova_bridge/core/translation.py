@@ -40,7 +40,7 @@ class BridgeOptions:
 
 @dataclass(frozen=True)
 class Translated:
-    """A query for hosts to berth's scheduler, and a server group to create before it is sent, if any."""
+    """A query for hosts to berth's scheduler, and a server group to create before the query, if necessary."""
 
     question: HostsAsked
     group: MakeGroup | None = None
@@ -56,7 +56,7 @@ def translated(
     user: str = "",
     wants_alternates: bool = False,
 ) -> Translated:
-    """Translate a RequestSpec for these instances into a query to berth's scheduler with the request id
+    """Translate a RequestSpec for the given instances into a query to berth's scheduler with the request id
     `request`; raise CannotJudge or NoSuchDestination.
     """
     if why := unjudged(spec, options):
@@ -137,7 +137,8 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
 
 def _named(host: str, node: str, cloud: NovaCloud) -> str:
     """Return the root provider's id of a named host or node; if several nodes match, return the host's name,
-    which means all of the host's nodes."""
+    which means all of the host's nodes; "" if neither is named.
+    """
     if not host and not node:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
