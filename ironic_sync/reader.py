@@ -172,7 +172,8 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """List available nodes in pages while requested nodes wait to be read; stop after fruitless pages.
+        """Read pages of available nodes until no requested node waits, or three pages in a row contain no
+        such node.
 
         Return the number of nodes passed to `take`.
         """

@@ -25,7 +25,7 @@ COMMON = (
     "retired_reason", "target_power_state", "target_provision_state", "traits", "updated_at", "uuid",
 )  # fmt: skip
 
-# The payload of each action: name, version, and fields in addition to the common ones.
+# The payload of each action: name, version, and fields in addition to COMMON.
 _CRUD = ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info"))
 _PAYLOADS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "create": _CRUD,

@@ -75,7 +75,7 @@ def _point(at: float, figures: Sequence[float]) -> CapacityPoint:
 
 
 def thinned(points: Sequence[CapacityPoint], most: int) -> Sequence[CapacityPoint]:
-    """Return at most so many points, evenly chosen, with the first and the last one."""
+    """Return at most `most` points, evenly chosen, with the first and the last point."""
     if len(points) <= most or most < 2:
         return points[-most:]
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]

@@ -36,7 +36,7 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return an endless coroutine function that passes the node's uuid of each notification to a callback."""
+    """Return an endless async function that passes the node's uuid of each notification to its argument."""
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -64,7 +64,7 @@ class _Heartbeats:
 
     async def beat(self) -> Sequence[HostReported]:
         """Return the pool's heartbeat, with the nodes being built; [] without a lease. Raise an error if
-        Ironic is unreachable, so that none is sent.
+        Ironic is unreachable, so that no heartbeat is sent.
         """
         if not await self._may_act():
             return []

@@ -97,5 +97,5 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 
 def is_open(report: InventoryReported) -> bool:
-    """Return whether a report says that its Ironic node is free for an instance."""
+    """Return whether a report shows its Ironic node as free for an instance."""
     return any(has.reserved == 0 for node in report.providers for has in node.inventories.values())

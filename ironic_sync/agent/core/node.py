@@ -39,7 +39,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[SeenAttempt]:
-        """Return the ended attempts recorded on the node, the newest last; none if the record is invalid."""
+        """Return the ended attempts recorded on the node, the newest last; [] if the record is invalid."""
         try:
             return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
