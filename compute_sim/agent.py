@@ -119,7 +119,7 @@ class SimulatedAgent:
         if how == "handed over":
             return None
         await self.until_ready()
-        if not self.jobs.finish(job):  # destroyed meanwhile, which was reported then
+        if not self.jobs.finish(job):  # destroyed meanwhile, as `destroy` has reported
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
 
@@ -127,7 +127,7 @@ class SimulatedAgent:
         guest = self.disk.guest(order.build, order.attempt)
         assert guest is not None, f"the build of {order.build} was begun without a guest"
         fate = await self.driven.create(order, guest, job)
-        if not self.jobs.finish(job) or fate is None:  # destroyed meanwhile, which is reported then
+        if not self.jobs.finish(job) or fate is None:  # destroyed meanwhile, as `destroy` reports
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=False))
 

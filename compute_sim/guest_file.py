@@ -126,8 +126,8 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the agent's whole state as lines; they replace a file that has become
-        too long.
+        """Set the function that returns the agent's whole state as lines, which replace a file that is too
+        long.
         """
         self._snapshot = snapshot
 

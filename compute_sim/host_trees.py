@@ -98,7 +98,7 @@ class HostTrees:
 
     def _differs(self, host: SimHost, owner: Provider | None, answer: list[Provider]) -> bool:
         root = host.root
-        alike = self._alike.get(root)  # it matched, and if only its usage has changed since, it still does
+        alike = self._alike.get(root)  # a change of usage alone keeps it matching
         matches = alike is not None and [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
         if matches and self._was_applied(root, owner):
             return False
@@ -177,7 +177,7 @@ class HostTrees:
         return sequence < 0 or (owner is not None and owner.sequence >= sequence)
 
     def _note_taken(self, host: SimHost, owner: Provider | None) -> None:
-        # Placement dead-letters a report that it refuses: only that it is missing shows here.
+        # Placement dead-letters a refused report, so the agent only finds the report missing.
         if self._was_applied(host.root, owner):
             self._not_taken.pop(host.root, None)
             return

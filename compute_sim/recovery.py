@@ -75,7 +75,7 @@ class GuestRecovery:
             return []
         self._waits_since = None
         if not agent.power.on or agent.absences != before:
-            return []  # absent again meanwhile
+            return []  # the agent lost power or stalled again
         dropped: list[AgentReported] = []
         for guest, whose in judged:
             async with agent.driven.turn(guest):

@@ -27,7 +27,7 @@ class Comparison(NamedTuple):
     """The differences that a complete comparison of Ironic with placement found."""
 
     nodes: int  # listed by Ironic
-    placed: int  # our nodes in placement
+    placed: int  # Ironic nodes in placement
     differences: tuple[NodeDifference, ...]
 
     def lines(self, share_gone: float) -> list[str]:
@@ -75,8 +75,8 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove from placement the nodes that are deleted in Ironic; with `allow`, however many. Repair no other
-    difference.
+    """Remove from placement the nodes that are deleted in Ironic; without `allow`, only if they are few.
+    Repair no other difference.
     """
     rules = _rules(ironic)
     removed: list[str] = []

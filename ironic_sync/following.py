@@ -104,7 +104,9 @@ class Following:
             self.beliefs.placement_has(uuid, provider.sequence)
 
     async def report(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish the nodes' reports to placement, and retry until the message broker has confirmed them."""
+        """Publish the nodes' reports to placement; retry while the message broker is unreachable, and drop a
+        report that it refuses.
+        """
         pause = FIRST_PAUSE
         while reports:
             try:
@@ -151,7 +153,7 @@ class Following:
             if change.root in self._opened:
                 CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
             if self.beliefs.placement_has(change.root, change.sequence) and self._hears():
-                # A later notification may have seemed to be reported already.
+                # A later notification may be unreported: its state equalled the replaced report.
                 if self.request_read is not None:
                     self.request_read(change.root)
                 elif (again := self.beliefs.newer(change.root, change.sequence)) is not None:

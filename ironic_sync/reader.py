@@ -244,7 +244,7 @@ class Reader:
     def _pauses(self, problem: Unavailable) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._resume_at:
-            return  # another read has just noticed it
+            return  # another read has just set the pause
         if not self._pause:
             log.warning("nodes wait to be read: %s", problem)
         self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)

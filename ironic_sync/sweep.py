@@ -107,7 +107,7 @@ class Sweep:
 
     async def _read_changed(self) -> bool:
         if self._horizon is None:
-            return True  # this Ironic cannot list them: only full rounds count
+            return True  # this Ironic cannot list changed nodes: only full rounds find changes
         began = monotonic()
         try:
             reads, horizon = await self.survey.read_changed(self._horizon)
@@ -203,7 +203,7 @@ class SweepSchedule:
         self._stirred.set()
 
     async def run(self) -> None:
-        if self.is_subscribed is not None:  # read after it: no later notification can be lost
+        if self.is_subscribed is not None:  # subscribe first, so that no later change is missed
             await self._wake_within(SOONEST_SECONDS)
         while True:
             began = asyncio.get_running_loop().time()

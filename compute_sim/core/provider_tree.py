@@ -22,7 +22,7 @@ STANDARD_TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
-    """Error: a hardware driver adds invalid data to a provider tree; the text names the field and why."""
+    """Error: a hardware driver adds invalid data to a provider tree; the text names field and reason."""
 
 
 @dataclass(frozen=True, slots=True)

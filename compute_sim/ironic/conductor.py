@@ -206,7 +206,9 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the planned seconds and failure (None: success) of a node's next operation, and count it."""
+        """Return the planned seconds and failure (None: success) of a node's next operation; count
+        operations.
+        """
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

@@ -52,7 +52,7 @@ def usable_of(point: CapacityPoint) -> float:
 
 
 def histories(samples: Iterable[CapacitySample]) -> list[CapacityHistory]:
-    """Return the history of each resource class or flavor in the samples, sorted by name."""
+    """Return the history of each resource class or flavor in the samples, sorted by kind and name."""
     sums: dict[tuple[CapacityKind, str], dict[float, list[float]]] = defaultdict(dict)
     for sample in samples:
         total = sums[sample.kind, sample.name].setdefault(sample.at, [0.0] * 5)

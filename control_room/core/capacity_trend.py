@@ -112,7 +112,7 @@ def _without_season(days: Floats, values: Floats, phases: int, span: float) -> F
 
 
 def _slopes(days: Floats, values: Floats) -> tuple[float, float, float]:
-    """Return the median slope of all pairs of points, and the ends of its interval."""
+    """Return the median slope of all pairs of points, and the lower and upper end of its 90 % interval."""
     size = len(days)
     one, other = np.triu_indices(size, 1)
     slopes = np.sort((values[other] - values[one]) / (days[other] - days[one]))

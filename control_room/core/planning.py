@@ -25,8 +25,9 @@ FreeByClass = dict[str, Counts]  # resource class → free amount of each invent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """Amounts of one resource class if instances of one flavor fill the hosts: free before, used by them, and
-    left unusable by cause."""
+    """Amounts of one resource class if instances of one flavor fill the hosts: free before, used by the
+    instances, and left over, by the reason why no further instance fits.
+    """
 
     resource_class: str
     amount: int  # amount that one instance takes

@@ -73,8 +73,8 @@ class MaintenancePart(PageGroup):
         }
 
     async def edit(self, fields: Mapping[str, str], request: Request) -> Response | EditedWindow:
-        """Add, change or cancel a maintenance window; return a redirect, or the form with the reason if that
-        is refused.
+        """Add, change or cancel a maintenance window; return a redirect or, if the operation is refused, the
+        form with the reason.
         """
         act, operations = fields.get("act", ""), self._context.operations
         texts = {name: fields.get(name, "").strip() for name in FIELDS}

@@ -124,7 +124,7 @@ log = logging.getLogger(__name__)
 HEALTH = "/healthz"
 SSO = "/login/sso"  # to which Keystone's page posts a token
 SSO_START, SSO_PROJECT = f"{SSO}/start", f"{SSO}/project"
-# and /static/: needed to sign in
+# paths, in addition to /static/, that are open without sign-in
 OPEN = ("/login", SSO, SSO_START, SSO_PROJECT, "/logout", "/theme", HEALTH)
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"

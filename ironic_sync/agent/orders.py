@@ -154,7 +154,7 @@ class RunningOrders:
                     self._forget(key)
                     return report(job.order, **asdict(result))
             if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
-                # another process of the same agent may have it
+                # another process of the same agent may have the lease
                 raise Retry(1.0, f"agent {self.agent} has no lease")
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")

@@ -31,7 +31,7 @@ LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 OnNode = Callable[[str], None]
-# while it runs, it passes on the nodes of notifications
+# an endless async function that calls an OnNode with the node of each notification
 NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 

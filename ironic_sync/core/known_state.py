@@ -238,7 +238,7 @@ def _deleted(
         place: Place | None = Place.of(known)
     else:
         place = None if rules.only_reads_place else rules.place(node)
-    # no later version was of this node
+    # the node had no version after its deletion
     belief = _without(belief, notification.at, float(math.floor(notification.at)))
     if place is None:
         return Step(belief, "not ours")

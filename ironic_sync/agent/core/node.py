@@ -143,7 +143,7 @@ def instance_info(spec: BuildSpec) -> Json:
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
     """Return a sentence about the image that the node's deploy interface needs and the build does not name;
-    "" if the build names one.
+    "" if no image is lacking.
     """
     if node.deploy_interface not in _NEEDED:
         return ""
