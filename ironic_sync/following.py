@@ -126,7 +126,7 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _publish_once(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish each report in the OpenTelemetry trace of its node's notification; raise if one failed."""
+        """Publish each report in the OpenTelemetry trace of its node's notification; raise any error."""
 
         async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(context):

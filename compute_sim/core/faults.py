@@ -184,5 +184,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """Return the seconds after which a stalled agent must assume that its hosts were evacuated."""
+        """Return after how many seconds of a stall an agent must assume that its hosts were evacuated."""
         return max(self.period, LEAST_ABSENCE)
