@@ -72,7 +72,7 @@ class SimulatedAgent:
 
     @property
     def absences(self) -> int:
-        """Return how often the agent lost power or stalled. After each time, placement must confirm which
+        """Return how often the agent has lost power or stalled. Each time, placement must confirm again which
         guests the agent must run.
         """
         self._check_clock()
@@ -119,7 +119,7 @@ class SimulatedAgent:
         if how == "handed over":
             return None
         await self.until_ready()
-        if not self.jobs.finish(job):  # destroyed meanwhile, which was reported then
+        if not self.jobs.finish(job):  # destroyed meanwhile, as `destroy` has reported
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
 
@@ -127,7 +127,7 @@ class SimulatedAgent:
         guest = self.disk.guest(order.build, order.attempt)
         assert guest is not None, f"the build of {order.build} was begun without a guest"
         fate = await self.driven.create(order, guest, job)
-        if not self.jobs.finish(job) or fate is None:  # destroyed meanwhile, which is reported then
+        if not self.jobs.finish(job) or fate is None:  # destroyed meanwhile, as `destroy` reports
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=False))
 
@@ -142,13 +142,13 @@ class SimulatedAgent:
 
     def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
         """Return True if a host lacks providers or resource classes that an order names: a reshape may have
-        moved them since.
+        moved the order's allocations after it was sent.
         """
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
-        """Return the order with the allocations that its build has in placement now; None if none of them is
-        on the order's host.
+        """Return the order with the present allocations of its guest, read from placement; None if the guest
+        has no allocations on the order's host.
         """
         assert self.allocations is not None
         holder = holder_consumer(order.build, order.attempt)
@@ -179,8 +179,8 @@ class SimulatedAgent:
         return outcome
 
     async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
-        """Return the guests of the requested builds; if the request names none, a page of all guests. If it
-        has a probe, return the result of the probe instead.
+        """Return the guests of the requested builds or, if no builds are requested, a page of all guests. If
+        the request is to probe other hosts, return which hosts were reached.
         """
         await self.power.there()
         if asked.probe is not None:
@@ -209,7 +209,7 @@ class SimulatedAgent:
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
-        """Destroy this guest, but none of another attempt; return the report that it is destroyed."""
+        """Destroy the guest of this attempt only; return the report that the guest is destroyed."""
         return self._destroy(DestroyOrdered(**guest.address, above=guest.attempt - 1))
 
     def _destroy(self, order: DestroyOrdered) -> AgentReported:

@@ -64,7 +64,7 @@ class AgentDisk:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """Add a record of an order's guest before the order is executed; the guest may be incomplete."""
+        """Record an order's guest before the order is executed; after a crash the guest may be incomplete."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:

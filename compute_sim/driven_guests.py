@@ -32,8 +32,8 @@ class DrivenGuests:
 
     @asynccontextmanager
     async def turn(self, order: Order | GuestRecord) -> AsyncIterator[None]:
-        """Run a block while no other order for this build runs on this host: wait for it first. On simulated
-        hosts, orders run in parallel.
+        """Wait until no other order for this build runs on this host, then run a block. On simulated hosts,
+        orders run in parallel.
         """
         key = order.build, order.root
         if order.root not in self._of_root:
@@ -90,8 +90,8 @@ class DrivenGuests:
                     await self.succeeds("stop", guest)
 
     async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
-        """Destroy the guests that an order names: those on record (`known`) and those that the driver lists.
-        Raise Unavailable if a guest may remain.
+        """Destroy the guests that an order names: recorded guests (`known`) and guests that only the driver
+        lists. Raise Unavailable if a guest may remain.
         """
         driver = self._of_root.get(order.root)
         if driver is None:

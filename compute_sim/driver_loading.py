@@ -65,7 +65,9 @@ def driver_class(name: str) -> type[Any]:
 
 
 def converted(value: Any, type_: Any, option: str = "", *, strict: bool = True) -> Any:
-    """Convert an option's value, or a mapping of all options, to `type_`; raise BadDriver if impossible."""
+    """Convert an option's value, or a mapping of all options, to `type_`; raise BadDriver if impossible.
+    Without `strict`, texts such as "2" can become numbers.
+    """
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as problem:

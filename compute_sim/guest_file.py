@@ -50,8 +50,8 @@ class OrdersVoid(Compact, frozen=True, tag=True):
     """An entry in an agent's file of guests: the guests of some attempts of a build have been destroyed."""
 
     build: str
-    attempt: int  # the last of these attempts
-    above: int = 0  # the last attempt before them
+    attempt: int  # the last destroyed attempt
+    above: int = 0  # the last attempt before the destroyed attempts
 
 
 class GuestRenamed(Compact, frozen=True, tag=True):
@@ -126,8 +126,8 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the agent's whole state as lines; they replace a file that has become
-        too long.
+        """Set the function that returns the agent's whole state as lines, which replace a file that is too
+        long.
         """
         self._snapshot = snapshot
 

@@ -45,7 +45,7 @@ class GuestRecord(Compact, frozen=True):
 
     @property
     def address(self) -> dict[str, Any]:
-        """Return the fields that name a guest in orders and reports, for example its attempt and host."""
+        """Return the fields that identify a guest: build, attempt, cell, agent, root and host, by name."""
         return {name: getattr(self, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
 
 
@@ -163,7 +163,7 @@ class AgentJob:
 
     @property
     def reported(self) -> bool:
-        """Return whether no delivery of the job's order waits for the job's result any more."""
+        """Return False while a delivery of the job's order waits for the job's result, else True."""
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:

@@ -78,7 +78,7 @@ class HostTrees:
             self._changed[root] = None
 
     def take_changed(self) -> list[str]:
-        """Return the hosts whose provider trees changed since the last call."""
+        """Return the hosts of provider trees that changed since the last call and are not reported yet."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
@@ -98,7 +98,7 @@ class HostTrees:
 
     def _differs(self, host: SimHost, owner: Provider | None, answer: list[Provider]) -> bool:
         root = host.root
-        alike = self._alike.get(root)  # it matched, and if only its usage has changed since, it still does
+        alike = self._alike.get(root)  # a change of usage alone keeps it matching
         matches = alike is not None and [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
         if matches and self._was_applied(root, owner):
             return False
@@ -134,8 +134,8 @@ class HostTrees:
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests whose recorded allocations are of providers or resource classes that their host's
-        tree lacks, except those that a pending reshape moves.
+        """Return guests with recorded allocations of providers or resource classes that their host's tree
+        lacks, except guests on hosts with a pending reshape.
         """
         found = []
         for root in [root for root in self._to_fit if root in self._stored]:
@@ -148,8 +148,9 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Replace the recorded allocations of guests by those of the consumers `found` in placement, which
-        may be none."""
+        """Replace the recorded allocations of guests by the allocations of their consumers in placement,
+        `found`; guests without allocations there get an empty record.
+        """
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]
@@ -176,7 +177,7 @@ class HostTrees:
         return sequence < 0 or (owner is not None and owner.sequence >= sequence)
 
     def _note_taken(self, host: SimHost, owner: Provider | None) -> None:
-        # Placement dead-letters a report that it refuses: only that it is missing shows here.
+        # Placement dead-letters a refused report, so the agent only finds the report missing.
         if self._was_applied(host.root, owner):
             self._not_taken.pop(host.root, None)
             return

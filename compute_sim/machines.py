@@ -1,6 +1,6 @@
 """Defines machine types: drivers of a host's hardware, built in or from an operator's file.
 
-Creates simulated hosts of these types. An example of the file:
+Creates simulated hosts of a type. An example of the file:
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]
@@ -251,7 +251,7 @@ def fleet(
     seed: int = 0,
 ) -> list[SimAgent]:
     """Return the simulated agents of all cells (names, or how many), with `hosts` hypervisors and the
-    hardware's bare-metal nodes spread over them.
+    hardware's bare-metal nodes spread over the agents.
     """
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory

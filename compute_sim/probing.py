@@ -36,8 +36,8 @@ class HostProber:
 
 
 async def _answers(address: str, port: int) -> bool | None:
-    """Return whether a host accepts or refuses a TCP connection (True) or does not answer; None if its name
-    has no address.
+    """Return True if a host accepts or refuses a TCP connection, False if it does not answer, and None if its
+    name has no address.
     """
     try:
         async with asyncio.timeout(SECONDS):

@@ -33,7 +33,9 @@ QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 @dataclass(eq=False)
 class GuestRecovery:
-    """After a power failure or stall, asks placement which guests may run; starts, stops or destroys them."""
+    """After a power failure or stall of an agent, asks placement which guests may run, and starts, stops or
+    destroys each guest accordingly.
+    """
 
     agent: SimulatedAgent
     cell: str
@@ -73,11 +75,11 @@ class GuestRecovery:
             return []
         self._waits_since = None
         if not agent.power.on or agent.absences != before:
-            return []  # absent again meanwhile
+            return []  # the agent lost power or stalled again
         dropped: list[AgentReported] = []
         for guest, whose in judged:
             async with agent.driven.turn(guest):
-                if agent.disk.hosted.is_there(guest):  # otherwise an order has decided meanwhile
+                if agent.disk.hosted.is_there(guest):  # if not, an order has changed or removed it meanwhile
                     dropped += await self._act(guest, whose)
         await agent.disk.settled()
         if not agent.ready and agent.power.on and agent.absences == before:
@@ -120,7 +122,7 @@ class GuestRecovery:
 
     def _ownership_of(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
         if not guest.allocations:
-            return "ours"  # without allocations placement cannot tell
+            return "ours"  # without allocations, placement does not know the owner
         build, holder_held = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))
         holder_type = (
             holder_held.type if holder_held is not None and self._is_of(holder_held, guest.root) else NOTHING

@@ -103,8 +103,9 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return inventory reports of up to 500 hosts: of those that changed or differ from placement, and of
-        bare-metal nodes."""
+        """Return inventory reports of the next hosts, at most 500, that changed or differ from placement, and
+        of bare-metal nodes.
+        """
         if not self._does.ready:
             return []
         now = self.clock.monotonic()

@@ -50,17 +50,17 @@ class Project(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleSignOn:
-    """Single sign-on by an identity provider through Keystone, whose page posts a token to this server."""
+    """Single sign-on by an identity provider and Keystone; Keystone's page posts a token to this server."""
 
     origin: str  # of Keystone's page
     address: Callable[[str], str]  # of Keystone's page, by the address of ours that accepts the token
     projects: Callable[[str], Awaitable[Sequence[Project] | None]]  # of a token; None: it is invalid
-    sign_in: Callable[[str, Project], Awaitable[Credential]]  # with a token and one of these projects
+    sign_in: Callable[[str, Project], Awaitable[Credential]]  # with a token and one of its projects
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccessRules:
-    """Decides who may sign in, read and act, from the tokens and the policy of the Placement API."""
+    """Decides which users may sign in, read and act, from the tokens and the policy of the Placement API."""
 
     sign_in: SignIn
     form: Form  # of the page on which users sign in
@@ -86,7 +86,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Make EventStream.end() cancel the block while the block runs; `working` is the block's timeout."""
+        """Run a block that EventStream.end() can cancel through `working`, the timeout of the block."""
         self.working = working
         try:
             yield
@@ -113,7 +113,7 @@ class _SignedIn:
 
 
 class Sessions:
-    """All browsers' sessions in the control room, by the id in their cookie; a restart ends all of them."""
+    """The sessions of users signed in to the control room, by id; a restart of the process ends them."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -122,8 +122,8 @@ class Sessions:
         self._closed = False
 
     def find(self, cookie: str, now: float) -> WebSession | None:
-        """Return the browser's session with the id in a cookie; None if the id is malformed or the session
-        has ended.
+        """Return the session with the id in a cookie, without a user if the id is unknown; None if the id is
+        malformed or the user's session is no longer valid.
         """
         if not _ID.fullmatch(cookie):
             return None
@@ -137,8 +137,8 @@ class Sessions:
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
-        """Return a new session for a signed-in user; end the user's oldest ones beyond a limit. The id is
-        new: an id set by an attacker is useless.
+        """Return a new session for a signed-in user; end the oldest sessions beyond the limits, of this user
+        and in all. The session's id is new: an id set by an attacker is useless.
         """
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]
@@ -154,7 +154,7 @@ class Sessions:
                 stream.end()
 
     def end_invalid(self, now: float) -> None:
-        """End sessions that have expired, and sessions whose token was removed or has other roles now."""
+        """End sessions that have expired, or with tokens that were removed or have other roles now."""
         for id_ in [id_ for id_, known in self._signed_in.items() if not known.is_valid(now)]:
             self.end(id_)
 

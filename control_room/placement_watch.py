@@ -13,7 +13,7 @@ _RETRY_SECONDS = 1.0  # until placement's changes are received again after the b
 
 
 class PlacementWatch:
-    """Calls a function for each of placement's changes, while at least one page that shows them is open."""
+    """Calls `on_change` for each of placement's changes, while at least one page that shows them is open."""
 
     def __init__(
         self,

@@ -224,7 +224,7 @@ class FleetReader:
         self._layouts = int(clock.now())
 
     async def read(self, _: None = None) -> Fleet:
-        """Return all hosts for the heat map; after the first call, read only changes, if they are few."""
+        """Return all hosts for the heat map; after the first call, read only changes unless they are many."""
         if self._clock.monotonic() - self._read > LONGEST_UNREAD:
             self._fleet = None
         fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())
@@ -315,7 +315,7 @@ class Operations:
     end_wait: Callable[[str], Awaitable[str]]  # cancels a waiting request or move; returns the answer
     steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
     drains: Drains
-    # Ironic's nodes with placement's records: all (None), or the named ones
+    # Ironic's nodes with placement's records: all (None), or the named nodes
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
     set_quota: Callable[[str, str], Awaitable[str]]  # project, limits such as "VCPU=40 instances=10"

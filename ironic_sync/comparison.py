@@ -27,12 +27,12 @@ class Comparison(NamedTuple):
     """The differences that a complete comparison of Ironic with placement found."""
 
     nodes: int  # listed by Ironic
-    placed: int  # our nodes in placement
+    placed: int  # Ironic nodes in placement
     differences: tuple[NodeDifference, ...]
 
     def lines(self, share_gone: float) -> list[str]:
-        """Return one line of text for each difference, and a summary. If more than `share_gone` of the nodes
-        are missing, another line states that none is removed.
+        """Return one line of text for each difference, and a summary. If more than the fraction `share_gone`
+        of the nodes is missing in Ironic, another line states that no node is removed.
         """
         lines = [str(difference) for difference in self.differences]
         nodes = len({difference.node for difference in self.differences})
@@ -75,8 +75,8 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove from placement the nodes that are deleted in Ironic; with `allow`, however many. Repair no other
-    difference.
+    """Remove from placement the nodes that are deleted in Ironic; without `allow`, only if they are few.
+    Repair no other difference.
     """
     rules = _rules(ironic)
     removed: list[str] = []
@@ -95,7 +95,8 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return nodes of which Ironic's instance and placement's consumer differ, now and after a pause.
+    """Return the nodes with an instance in Ironic other than the consumer in placement, now and after a
+    pause.
 
     During the pause a recent build can reach Ironic, so its node is not a difference.
     """

@@ -56,7 +56,7 @@ class Following:
         return self.beliefs.moment(self.clock.now())
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
-        """Handle messages of Ironic's exchange in sequence; return after their reports are published."""
+        """Apply messages of Ironic's exchange to the known states; return after reports are published."""
         self._received_at = self.clock.monotonic()
         reports: dict[str, InventoryReported] = {}  # the last report of each node
         dates = []
@@ -82,7 +82,7 @@ class Following:
             REPORTED_SECONDS.observe(max(0.0, now - date))
 
     async def found(self, found: Sequence[NodeRead]) -> None:
-        """Handle nodes that were read from Ironic; return after their reports are published."""
+        """Apply reads of Ironic's nodes to the known states; return after reports are published."""
         reports = (self._apply_read(read.uuid, read.node, read.began) for read in found)
         await self.report([report for report in reports if report is not None])
 
@@ -94,7 +94,7 @@ class Following:
         await self.report([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Return whether this process has reported an Ironic node, last as not free."""
+        """Return True if this process last reported the node as not free, False also without a report."""
         report = self.beliefs.of(uuid).reported
         return report is not None and not is_open(report)
 
@@ -104,7 +104,9 @@ class Following:
             self.beliefs.placement_has(uuid, provider.sequence)
 
     async def report(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish the nodes' reports to placement, and retry until the message broker has confirmed them."""
+        """Publish the nodes' reports to placement; retry while the message broker is unreachable, and drop a
+        report that it refuses.
+        """
         pause = FIRST_PAUSE
         while reports:
             try:
@@ -124,7 +126,7 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _publish_once(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish each report in the OpenTelemetry trace of its node's notification; raise if one failed."""
+        """Publish each report in the OpenTelemetry trace of its node's notification; raise any error."""
 
         async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(context):
@@ -142,7 +144,7 @@ class Following:
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Record which reports of nodes placement has applied. If another process's report replaced one of
-        this process, read the node again, or report a later state again.
+        this process, read the node again or, without API access, report a later known state.
         """
         now = self.clock.now()
         for change in (change for message in changes for change in message.changes):
@@ -151,7 +153,7 @@ class Following:
             if change.root in self._opened:
                 CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
             if self.beliefs.placement_has(change.root, change.sequence) and self._hears():
-                # A later notification may have seemed to be reported already.
+                # A later notification may be unreported: its state equalled the replaced report.
                 if self.request_read is not None:
                     self.request_read(change.root)
                 elif (again := self.beliefs.newer(change.root, change.sequence)) is not None:
@@ -216,7 +218,9 @@ class Following:
         return step.report
 
     def _watch(self, uuid: str, report: InventoryReported | None) -> None:
-        """Begin to measure the time from a node's notification until the node is free in placement."""
+        """If `report` frees a node, begin to measure the time from its notification until it is free in
+        placement.
+        """
         if report is None:
             return
         at = self._opening.pop(uuid, None)
@@ -259,7 +263,7 @@ class NotificationTraces:
     def by_trace(
         self, reports: Sequence[InventoryReported]
     ) -> list[tuple[StoredContext, list[InventoryReported]]]:
-        """Group reports by OpenTelemetry trace: each belongs to the trace of its node's notification."""
+        """Group the reports of nodes by the OpenTelemetry trace of their node's notification."""
         if not self._contexts:
             return [(NO_CONTEXT, list(reports))]
         found: dict[StoredContext, list[InventoryReported]] = {}

@@ -1,7 +1,7 @@
 """Sets Ironic's maintenance flag on nodes that are closed for a maintenance window, and removes it later.
 
-Placement's trait says which nodes are closed, and the reason in Ironic says which flags berth has set. Each
-step compares both, so nothing is stored here: a step that was interrupted is completed by the next one.
+Placement's trait shows which nodes are closed, and the reason in Ironic shows which flags berth has set. Each
+step compares both, so nothing is stored here: the next step completes an interrupted step.
 """
 
 import logging

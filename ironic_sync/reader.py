@@ -172,7 +172,8 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """List available nodes in pages while requested nodes wait to be read; stop after fruitless pages.
+        """Read pages of available nodes until no requested node waits, or three pages in a row contain no
+        such node.
 
         Return the number of nodes passed to `take`.
         """
@@ -243,7 +244,7 @@ class Reader:
     def _pauses(self, problem: Unavailable) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._resume_at:
-            return  # another read has just noticed it
+            return  # another read has just set the pause
         if not self._pause:
             log.warning("nodes wait to be read: %s", problem)
         self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)

@@ -56,7 +56,7 @@ class SurveyedNode(NamedTuple):
         return any(not difference.stays for difference in self.differences)
 
     def report(self, rules: KnownStateRules) -> InventoryReported | None:
-        """Return the report for placement that follows from this read of the node."""
+        """Return a report of the node's state as read from Ironic; None if the node must not be reported."""
         known = self.provider.sequence if self.provider is not None else -1
         sequence = max(sequence_at(self.began.at), known + 1)
         if self.node is not None:
@@ -101,7 +101,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Return, by id, those of the given providers that are Ironic nodes of the selection's agents."""
+        """Read the providers with the given ids; return the Ironic nodes of the selection's agents, by id."""
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
         ours = (provider for provider in found.values() if provider.agent in agents)
@@ -113,8 +113,8 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield, for each page of Ironic's nodes, those that differ from their providers (`placed`, by id).
-        Add all listed nodes to `read`: uuid → instance.
+        """Yield, for each page of Ironic's nodes, the nodes that differ from their providers (`placed`, by
+        id). Add all listed nodes to `read`: uuid → instance.
         """
         pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:
@@ -130,7 +130,7 @@ class Survey:
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
-        """Read the nodes from Ironic, and return the id of the instance on each; None: none, or no node."""
+        """Read the nodes from Ironic; return the id of the instance on each; None: no instance, no node."""
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):
             reads = await asyncio.gather(*(self.api.node(uuid, self._fields) for uuid in some))
@@ -159,7 +159,7 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """Return the newest update and creation times of Ironic's nodes; None if it cannot sort by them."""
+        """Return the newest update and creation time of all nodes; None if Ironic cannot sort by time."""
         found = dict.fromkeys(CHANGED, 0.0)
         try:
             for key in CHANGED:

@@ -1,4 +1,4 @@
-"""Compares Ironic with placement in rounds, and reports nodes whose changes no notification reported.
+"""Compares Ironic with placement in rounds, and reports nodes that changed without a notification.
 
 A round reads recently changed nodes. At the start, periodically and after errors, a round reads all nodes;
 only such a round finds deleted nodes. If placement received a newer report of a node meanwhile, the state
@@ -68,7 +68,7 @@ class Sweep:
 
     async def read_changed(self) -> None:
         """Compare the nodes that changed since the last round with placement; do nothing if Ironic cannot
-        list them.
+        list them or too many changed.
         """
         await self._compare(full=False, all_if_must=False)
 
@@ -107,7 +107,7 @@ class Sweep:
 
     async def _read_changed(self) -> bool:
         if self._horizon is None:
-            return True  # this Ironic cannot list them: only full rounds count
+            return True  # this Ironic cannot list changed nodes: only full rounds find changes
         began = monotonic()
         try:
             reads, horizon = await self.survey.read_changed(self._horizon)
@@ -163,7 +163,7 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _is_latest(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether placement has no newer report of a node (`now`: its provider) than this read."""
+        """Return whether placement (`now`: the provider) has no newer report of a node than `seen`."""
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
@@ -203,7 +203,7 @@ class SweepSchedule:
         self._stirred.set()
 
     async def run(self) -> None:
-        if self.is_subscribed is not None:  # read after it: no later notification can be lost
+        if self.is_subscribed is not None:  # subscribe first, so that no later change is missed
             await self._wake_within(SOONEST_SECONDS)
         while True:
             began = asyncio.get_running_loop().time()

@@ -32,8 +32,8 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedIronic:
-    """An Ironic whose nodes berth reports to placement. berth detects changes by notifications, by the API,
-    or (recommended) by both.
+    """An Ironic with nodes that berth reports to placement. berth detects changes by notifications, by the
+    API, or (recommended) by both.
     """
 
     selection: NodeSelection

@@ -16,8 +16,8 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """Records which devices the guests of an agent's hosts use. Providers that are in no host's tree count as
-    shared pools, of which all can be allocated.
+    """Records which devices the guests of an agent's hosts use. Providers outside the hosts' trees count as
+    shared pools: their capacity is not checked.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class DeviceBook:
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
         """Replace a host's known providers by the providers of this tree. Missing providers count as removed,
-        except providers in `moving`, from which a pending reshape moves inventory.
+        except the ids in `moving`: a pending reshape moves inventory from these providers.
         """
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
@@ -64,12 +64,14 @@ class DeviceBook:
         return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any allocation is of a provider of this host, or of a provider that was removed."""
+        """Return whether any allocation is of a provider of this host, or of any removed provider."""
         of_root = self._of_root.get(root, ())
         return any(provider in of_root or provider in self._departed for provider in allocations)
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
-        """Return why a guest cannot get the given allocations; empty if it can or has them already."""
+        """Return why the hardware cannot serve a guest's allocations; "" if it can, or if the guest is
+        recorded already.
+        """
         if guest in self.held:
             return ""
         for provider, amounts in wanted.items():
@@ -113,8 +115,8 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return the reshape that a report of `tree` requires: which inventories and guests' allocations move,
-    compared with placement's tree, `stored`; None if none move.
+    """Return the reshape from placement's tree, `stored`, to `tree`: the inventories that move, and where the
+    allocations of `guests` move. Return None if no inventory moves.
     """
     moves = tuple(_moves(stored, tree))
     if not moves:

@@ -24,8 +24,8 @@ class Driver(Protocol):
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of one type to a host's provider tree, after the host's earlier drivers; `in_use`
-        returns the amounts of a provider that guests use.
+        """Add all hardware of one type to a host's provider tree, which has the hardware of the drivers
+        before this driver; `in_use` returns the amounts of a provider that guests use.
         """
         ...
 
@@ -51,7 +51,7 @@ def cell_named(tree: ProviderTree, number: int) -> str:
 
 def device_parent(tree: ProviderTree, number: int, device: str) -> str:
     """Return the name of a device's parent provider: NUMA cell `number`, or the root if the host has no NUMA
-    cells.
+    cells. `device`: the device's name in the error about a missing cell.
     """
     if cell_named(tree, 0) not in tree:
         return tree.name
@@ -161,7 +161,7 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
 
 
 def as_trait(text: str) -> str:
-    """Convert a word to the form of a trait name: `nvidia-35` becomes NVIDIA_35."""
+    """Convert a text to the form of a trait name: `nvidia-35` becomes NVIDIA_35."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in text.upper())
 
 
@@ -181,7 +181,7 @@ _GPUS = (
 class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
     """Adds physical GPUs, each with a provider for each type of virtual GPU that it can be divided into.
 
-    A GPU runs one type at a time: a trait that placement checks makes its types exclude each other.
+    A GPU runs one type at a time: a trait of the types' providers makes placement refuse a second type.
     """
 
     gpus: tuple[PhysicalGpu, ...] = _GPUS
@@ -238,8 +238,8 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return a host's provider tree: hardware from the host's drivers, and from placement's tree, `stored`,
-    the resource classes, traits and aggregates that operators added.
+    """Return a host's provider tree: hardware from the host's drivers, and the resource classes, traits and
+    aggregates that operators added in placement (`stored`). `disabled`: the host is closed.
     """
     tree = ProviderTree(root, host, stored)
     for driver in drivers:

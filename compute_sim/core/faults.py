@@ -26,7 +26,7 @@ _ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be pr
 
 
 def draw(*key: object) -> float:
-    """Return a number from 0 to below 1 that depends only on the arguments."""
+    """Return a number from 0 to below 1, computed from the arguments: equal arguments give equal numbers."""
     digest = blake2b("|".join(map(str, key)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -54,7 +54,7 @@ class Durations:
         return Durations(name, values)
 
     def at(self, first: float, second: float) -> float:
-        """Return a random duration of this distribution, computed from two random numbers below 1."""
+        """Return a random duration of this distribution, computed from two random numbers in [0, 1)."""
         match self.name:
             case "uniform":
                 low, high = self.values
@@ -95,7 +95,9 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """Return a plan in which each phase of a move fails with the probability `share`; `resume` never."""
+        """Return a plan in which each phase of a move fails with the probability `share`, and hangs with the
+        probability `hang`; `resume` never fails.
+        """
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 
@@ -182,5 +184,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """Return the seconds after which a stalled agent must assume that its hosts were evacuated."""
+        """Return after how many seconds of a stall an agent must assume that its hosts were evacuated."""
         return max(self.period, LEAST_ABSENCE)

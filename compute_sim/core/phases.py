@@ -21,8 +21,8 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
-    """Return why a phase of a move cannot begin on a host; "" if it can. `states`: of the build's guests on
-    this host, by attempt.
+    """Return why a phase of a move cannot begin on a host; "" if it can. `states`: the states of the build's
+    guests on this host, by attempt.
     """
     match order.phase:
         case "prepare":
@@ -88,7 +88,9 @@ class MoveSteps:
             self._put(outcome.build, outcome.root, outcome.step, outcome)
 
     def last(self, build: str, root: str) -> MoveReported | None:
-        """Return the report about a build's last move order on a host; None if its phase has not ended."""
+        """Return the report about a build's last move order on a host; None if its phase has not ended, or if
+        no order is known.
+        """
         return self._known.get(build, {}).get(root, (0, None))[1]
 
     def known(self) -> Iterable[MoveReported]:
@@ -106,10 +108,10 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return, from the allocations in placement, whether an agent must run (`ours`), stop (`kept`) or destroy
-    (`gone`) a guest; `unknown` if placement has none for the guest. The host's resources may belong to the
-    build (`build_here`), to the guest's holder (`holder_type`), or to a MIGRATION holder of another attempt
-    (`kept_otherwise`).
+    """Return whether an agent must run (`ours`), stop (`kept`) or destroy (`gone`) a guest, by the consumers
+    with allocations on its host: the build (`build_here`), the holder consumer of this attempt
+    (`holder_type`, or NOTHING), a MIGRATION holder of another attempt (`kept_otherwise`). Return `unknown` if
+    there is no such consumer.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

@@ -1,7 +1,7 @@
 """Holds the provider tree of a host: the host's hardware, and the content that operators added in placement.
 
 Drivers of the host's hardware start from a tree that contains only operators' content, and add all hardware
-that they find. So hardware that was removed, or reported by an earlier driver, is not in the tree.
+that they find. So hardware that was removed, or that only a former driver reported, is not in the tree.
 """
 
 import re
@@ -22,7 +22,7 @@ STANDARD_TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
-    """Error: a hardware driver adds invalid data to a provider tree; the text names the field and why."""
+    """Error: a hardware driver adds invalid data to a provider tree; the text names field and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ProviderTree:
 
     @property
     def foreign(self) -> tuple[TreeProvider, ...]:
-        """Return the providers that placement has and no hardware driver added: they are not reported."""
+        """Return the providers that exist only in placement: reports omit them."""
         return tuple(provider for provider in self._known.values() if not provider.reported)
 
     def __contains__(self, name: str) -> bool:
@@ -102,7 +102,9 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """Add inventories, by resource class, to a provider; raise TreeMistake if it has such a class."""
+        """Add inventories, by resource class, to a provider; raise TreeMistake if the provider has such an
+        inventory already, or if an amount is invalid.
+        """
         provider = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
@@ -151,7 +153,7 @@ def child_id(root: str, name: str) -> str:
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Convert providers as placement answered them, and return those of each provider tree, by its root."""
+    """Convert the providers of placement's answer, and return them grouped by tree: root → providers."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
         not_reported = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)
@@ -172,10 +174,10 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
 
 
 def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_too: bool) -> Iterator[str]:
-    """Yield one text for each change that a report of this tree would make to the tree in placement.
+    """Yield one text for each change that a report of this tree would make in placement (`stored`).
 
-    A resource class that was removed from the tree but is in use stays fully reserved, which is no change.
-    With `closed_too`, an inventory of which placement reserves more than the agent reported is a change.
+    A removed resource class that is still in use stays fully reserved in placement: this is no change. With
+    `closed_too`, an inventory with more `reserved` in placement than in `tree` is a change.
     """
     known = {provider.id: provider for provider in stored}
     for now in tree.providers:

@@ -151,7 +151,7 @@ class DriverStand:
         return sorted(found, key=lambda guest: (self.roots.index(guest.root), guest.attempt))
 
     async def expect(self, build: str, *expected: tuple[int, int, str]) -> None:
-        """Raise RuleBroken unless the build has exactly these guests: (host index, attempt, state)."""
+        """Raise RuleBroken unless the build has exactly the given guests: (host index, attempt, state)."""
         listed = await self.listed(build)
         found = [(self.roots.index(guest.root), guest.attempt, guest.state) for guest in listed]
         if sorted(found) != sorted(expected):

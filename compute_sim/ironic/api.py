@@ -102,7 +102,7 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Replace an Ironic node's traits, add the trait `add`, or remove the trait `missing`."""
+        """Replace an Ironic node's traits by `traits`, add the trait `add`, or remove the trait `missing`."""
         node = self._conductor.find(ident)
         if add:
             traits = [*node.traits, *_traits([add])]

@@ -1,4 +1,4 @@
-"""Simulates Ironic's conductor: nodes, locks, timed work, notifications and planned failures.
+"""Simulates Ironic's conductor: nodes, locks, operations that take time, notifications, planned failures.
 
 Only waiting for a lock yields to the event loop, so a node does not change while a request is executed.
 """
@@ -93,7 +93,7 @@ class Conductor:
         self.forget: Callable[[SimNode], object] = lambda node: None
 
     def find(self, ident: str) -> SimNode:
-        """Return the simulated Ironic node with this uuid or name; raise ApiRefusal if there is none."""
+        """Return the simulated Ironic node with this uuid or name; raise ApiRefusal if no node has it."""
         node = self.nodes.get(ident) or self.nodes.get(self._names.get(ident, ""))
         if node is None:
             raise not_found(ident)
@@ -190,10 +190,10 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Emit a notification of a change of a node.
+        """Emit a notification of a change of `node`; its payload shows `shown`, if given, in place of `node`.
 
         `sort`: "asked" if the payload has values that a client requested, not the node's present values;
-        "silent" for a change of which a real Ironic publishes no notification.
+        "silent" for a change without a notification from a real Ironic.
         """
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
@@ -206,7 +206,9 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the planned seconds and failure (None: success) of a node's next operation, and count it."""
+        """Return the planned seconds and failure (None: success) of a node's next operation; count
+        operations.
+        """
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

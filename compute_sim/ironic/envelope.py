@@ -25,7 +25,7 @@ COMMON = (
     "retired_reason", "target_power_state", "target_provision_state", "traits", "updated_at", "uuid",
 )  # fmt: skip
 
-# The payload of each action: name, version, and fields in addition to the common ones.
+# The payload of each action: name, version, and fields in addition to COMMON.
 _CRUD = ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info"))
 _PAYLOADS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "create": _CRUD,
@@ -116,7 +116,7 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, notification: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """Return a routing key and a body for each topic of a notification; all have one message id."""
+        """Return a routing key and a body for each topic of a notification, all with the same message id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if notification.phase == "error" else "info"

@@ -116,7 +116,7 @@ def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
 
 
 def masked(info: Json) -> Json:
-    """Return a node's fields, with the value of each whose name contains `password` replaced by asterisks."""
+    """Return a node's `driver_info` or similar, with asterisks for fields named like `password`."""
     if any("password" in key for key in info):
         return {key: "******" if "password" in key else value for key, value in info.items()}
     return info
@@ -265,7 +265,7 @@ def event_of(target: str, state: str) -> str | None:
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
     """Return the provision state and target state to which an event changes a node, and the phase of the
-    notification. `working`: the target stays set although the new state is stable, as work goes on.
+    notification. `working`: an operation continues, so the target stays set even in a stable state.
 
     `bound_for`: the target state, if not the usual one of the new provision state.
     """

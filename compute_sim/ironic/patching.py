@@ -147,7 +147,7 @@ def new_node(given: Mapping[str, Any]) -> Json:
 
 
 def patched(node: SimNode, operations: object) -> Json:
-    """Return those fields of an Ironic node that a JSON patch (`operations`) changes, with their new values;
+    """Return the fields of an Ironic node that a JSON patch (`operations`) changes, with their new values;
     raise ApiRefusal if the patch is invalid.
     """
     whole: Json = {field: getattr(node, field) for field in PATCHABLE}
@@ -158,7 +158,7 @@ def patched(node: SimNode, operations: object) -> Json:
 
 
 def names_in(operations: object) -> list[Any]:
-    """Return all values that a JSON patch gives to a node's `name`; raise ApiRefusal if it is invalid."""
+    """Return all values that a JSON patch gives to a node's `name`; raise ApiRefusal for an invalid patch."""
     found = _operations(operations)
     return [value for operation, path, value in found if path == ["name"] and operation != "remove"]
 

@@ -18,7 +18,7 @@ _ERROR = "Power driver returned ERROR state while trying to sync power state."
 
 @dataclass(slots=True)
 class _Board:
-    """A management controller (BMC) whose power state differs from the state that Ironic has recorded."""
+    """A management controller (BMC) with a power state other than the state that Ironic has recorded."""
 
     says: Bmc
     tries: int = 0
@@ -40,7 +40,7 @@ class _Board:
 
 
 class Power:
-    """Simulates power changes of Ironic's nodes, and BMCs whose state differs from Ironic's record."""
+    """Simulates power changes of Ironic's nodes, and BMCs with power states other than Ironic's record."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
@@ -48,7 +48,7 @@ class Power:
         self._faulty: set[str] = set()  # in maintenance because of a power failure
 
     def start(self) -> None:
-        """Start to compare recorded power states with those of the nodes' BMCs, periodically."""
+        """Start to compare the recorded power states with the states of the nodes' BMCs, periodically."""
         self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
     def tamper(self, node: SimNode, bmc: Bmc | None) -> None:

@@ -189,7 +189,7 @@ class _Handlers:
         await self.api.provision(call.ident, target, more, call.id)
 
     async def fault(self, call: SimRequest) -> None:
-        """Handle a request such as {"work": "clean", "fault": "step"}: plan this failure of the node."""
+        """Handle a request such as {"work": "clean", "fault": "step"}: let the next cleaning fail so."""
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
         if work not in KINDS or fault not in (*FAULTS, None):
@@ -205,7 +205,7 @@ class _Handlers:
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Handle a request such as {"target": "provide", "count": 5000}: provide up to 5000 idle nodes."""
+        """Handle a request such as {"target": "provide", "count": 50}: start this on up to 50 idle nodes."""
         body = await call.fields()
         target, count = target_of(body), body.get("count")
         if not isinstance(count, int) or count < 1:

@@ -48,7 +48,7 @@ class Simulation:
 
     @property
     def url(self) -> str:
-        """Return the address of the simulated Ironic's REST API, or "" if it has none."""
+        """Return the address of the simulated Ironic's REST API, or "" without a REST API."""
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Executes timed work of the simulated Ironic, which leads a node through several provision states."""
+"""Executes the simulated Ironic's operations, which take time and lead a node through provision states."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _ABORTED = {
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An operation on a simulated Ironic node, such as a deployment; a newer operation replaces it."""
+    """An operation on a simulated Ironic node, such as a deployment; the next operation replaces it."""
 
     node: SimNode
     kind: Kind

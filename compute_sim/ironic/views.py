@@ -95,7 +95,7 @@ def some(node: SimNode, fields: Sequence[str], minor: int, url: str) -> Json:
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
-    """Return the fields that a request names in `text`, or None if it names none. Raise ApiRefusal if a field
+    """Return the fields that a request names in `text`, or None without a text. Raise ApiRefusal if a field
     is unknown or newer than API 1.`minor`.
     """
     if text is None:
@@ -142,7 +142,7 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
 
 
 def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
-    """Return the Ironic nodes that match a request, from the one after the marker, up to the limit."""
+    """Return the Ironic nodes that match a request, sorted, from the node after the marker to the limit."""
     ordered: Iterable[SimNode] = nodes.values()
     if wanted.sort_key != "id":
         values = ((getattr(node, wanted.sort_key), node) for node in ordered)

@@ -162,7 +162,7 @@ def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
 
 
 def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Return each move once, the newest first; if two cells report a move, the cell that runs it counts."""
+    """Return each move once, newest first; of a move in two cells, the report of the cell that runs it."""
     every = list(found)
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
@@ -191,8 +191,8 @@ class DrainShown:
 
 
 def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many guests left a host in the last 24 hours, since the last arrival of a guest. `moves`:
-    from or to the host, the newest first.
+    """Return how many guests left a host in the last 24 hours and after the last arrival of a guest. `moves`:
+    moves from or to the host, the newest first.
     """
     count = 0
     for move in moves:
@@ -267,7 +267,7 @@ class BuildHistory:
         self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
-        """Return the counts of each complete period of TICK seconds in the last ten minutes, oldest first."""
+        """Return the counts of each complete five-second period of the last ten minutes, oldest first."""
         last, known = int(now // TICK), {tick.number: tick for tick in self._ticks}
         quiet = Tick(last - 1)  # shared by all periods without ends
         return [known.get(number) or quiet for number in range(last - TICKS, last)]
@@ -315,8 +315,8 @@ def summed(ticks: Sequence[Tick]) -> Tick:
 
 
 def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Iterator[EndedBuild]:
-    """Yield up to `limit` of the ended builds `recent`, the newest first; with `failed_only`, only those that
-    failed or had several attempts.
+    """Yield up to `limit` of the ended builds `recent`, the newest first; with `failed_only`, only builds
+    that failed or had several attempts.
     """
     for end in reversed(recent):
         if limit <= 0:
@@ -332,7 +332,7 @@ def bucket(seconds: float) -> int:
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
     """Return percentiles of durations in seconds, one for each share (0.95: p95); None without builds.
-    `counts`: the number of builds by `bucket` of their duration.
+    `counts`: the number of builds for each number that `bucket` returns for a duration.
     """
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))

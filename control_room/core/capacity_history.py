@@ -52,7 +52,7 @@ def usable_of(point: CapacityPoint) -> float:
 
 
 def histories(samples: Iterable[CapacitySample]) -> list[CapacityHistory]:
-    """Return the history of each resource class or flavor in the samples, sorted by name."""
+    """Return the history of each resource class or flavor in the samples, sorted by kind and name."""
     sums: dict[tuple[CapacityKind, str], dict[float, list[float]]] = defaultdict(dict)
     for sample in samples:
         total = sums[sample.kind, sample.name].setdefault(sample.at, [0.0] * 5)
@@ -75,7 +75,7 @@ def _point(at: float, figures: Sequence[float]) -> CapacityPoint:
 
 
 def thinned(points: Sequence[CapacityPoint], most: int) -> Sequence[CapacityPoint]:
-    """Return at most so many points, evenly chosen, with the first and the last one."""
+    """Return at most `most` points, evenly chosen, with the first and the last point."""
     if len(points) <= most or most < 2:
         return points[-most:]
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]

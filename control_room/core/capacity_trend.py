@@ -93,8 +93,10 @@ def _medians(samples: Sequence[tuple[float, float]], span: float) -> tuple[Float
 
 
 def _without_season(days: Floats, values: Floats, phases: int, span: float) -> Floats:
-    """Return the values without their pattern over a day (24 `phases`) or a week (7), if they cover it three
-    times and it explains most of the differences from the trend."""
+    """Return the values without their pattern over a day (24 `phases` of `span` seconds) or a week (7).
+    Return them unchanged if they cover less than three patterns, or if the pattern explains less than half of
+    their variance around the trend.
+    """
     if len(values) < 3 * phases:
         return values
     slope, _, _ = _slopes(days, values)
@@ -110,7 +112,7 @@ def _without_season(days: Floats, values: Floats, phases: int, span: float) -> F
 
 
 def _slopes(days: Floats, values: Floats) -> tuple[float, float, float]:
-    """Return the median slope of all pairs of points, and the ends of its interval."""
+    """Return the median slope of all pairs of points, and the lower and upper end of its 90 % interval."""
     size = len(days)
     one, other = np.triu_indices(size, 1)
     slopes = np.sort((values[other] - values[one]) / (days[other] - days[one]))

@@ -168,10 +168,9 @@ class StockColumns:
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, placed: Counts) -> None:
-        """Subtract from `free` the amounts that new instances use, `amount` each.
+        """Subtract the usage of new instances, `amount` each, from the free amounts of inventories, `free`.
 
-        `placed` has the number of new instances of each host. `free` and `pieces`, the number of instances
-        that fit, have a value for each inventory.
+        `placed` has the number of new instances by host; `pieces` has the number that fit by inventory.
         """
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
@@ -231,7 +230,7 @@ class Fleet:
 
 
 def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
-    """Return the up to 40 most common resource classes of hosts, whose usage the heat map can show."""
+    """Return the most common resource classes of hosts, at most 40: the heat map can show their usage."""
     found = Counter(name for host in hosts for name in {stock.resource_class for stock in host.stocks})
     first = {name: place for place, name in enumerate(("VCPU", "MEMORY_MB", "DISK_GB", "PCPU"))}
     names = (name for name, _ in found.most_common(MOST_CLASSES))

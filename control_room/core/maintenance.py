@@ -28,7 +28,7 @@ class WindowForm:
 
 
 def parse_window(texts: Mapping[str, str]) -> WindowForm:
-    """Return the maintenance window that a form describes. Raise InvalidForm if a number is not one."""
+    """Return the maintenance window that a form describes. Raise InvalidForm for an invalid number."""
     numbers = whole_numbers(texts, _NUMBERS, _DIGITS)
     return WindowForm(
         hosts=texts["hosts"].replace(",", " ").split(),

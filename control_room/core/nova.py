@@ -71,8 +71,8 @@ def report_shown(found: NovaReportFound) -> ReportShown:
 
 
 def agreement(found: NovaReportFound) -> float | None:
-    """Return in what percentage of the requests Nova and berth chose the same hosts, among those for which
-    both found hosts; None if there are none.
+    """Return the percentage of requests for which Nova and berth chose the same hosts, among requests for
+    which both found hosts; None without such requests.
     """
     compared = found.same + found.different
     return 100 * found.same / compared if compared else None

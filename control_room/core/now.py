@@ -110,7 +110,7 @@ class Heartbeats:
         return before is None or before[1] != waits
 
     def agents(self, now: float) -> Sequence[AgentHeartbeat]:
-        """Return the agents' last heartbeats, sorted by cell and name, without those older than an hour."""
+        """Return the agents' last heartbeats, sorted by cell and name; omit heartbeats older than an hour."""
         while self._agents and now - next(iter(self._agents.values())).at > EXPIRY:
             self._agents.popitem(last=False)
         return [self._agents[key] for key in sorted(self._agents)]

@@ -25,8 +25,9 @@ FreeByClass = dict[str, Counts]  # resource class → free amount of each invent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """Amounts of one resource class if instances of one flavor fill the hosts: free before, used by them, and
-    left unusable by cause."""
+    """Amounts of one resource class if instances of one flavor fill the hosts: free before, used by the
+    instances, and left over, by the reason why no further instance fits.
+    """
 
     resource_class: str
     amount: int  # amount that one instance takes
@@ -92,11 +93,13 @@ class PlanAnswer:
     taken: tuple[str, ...]  # names of the removed hosts
     homeless: tuple[tuple[str, int], ...]  # allocations of removed hosts: they must move, and are not counted
     reserved: tuple[tuple[str, int], ...] = ()  # undrawn capacity of reservations, which counts as used
-    headroom: tuple[tuple[str, int], ...] = ()  # the same of failover headroom
+    headroom: tuple[tuple[str, int], ...] = ()  # undrawn capacity of failover headroom
 
 
 def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
-    """Return an answer with the capacity of reservations and headroom that instances have not drawn."""
+    """Return a copy of the answer that also states the capacity held by reservations, and by headroom, and
+    not drawn by instances.
+    """
     reserved, headroom = Counter[str](), Counter[str]()
     for reservation in found.reservations:
         held = headroom if reservation.use == FAILOVER else reserved
@@ -303,7 +306,7 @@ class _Packing:
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
         """Return the free amounts after packing `mixes` mixes, or None if they do not fit.
 
-        With `together`, first as many whole mixes as possible are packed on one host each.
+        With `together`, first pack as many mixes as possible with all instances of a mix on one host.
         """
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0

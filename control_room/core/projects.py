@@ -17,7 +17,7 @@ class ProjectRow:
     waiting: int | None  # number of waiting requests; None: unknown
     weight: int = 1
     backlog: int = 0  # requests that were not evaluated yet
-    share: float = 0.0  # of what was served from the backlog recently
+    share: float = 0.0  # fraction of everything recently served from the backlog
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ProjectsListed:
     default: Sequence[tuple[str, int | None]] = ()  # the default limits; None: unlimited
     rows: Sequence[ProjectRow] = ()
     more: str = ""  # `after` of the next page; empty: this is the last page
-    from_keystone: bool = False  # the limits are those of Keystone: they cannot be edited here
+    from_keystone: bool = False  # the limits come from Keystone: they cannot be edited here
     waiting_problem: str = ""  # why the numbers of waiting requests are unknown
 
 

@@ -46,7 +46,7 @@ class ReservationRow:
 
     @property
     def missing(self) -> int:
-        """Return the number of slots that should have a host now, but have none."""
+        """Return the number of slots that should have a host now and have no host."""
         return max(self.reservation.count - self.made, 0) if self.state in ("held", "active") else 0
 
 
@@ -61,7 +61,7 @@ class ReservationsListed:
 
 
 def reservations_at(found: Reply[ReservationsFound], skip: int, limit: int) -> list[Reservation]:
-    """Return up to `limit` reservations after the first `skip`, not counting those of failover headroom."""
+    """Return up to `limit` reservations after the first `skip`, without counting failover headroom."""
     return _shown(found)[skip : skip + limit]
 
 
@@ -73,10 +73,10 @@ def reservations_listed(
     now: float,
     last: int,
 ) -> ReservationsListed:
-    """Return the reservations `ids` for one page. `every` is placement's answer with all reservations,
-    `found` with the slots of these.
+    """Return a page with the reservations `ids`. Placement's answer `every` has all reservations, its answer
+    `found` has the slots of `ids`.
 
-    `names` are those of hosts, by root; `last` is the number of reservations up to the end of the page.
+    `names` maps roots to host names; `last` is the number of reservations up to the end of the page.
     """
     if every.answer is None or found.answer is None:
         return ReservationsListed(every.problem or found.problem)
@@ -86,7 +86,7 @@ def reservations_listed(
 
 
 def roots_of(found: Reply[ReservationsFound]) -> tuple[str, ...]:
-    """Return the roots of the hosts that the page names: a few of each reservation."""
+    """Return the roots of the hosts that the page shows by name: at most six of each reservation."""
     slots = found.answer.slots.values() if found.answer else ()
     return tuple(sorted({root for of_one in slots for root in _roots(of_one)[:MOST_HOSTS]}))
 
@@ -145,7 +145,7 @@ FIELDS = (*_TEXTS, *_NUMBERS, "open", "no_returns")
 def parse_reservation(texts: Mapping[str, str]) -> NewReservation:
     """Return the reservation that a form describes, without its name and project.
 
-    Raise InvalidForm if a number is not one.
+    Raise InvalidForm for an invalid number.
     """
     numbers = whole_numbers(texts, _NUMBERS, _DIGITS)
     if not numbers["count"]:

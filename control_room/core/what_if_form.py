@@ -143,7 +143,7 @@ def words(text: str) -> list[str]:
 
 
 def address_of(request: BuildRequested) -> str:
-    """Return the URL of the what-if page whose form is filled in with the values of this request."""
+    """Return the URL of the what-if page with its form filled in from the values of this request."""
     flavor, topology = request.flavor, request.topology
     spread = topology.required_spread and f"{topology.required_spread}:{topology.max_per_domain}"
     texts = {
@@ -227,7 +227,7 @@ class PlannedFlavor:
     parts: int = 1
 
     def growth(self, instances: int) -> Counter[str]:
-        """Return by how much, for each resource of a quota, so many instances raise their project's usage."""
+        """Return the usage that this number of instances adds to a project's quota, by resource."""
         return Counter({INSTANCES: instances, **{name: n * instances for name, n in self.amounts.items()}})
 
 
@@ -255,7 +255,9 @@ class Plan:
 def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
-    """Parse flavors (`mix`), new hosts (`add`) and names of hosts to remove; raise InvalidPlan if wrong."""
+    """Parse flavors (`mix`), new hosts (`add`) and names of hosts to remove (`without`); raise InvalidPlan if
+    wrong. `zone` and `cell`, if not empty, restrict the plan to their hosts.
+    """
     problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:
         raise InvalidPlan(*problems)

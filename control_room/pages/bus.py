@@ -22,7 +22,7 @@ from control_room.shared_data import SharedData
 MOST_BODY = 200_000  # characters that are shown
 _SHORT = 300
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_WITH_PAGE = ("build", "request", "move")  # fields whose ids have a page
+_WITH_PAGE = ("build", "request", "move")  # fields with ids that have a page
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,9 @@ class Renderer:
         return fields
 
     async def foreign_form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form that another site (Keystone) posted, without this site's form token."""
+        """Return a posted form's fields without a check of its form token: another site (Keystone) may post
+        it.
+        """
         body = (await request.body()).decode("utf-8", "replace")
         try:
             return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
@@ -180,7 +182,7 @@ def address_of(scope: Scope) -> str:
 
 
 def caller_of(scope: Scope, visitor: Visitor | None) -> Caller:
-    """Return the user of an HTTP request as the audit trail records it."""
+    """Return the user, address and path of an HTTP request for a record in the audit trail."""
     return Caller(
         operator=visitor.operator if visitor else Operator(name=""),
         door="control room",
@@ -242,7 +244,9 @@ class PageUpdates:
         part: Callable[[], Awaitable[str]],
         while_open: AbstractAsyncContextManager[None] | None = None,
     ) -> EventSourceResponse:
-        """Return an event stream that sends a page's part until the browser leaves or the session ends."""
+        """Return an event stream that sends a page's part until the browser leaves or the session ends; the
+        context `while_open` is entered for this time.
+        """
         return EventSourceResponse(
             self._events(request, part, while_open or nullcontext()),
             ping=KEEPALIVE_SECONDS,
@@ -278,8 +282,8 @@ class PageUpdates:
 def live_data(
     context: PageContext, read: Callable[[K], Awaitable[V]], changes: Changes, seconds: float
 ) -> tuple[SharedData[K, V], PageUpdates]:
-    """Return a cache of a page's data by key, which `read` reads again after `changes` or about `seconds`,
-    and the updates that send the page's part to open browsers.
+    """Return a cache of a page's data by key, and the updates that send the page's part to open browsers.
+    `read` reads a key's data again after `changes`, or when they are about `seconds` old.
     """
     data = SharedData(
         context.tasks, read, changes=changes, seconds=seconds * 0.9, times=TIMES, spacing=SPACING

@@ -194,7 +194,7 @@ class HeatPages(PageGroup):
         return self._updates.stream(request, count)
 
     async def data(self, request: Request) -> Response:
-        """Return, in JSON, all hosts for the heat map, or only those that changed since the last request."""
+        """Return, in JSON, all hosts for the heat map, or only hosts that changed since the last request."""
         clock, parameters = self._context.clock, request.query_params
         began = clock.monotonic()
         try:

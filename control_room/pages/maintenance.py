@@ -73,8 +73,8 @@ class MaintenancePart(PageGroup):
         }
 
     async def edit(self, fields: Mapping[str, str], request: Request) -> Response | EditedWindow:
-        """Add, change or cancel a maintenance window; return a redirect, or the form with the reason if that
-        is refused.
+        """Add, change or cancel a maintenance window; return a redirect or, if the operation is refused, the
+        form with the reason.
         """
         act, operations = fields.get("act", ""), self._context.operations
         texts = {name: fields.get(name, "").strip() for name in FIELDS}
@@ -99,7 +99,7 @@ class MaintenancePart(PageGroup):
         return self._renderer.part("maintenance_part.html", found=found, **visitor)
 
     async def _stored(self, id_: str) -> EditedWindow | None:
-        """Return the form filled in with a stored maintenance window; None if it is unknown or has ended."""
+        """Return the form filled in with a stored maintenance window; None if unknown or ended."""
         found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance(subject=id_))
         for state in found.answer.windows if found.answer else ():
             if not state.ended and not state.cancelled:

@@ -35,7 +35,8 @@ from control_room.pages.frame import (
     session_of,
 )
 
-# connections (berth/control_room_setup.py) to /healthz, and one address or user leaves most to the others.
+# Limits of requests in progress. Some of the connections (berth/control_room_setup.py) stay free for
+# /healthz, and no address or user can occupy most of them.
 OF_A_SESSION = 30
 OF_A_USER = 100
 OF_AN_ADDRESS = 150
@@ -80,7 +81,7 @@ class RunningRequests:
 class SignInFailures:
     """Counts failed sign-ins by address. After a few, each failure doubles the pause until the next attempt.
 
-    A successful sign-in resets nothing: otherwise one token would permit guessing others without a pause.
+    A successful sign-in resets nothing, or one token would permit guessing further tokens without a pause.
     """
 
     def __init__(self) -> None:
@@ -123,7 +124,7 @@ log = logging.getLogger(__name__)
 HEALTH = "/healthz"
 SSO = "/login/sso"  # to which Keystone's page posts a token
 SSO_START, SSO_PROJECT = f"{SSO}/start", f"{SSO}/project"
-# and /static/: needed to sign in
+# paths, in addition to /static/, that are open without sign-in
 OPEN = ("/login", SSO, SSO_START, SSO_PROJECT, "/logout", "/theme", HEALTH)
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -201,7 +202,7 @@ class AccessMiddleware:
             raise PageRefused(421, "Not by this name", text)
         if scope["method"] == "POST":
             if not self._is_from_expected_page(scope["path"], headers):
-                # the browser may have a session whose cookie it did not send with this form
+                # the browser may have a session, and did not send its cookie with this form
                 scope["session.new"] = False
                 raise PageRefused(403, "Not done", "The form came from another site.")
             length = headers.get("content-length", "")
@@ -311,7 +312,7 @@ class SignInPages(PageGroup):
     async def admit(
         self, request: Request, visitor: Visitor, credential: Credential, answer: Response
     ) -> Response:
-        """Begin a new session for the user that signed in; return the response `answer` with its cookie."""
+        """Begin a session for a user that signed in; return the response `answer` with its session cookie."""
         context = self._context
         context.sessions.end(session_of(request).id)
         session = context.sessions.sign_in(visitor, credential, context.clock.now())

@@ -28,7 +28,7 @@ LONGEST = 255
 
 @dataclass(frozen=True)
 class ProjectsQuery:
-    """The parameters in the URL of the page: one project (empty: all), and after which id to begin."""
+    """The parameters in the URL of the page of projects: project (empty: all), id after which to begin."""
 
     project: str = ""
     after: str = ""

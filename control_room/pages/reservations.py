@@ -34,7 +34,7 @@ DONE = ("created", "deleted")
 
 @dataclass(frozen=True)
 class ReservationsQuery:
-    """The parameters in the URL of the page: the project (empty: all), and how many to skip."""
+    """The parameters in the URL of the page of reservations: project (empty: all), how many to skip."""
 
     project: str = ""
     skip: int = 0

@@ -24,7 +24,7 @@ from control_room.pages.frame import PageContext, PageGroup, PageRefused, Render
 from control_room.pages.middleware import SSO, SignInPages
 
 SECONDS = 600.0  # from the redirect to Keystone to the form from there, and then until a project is picked
-MOST_TOKENS = 1000  # of users who have yet to pick a project; the oldest is dropped
+MOST_TOKENS = 1000  # of users that still have to pick a project; the oldest is dropped
 _COOKIE = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})")
 
 _NO_TOKEN = "Keystone does not accept the token of this sign-in. Sign in again."

@@ -179,7 +179,7 @@ class CapacityPages(PageGroup):
             except TimeoutError:
                 raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:
-                stop.set()  # otherwise the thread would continue after a cancellation
+                stop.set()  # the thread would continue after a cancellation
         if project:
             [quota] = (await self._context.queries.quotas(FindQuotas(project=project))).quotas
             answer = with_quota(answer, plan, quota)

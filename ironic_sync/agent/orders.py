@@ -63,7 +63,7 @@ class OrderProgress:
             self.state, self.changed, self.pause = state, now, SHORTEST_PAUSE
 
     def _check_maintenance(self, node: MetalNode | None, now: float, patience: float) -> None:
-        """Fail a build whose node is in maintenance for `patience` seconds: Ironic would never end it."""
+        """Fail a build with its node in maintenance for `patience` seconds: its deployment would not end."""
         ours = node is not None and node.attempt_of(self.order.build) == self.order.attempt
         if node is None or not ours or not node.maintenance or node.provision_state not in DEPLOYING:
             self.maintained = None
@@ -154,7 +154,7 @@ class RunningOrders:
                     self._forget(key)
                     return report(job.order, **asdict(result))
             if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
-                # another process of the same agent may have it
+                # another process of the same agent may have the lease
                 raise Retry(1.0, f"agent {self.agent} has no lease")
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")

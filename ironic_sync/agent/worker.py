@@ -31,12 +31,12 @@ LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 OnNode = Callable[[str], None]
-# while it runs, it passes on the nodes of notifications
+# an endless async function that calls an OnNode with the node of each notification
 NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return an endless coroutine function that passes the node's uuid of each notification to a callback."""
+    """Return an endless async function that passes the node's uuid of each notification to its argument."""
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -64,7 +64,7 @@ class _Heartbeats:
 
     async def beat(self) -> Sequence[HostReported]:
         """Return the pool's heartbeat, with the nodes being built; [] without a lease. Raise an error if
-        Ironic is unreachable, so that none is sent.
+        Ironic is unreachable, so that no heartbeat is sent.
         """
         if not await self._may_act():
             return []

@@ -63,7 +63,9 @@ class NodeDifference(msgspec.Struct, frozen=True):
 def compare(
     report: InventoryReported, provider: Provider | None, name: str = ""
 ) -> tuple[NodeDifference, ...]:
-    """Return the differences between a node's provider in placement and the report of Ironic's state."""
+    """Return the differences between a node's provider in placement and the report of Ironic's state; `name`
+    is the node's name in Ironic.
+    """
     if provider is None or provider.gone:
         return (NodeDifference(report.root, "missing", name=name),)
     between = _between(report, provider)
@@ -128,7 +130,7 @@ def _unequal(
 
 
 def allowance(of: int, share: float) -> int:
-    """Return how many of `of` nodes a sweep may remove as deleted.
+    """Return how many of `of` nodes a sweep may remove as deleted: the fraction `share`, at least three.
 
     If more are missing in Ironic, the sweep assumes a mistake and removes no node.
     """

@@ -92,8 +92,8 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Return what follows from a notification, number `received`, for a node with the known state `belief`;
-    raise Invalid for impossible data.
+    """Return the new known state of a node after a notification, number `received`, and what to do; `belief`
+    is the known state before. Raise Invalid for impossible data.
     """
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
@@ -129,7 +129,9 @@ def read(
     again: bool = False,  # placement lacks the last report: send it again
     was: Place | None = None,  # the node's place in placement
 ) -> Step:
-    """Return what follows from a read of a node with the known state `belief`.
+    """Return the new known state of a node after a read, and what to do; `belief` is the known state before.
+    `known` and `was`: number and place of the node's last report in placement. With `again`, report even an
+    unchanged state.
 
     If a notification arrived during the read, request another read unless nothing would be reported.
     """
@@ -196,7 +198,7 @@ def _seen(
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
     """Return a node made from the `.end` notification `new` of an API call.
 
-    Fields that the notification may show outdated are copied from the known state.
+    Fields with possibly outdated values in the notification are copied from the known state.
     """
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
@@ -215,8 +217,8 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Return whether the version (`updated_at`) of a node in a notification is "older" or "newer" than that
-    of the known state, or the "same".
+    """Return whether the version (`updated_at`) of a node in a notification is "older" or "newer" than the
+    version in the known state, or the "same".
     """
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
@@ -236,7 +238,7 @@ def _deleted(
         place: Place | None = Place.of(known)
     else:
         place = None if rules.only_reads_place else rules.place(node)
-    # no later version was of this node
+    # the node had no version after its deletion
     belief = _without(belief, notification.at, float(math.floor(notification.at)))
     if place is None:
         return Step(belief, "not ours")
@@ -275,7 +277,7 @@ def _contradicts(
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """Return the node `new` with the shard from the last read if it lacks one: notifications have none."""
+    """Return the node `new` with the shard of the last read if `new` is from a notification (no shard)."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)

@@ -49,7 +49,8 @@ class KnownStates:
         was: Place | None = None,
     ) -> Step:
         """Apply the result of a read from Ironic to a node's state; return the new state and what to do.
-        `known_state.read` describes the arguments.
+        `known` and `was`: number and place of the node's last report in placement. With `again`, report even
+        an unchanged state.
         """
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._store(uuid, step)

@@ -38,7 +38,7 @@ def class_of(resource_class: str) -> str:
 
 def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
     """Return the amount to reserve: 0 if an instance can be deployed on the node now, else 1. With
-    `skip_reserve_in_use`, an instance on it does not count.
+    `skip_reserve_in_use`, an instance on the node does not count.
     """
     usable = not node.maintenance and node.power_state not in ("error", None)
     unused = skip_reserve_in_use or node.instance_uuid is None
@@ -97,5 +97,5 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 
 def is_open(report: InventoryReported) -> bool:
-    """Return whether a report says that its Ironic node is free for an instance."""
+    """Return whether a report shows its Ironic node as free for an instance."""
     return any(has.reserved == 0 for node in report.providers for has in node.inventories.values())

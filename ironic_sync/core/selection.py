@@ -66,7 +66,7 @@ class NodeSelection:
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields to request for a list of nodes; large ones (properties, extra) only if needed."""
+        """Return the fields to request for a list of nodes; large fields (properties, extra) if needed."""
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
         return tuple(name for name in FIELDS if name not in left_out)
@@ -136,7 +136,7 @@ class NodeSelection:
 
 @lru_cache(maxsize=10_000)
 def aggregate(key: str, value: str) -> str:
-    """Return the uuid of the aggregate that contains all Ironic nodes whose field `key` has this value."""
+    """Return the uuid of the aggregate of all Ironic nodes with this value in the field `key`."""
     return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
 
 

@@ -39,7 +39,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[SeenAttempt]:
-        """Return the ended attempts recorded on the node, the newest last; none if the record is invalid."""
+        """Return the ended attempts recorded on the node, the newest last; [] if the record is invalid."""
         try:
             return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
@@ -143,7 +143,7 @@ def instance_info(spec: BuildSpec) -> Json:
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
     """Return a sentence about the image that the node's deploy interface needs and the build does not name;
-    "" if the build names one.
+    "" if no image is lacking.
     """
     if node.deploy_interface not in _NEEDED:
         return ""

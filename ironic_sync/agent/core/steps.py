@@ -10,7 +10,7 @@ Order to build, by the node's state → steps of the agent → its report:
     reserved for this attempt, but the deployment failed →
         record why the attempt ended, tear down or release the node → failed
     reserved for another instance, in maintenance, or in any other state → failed
-    available, but it can only deploy an image and the build names none → failed, without a retry
+    available, but it can only deploy an image and the build names no image → failed, without a retry
 
 Order to destroy:
 
@@ -74,7 +74,8 @@ def next_step(
     writes: bool = True,  # False: Ironic refused to store that an attempt has ended
 ) -> Step:
     """Return the agent's next step for an order to build or destroy on an Ironic node; `node` is the state
-    just read, or None if Ironic has no such node.
+    just read, or None if Ironic has no such node. `given_up`: why the build must fail; `writes`: False if
+    Ironic refuses to record ended attempts.
     """
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
