@@ -135,8 +135,8 @@ class Builds:
         return [messages if isinstance(outcome, Sequence) else outcome for outcome, messages in pairs]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Record the new allocations of builds after a reshape. For a recent reshape of a build, or of a
-        build's new host, that this cell does not know yet, return Retry: the order may still arrive.
+        """Record the new allocations of builds after a reshape. Return Retry for a recent reshape if this
+        cell does not know the build, or its claim on the reshaped host, yet: the order may still arrive.
         """
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
@@ -156,7 +156,7 @@ class Builds:
             builds=tuple(
                 stands(build)
                 for build in known.values()
-                if build.placed is not None and build.status != "moved"  # that build belongs to another cell
+                if build.placed is not None and build.status != "moved"  # a moved build is in another cell
             )
         )
 
@@ -225,15 +225,17 @@ class Builds:
         return reminders
 
     async def move(self) -> Sequence[_Reminder]:
-        """Return the unanswered orders of builds whose bare-metal node got a new agent, addressed to it."""
+        """Return the unanswered orders of builds on bare-metal nodes that got a new agent, addressed to this
+        agent.
+        """
         roots = frozenset(self.ring.moved)
         return await self._reminders(await self.ring.builds_moved(), roots)
 
     async def _reminders(
         self, builds: Iterable[Build], roots: Collection[str] | None = ()
     ) -> list[_Reminder]:
-        """Return again the orders whose answers the given builds wait for, and orders to destroy their guests
-        left behind on the hosts `roots`; None: on all hosts.
+        """Return again the unanswered orders of the given builds, and orders to destroy their guests left
+        behind on the hosts `roots`; None: on all hosts.
         """
         now = self.clock.now()
         effects: list[Message] = []
@@ -254,8 +256,8 @@ class Builds:
                     pruned = await prune(tx, now - keep, PRUNE_PAGE)
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Apply events to builds, those of one build one after another; return for each event the messages to
-        publish, or a request to deliver it again later.
+        """Apply events to builds, several events of one build in sequence; return for each event the messages
+        to publish, or a request to deliver the event again later.
         """
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))

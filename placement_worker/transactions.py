@@ -92,7 +92,7 @@ class Batched(Generic[A, R]):
             for _, future in wanted:
                 future.cancel()
             raise
-        except Exception as error:  # the callers' to handle, not ours
+        except Exception as error:  # raised in the callers
             for _, future in wanted:
                 if not future.done():
                     future.set_exception(error)

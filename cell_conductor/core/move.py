@@ -21,7 +21,7 @@ Phase = Literal[
     "start",  # the destination starts it
     "build",  # the destination builds it again
     "rebuild",  # the same host replaces it
-    "verify",  # it runs there, waiting to be confirmed or reverted
+    "verify",  # the guest runs at the destination until the move is confirmed or reverted
     "swap",  # placement is asked for the next destination
     "undo",  # a guest that may run at the destination is destroyed first
     "back",  # placement is asked for the source's resources
@@ -34,7 +34,8 @@ Phase = Literal[
 PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
 HalfOutcome = Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
 
-KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # a holder holds the source
+# a holder consumer has the resources of the source
+KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")
 BUILT: tuple[moves.MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
 HALF: tuple[Phase, ...] = ("away", "recall")  # phases that wait for the scheduler
 ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement

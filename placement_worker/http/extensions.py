@@ -122,7 +122,7 @@ async def _events(
             yield _event(first)
         async for change in changes:
             yield _event(change)
-    except Forgotten as forgotten:  # the client is slower than changes are kept
+    except Forgotten as forgotten:  # the client is too slow: the next changes are deleted
         yield ServerSentEvent(encode(str(forgotten)).decode(), event="forgotten", sep="\n")
     except Unavailable:
         return  # the client reconnects with the last number it received

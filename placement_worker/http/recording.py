@@ -72,7 +72,7 @@ class RecordedRequests:
         self._records.append(structs.replace(record, outcome=outcome, detail=detail, **states))
 
     async def run(self) -> None:
-        """Publish the records until this task is cancelled, and then the remaining ones."""
+        """Publish the records until this task is cancelled, and then the remaining records."""
         try:
             while True:
                 await asyncio.sleep(FLUSH_SECONDS)

@@ -26,7 +26,7 @@ _PARTS = {
 
 _OWNER = ("cell", "agent", "zone", "host", "sequence", "gone")
 
-Which = tuple[str, str]  # which providers: what else to join, and a condition
+Which = tuple[str, str]  # a selection of providers: further joins, and a condition
 ALL: Which = ("", "")
 BY_ID: Which = ("JOIN {n: uuid str} ON n.uuid = p.uuid", "")
 BY_NUMBER: Which = ("JOIN {n: id int} ON n.id = p.id", "")
@@ -130,8 +130,8 @@ async def providers(
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
-    """Return the providers of a selection (such as BY_ID, with its `values` or `given` parameters) with their
-    database ids, sorted by these. `parts` are the contents to read.
+    """Return the providers of a selection with their database ids, sorted by id. `values` or `given` are the
+    parameters of the selection, such as the uuids for BY_ID. `parts` are the contents to read.
     """
     rows = await _providers(selection, frozenset(parts))(tx, values, **given)
     if not rows:
@@ -225,8 +225,10 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return these consumers, or without any the consumers that use the providers `of`, with their
-    allocations. Also return the generations of the providers. `book` has the names of classes."""
+    """Return the given consumers, or all consumers of the providers `of` if none is given, with their
+    allocations; if both are given, only the allocations at these providers. Also return the generations of
+    the providers.
+    """
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:
