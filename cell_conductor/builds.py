@@ -83,7 +83,7 @@ class Builds:
         self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._stalled_builds)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
-        """Store the builds that the scheduler placed, and return for each new one its build order to an
+        """Store the builds that the scheduler placed, and return for each new build its build order to an
         agent; for a build that is stored already return its last messages again.
         """
         now = self.clock.now()
@@ -165,7 +165,9 @@ class Builds:
             return await instances_page(tx, question)
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return a report `overdue` for each build or move in which an agent exceeded a time limit."""
+        """Return a report `overdue` for each build or move that exceeded a time limit of an agent or a guest
+        left behind.
+        """
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
@@ -345,8 +347,9 @@ class Builds:
         return added
 
     async def _stalled_builds(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return a page of the builds, by id after `after`, that `silent` selects: unchanged since `since`.
-        Store `now` as their time of change, so that their orders are not repeated again immediately.
+        """Return a page of the builds, by id after `after`, that `silent` selects and that are unchanged
+        since `since`. Store `now` as their time of change, so that their orders are not repeated again
+        immediately.
         """
         async with self.database.write() as tx:
             return await store.silent(tx, silent, since, now, after, PAGE)

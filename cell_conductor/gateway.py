@@ -164,7 +164,9 @@ class MergingHeartbeats:
             self._pending.pop(_key_of(report), None)
 
     async def merge(self) -> Sequence[HeartbeatsMerged]:
-        """Return all heartbeats collected since the last call, merged into messages of limited size."""
+        """Return the collected heartbeats that no replica has published, merged into messages of limited
+        size.
+        """
         beats, self._pending = self._pending, {}
         return [HeartbeatsMerged(cell=self._cell, reports=some) for some in _portions(beats.values())]
 

@@ -28,7 +28,7 @@ class Archive(PlacementOperations):
     @again()
     async def store(self) -> None:
         """Archive all changes in the change log. Store a snapshot if the archive has none, after many
-        changes, and after missing changes.
+        changes, and if changes are missing.
 
         Changes are missing if the change log was trimmed, or if the previous version of berth wrote them.
         """

@@ -29,8 +29,8 @@ class ReleaseAnswer(Struct, frozen=True):
 
 
 class CleanedUp(Struct, frozen=True):
-    """The event that placement answered the request to release the resources of a guest left behind, held by
-    the holder consumer `consumer`.
+    """The event that placement answered the request to release the resources that the holder consumer
+    `consumer` holds for a guest left behind.
     """
 
     consumer: str

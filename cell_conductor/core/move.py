@@ -207,8 +207,9 @@ def half_report(move: BuildMove) -> moves.HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the messages that report a move's end: to all subscribers and, if the move is between cells, to
-    the scheduler."""
+    """Return the messages that report a move's end: to all subscribers, unless another cell reports it, and
+    from the destination of a move between cells to the scheduler.
+    """
     emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*emitted, half_report(move)) if move.half == "arriving" else emitted
 

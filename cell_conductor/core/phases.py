@@ -122,7 +122,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 
 def trimmed(build: Build) -> Build:
-    """Return the build without the destination hosts of earlier moves on which no guest is left."""
+    """Return the build without the destination hosts of earlier moves that no guest uses."""
     first = len(build.hosts) - len(build.moved)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]

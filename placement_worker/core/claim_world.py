@@ -151,8 +151,9 @@ class Unread(Exception):
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
-    """Return a consumer's generation, allocations and roots: the refusal of a claim or release that names an
-    outdated generation."""
+    """Return a consumer's generation, allocations and roots, as the refusal of a claim or release that names
+    an outdated generation.
+    """
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
     return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))

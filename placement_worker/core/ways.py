@@ -26,7 +26,7 @@ def shares(row: Row) -> bool:
 
 class AssignmentSearch:
     """Searches assignments of providers to the slots of a query at one host. With `mixed`, at least one
-    provider must not be a sharing one, because assignments to sharing providers only are equal for many
+    provider must not be a sharing provider, because assignments to sharing providers only are equal for many
     hosts.
     """
 

@@ -61,7 +61,9 @@ async def alive(call: ApiCall) -> ApiAnswer:
 
 
 async def ready(call: ApiCall) -> ApiAnswer:
-    """Answer the readiness check: ready if the database answers and the index is complete."""
+    """Answer the readiness check: ready if the database answers and the index is complete, unless the process
+    is being stopped.
+    """
     if call.closing.is_set():
         raise errors.Problem(503, "it is being stopped")
     await call.placement.memory.fresh()

@@ -250,7 +250,7 @@ def _doing(call: ApiCall, verb: str) -> str:
 
 
 def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.Inventories:
-    """Return the inventories in an HTTP request's body; answer 400 if an inventory has no capacity."""
+    """Return the inventories in an HTTP request's body; answer 400 if too much of one is reserved."""
     found = inventories_from(stocks)
     least, limit = (0, "greater than total") if call.minor >= 26 else (1, "greater than or equal to total")
     for name, stock in found.items():
@@ -263,8 +263,9 @@ def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.
 
 
 def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
-    """Return the provider generation in an HTTP request's body; a number such as 1.0 is converted to an
-    integer."""
+    """Return the generation in the field `key` of an HTTP request's body; a number such as 1.0 is converted
+    to an integer.
+    """
     return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 

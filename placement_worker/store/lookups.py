@@ -180,7 +180,9 @@ async def _named(
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the database ids of providers that satisfy a request group; None if it requires nothing."""
+    """Return the database ids of the providers with the resources, traits and aggregates that a request group
+    requires; None if it requires nothing.
+    """
     found: set[int] | None = None
     if like.resources:
         if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):
@@ -263,8 +265,9 @@ async def holdings(
 async def usages(
     tx: Transaction, book: Book, project: str, user: str
 ) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
-    """Return the amount of each resource class that a project uses, and the number of its consumers, both by
-    consumer type."""
+    """Return the amount of each resource class that a project uses (with `user`: that this user's consumers
+    use), and the number of consumers, both by consumer type.
+    """
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}

@@ -78,8 +78,8 @@ async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
 
 
 async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tuple[str, ...]:
-    """Return the names of the given projects (database ids) that have a quota, for waiting requests that the
-    quota refused.
+    """Return the names of the given projects (database ids) that have a quota, to wake waiting requests that
+    the quota refused.
     """
     if not book.quotas or not projects:
         return ()
@@ -88,5 +88,7 @@ async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tu
 
 
 async def page(tx: Transaction, after: str, most: int, *, used: bool) -> Sequence[str]:
-    """Return projects with limits or, with `used`, also projects with consumers, sorted by id."""
+    """Return a page of projects, sorted by id: projects with limits and, with `used`, also projects with
+    consumers.
+    """
     return [project for (project,) in await _PAGE(tx, after=after, most=most, used=used)]
