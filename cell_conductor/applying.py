@@ -134,7 +134,7 @@ class EventApplier:
 
 
 async def _store(tx: Transaction, new: Sequence[Build], changed: Sequence[store.Changed], now: float) -> None:
-    """Insert `new` builds and update `changed` ones. Raise Conflict if another conductor has stored one of
+    """Insert `new` builds and update `changed` builds. Raise Conflict if another conductor has stored one of
     them since they were loaded.
     """
     adding, preceding = store.adding(new, now)

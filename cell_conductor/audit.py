@@ -57,14 +57,16 @@ class HeldByCell(Compact, frozen=True):
     left: frozenset[int] = frozenset()  # attempts with leftovers
     unreadable: bool = False  # its leftovers are unreadable
     moves: bool = False  # the build is in a move, also if its status shows another state
-    came: bool = False  # from another cell, which may know more attempts
+    came: bool = False  # it came from another cell, which may know more attempts
 
     @property
     def in_a_move(self) -> bool:
         return self.moves or self.status in ("moving", "verifying")
 
     def merged_with(self, other: "HeldByCell") -> "HeldByCell":
-        """Return one record of a build that two cells have recorded, made from this and the other record."""
+        """Return the merged record of a build in two cells: the status in the build's present cell, the
+        highest attempt, all guests left behind.
+        """
         ended = ("moved", "deleted", "error")
         is_left = self.status == "moved" or (self.status in ended and other.status not in ended)
         current, left = (other, self) if is_left else (self, other)
@@ -79,7 +81,7 @@ class HeldByCell(Compact, frozen=True):
 
 
 async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
-    """Return, by build id, the cell's records of these builds, to compare their resources with placement."""
+    """Return, by build id, the cell's records of builds, to compare their resources with placement."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     found = {}

@@ -83,7 +83,7 @@ class Builds:
         self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._stalled_builds)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
-        """Store the builds that the scheduler placed, and return for each new one its build order to an
+        """Store the builds that the scheduler placed, and return for each new build its build order to an
         agent; for a build that is stored already return its last messages again.
         """
         now = self.clock.now()
@@ -135,8 +135,8 @@ class Builds:
         return [messages if isinstance(outcome, Sequence) else outcome for outcome, messages in pairs]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Record the new allocations of builds after a reshape. For a recent reshape of a build, or of a
-        build's new host, that this cell does not know yet, return Retry: the order may still arrive.
+        """Record the new allocations of builds after a reshape. Return Retry for a recent reshape if this
+        cell does not know the build, or its claim on the reshaped host, yet: the order may still arrive.
         """
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
@@ -156,7 +156,7 @@ class Builds:
             builds=tuple(
                 stands(build)
                 for build in known.values()
-                if build.placed is not None and build.status != "moved"  # that build belongs to another cell
+                if build.placed is not None and build.status != "moved"  # a moved build is in another cell
             )
         )
 
@@ -165,7 +165,9 @@ class Builds:
             return await instances_page(tx, question)
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return a report `overdue` for each build or move in which an agent exceeded a time limit."""
+        """Return a report `overdue` for each build or move that exceeded a time limit of an agent or a guest
+        left behind.
+        """
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
@@ -225,15 +227,17 @@ class Builds:
         return reminders
 
     async def move(self) -> Sequence[_Reminder]:
-        """Return the unanswered orders of builds whose bare-metal node got a new agent, addressed to it."""
+        """Return the unanswered orders of builds on bare-metal nodes that got a new agent, addressed to this
+        agent.
+        """
         roots = frozenset(self.ring.moved)
         return await self._reminders(await self.ring.builds_moved(), roots)
 
     async def _reminders(
         self, builds: Iterable[Build], roots: Collection[str] | None = ()
     ) -> list[_Reminder]:
-        """Return again the orders whose answers the given builds wait for, and orders to destroy their guests
-        left behind on the hosts `roots`; None: on all hosts.
+        """Return again the unanswered orders of the given builds, and orders to destroy their guests left
+        behind on the hosts `roots`; None: on all hosts.
         """
         now = self.clock.now()
         effects: list[Message] = []
@@ -254,8 +258,8 @@ class Builds:
                     pruned = await prune(tx, now - keep, PRUNE_PAGE)
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Apply events to builds, those of one build one after another; return for each event the messages to
-        publish, or a request to deliver it again later.
+        """Apply events to builds, several events of one build in sequence; return for each event the messages
+        to publish, or a request to deliver the event again later.
         """
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
@@ -343,8 +347,9 @@ class Builds:
         return added
 
     async def _stalled_builds(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return a page of the builds, by id after `after`, that `silent` selects: unchanged since `since`.
-        Store `now` as their time of change, so that their orders are not repeated again immediately.
+        """Return a page of the builds, by id after `after`, that `silent` selects and that are unchanged
+        since `since`. Store `now` as their time of change, so that their orders are not repeated again
+        immediately.
         """
         async with self.database.write() as tx:
             return await store.silent(tx, silent, since, now, after, PAGE)

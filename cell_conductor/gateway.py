@@ -1,4 +1,5 @@
-"""The gateway of a cell whose agents share queues: it relays orders to agents, and merges their heartbeats.
+"""The gateway of a cell with agents that share queues: it relays orders to agents, and merges their
+heartbeats.
 
 An order stays in the gateway's durable queue until its agent has answered that it is handled. While the agent
 works on the order, or does not answer, the order is delayed in the broker, so that it occupies neither the
@@ -28,13 +29,13 @@ BUSY_PAUSE = 0.1  # seconds until an order beyond MOST_OF_AN_AGENT is tried agai
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # until an agent that does not answer is asked again
 MERGE_SECONDS = 1.0
 MERGED_BYTES = 256 * 1024
-MOST_PENDING = 100_000  # heartbeats, while none can be published
+MOST_PENDING = 100_000  # heartbeats that wait to be published
 
 BeatKey = tuple[str, str, int, str]
 
 
 class AgentAway(Retry):
-    """Raised for an order whose agent does not answer: the order is delivered again later."""
+    """Raised if the agent of an order does not answer: the order is delivered again later."""
 
 
 class RelayedOrderFailed(Exception):
@@ -143,9 +144,10 @@ def _raise_if_unhandled(answer: OrderAnswered) -> None:
 
 
 class MergingHeartbeats:
-    """Collects the heartbeats of a cell's agents, and publishes those of each second together.
+    """Collects the heartbeats of a cell's agents, and publishes them together every second.
 
-    Every replica of the gateway receives all heartbeats. A replica drops those that another has published.
+    Every replica of the gateway receives all heartbeats. A replica drops the heartbeats that another replica
+    has published.
     """
 
     def __init__(self, cell: str) -> None:
@@ -162,7 +164,9 @@ class MergingHeartbeats:
             self._pending.pop(_key_of(report), None)
 
     async def merge(self) -> Sequence[HeartbeatsMerged]:
-        """Return all heartbeats collected since the last call, merged into messages of limited size."""
+        """Return the collected heartbeats that no replica has published, merged into messages of limited
+        size.
+        """
         beats, self._pending = self._pending, {}
         return [HeartbeatsMerged(cell=self._cell, reports=some) for some in _portions(beats.values())]
 
@@ -174,7 +178,7 @@ def _key_of(report: HostReported) -> BeatKey:
 
 def _portions(reports: Iterable[HostReported]) -> Iterator[tuple[HostReported, ...]]:
     """Split heartbeats into portions of at most MOST_MERGED hosts and about MERGED_BYTES, one for each
-    message; a heartbeat that exceeds this is a portion of its own.
+    message; a larger heartbeat is a separate portion.
     """
     some: list[HostReported] = []
     hosts = size = 0

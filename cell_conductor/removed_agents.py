@@ -94,7 +94,7 @@ class RemovedAgents:
         return AgentEditAnswered(moved=shares.moved, waiting=shares.waiting, assumed=assumed)
 
     def reports(self, messages: Iterable[Message]) -> list[AgentReported | MoveReported]:
-        """Return those of the messages that are reports in the name of removed agents."""
+        """Return only the messages that are reports in the name of removed agents."""
         reports = (message for message in messages if isinstance(message, AgentReported | MoveReported))
         return [report for report in reports if report.agent in self]
 
@@ -130,7 +130,7 @@ class RemovedAgents:
 
 
 def report_instead(order: Order) -> AgentReported | MoveReported | None:
-    """Return the report that ends an order whose agent was removed; None if nothing waits for the order."""
+    """Return the report that ends an order for a removed agent; None if nothing waits for the order."""
     cause = f"its agent {order.agent} was removed"
     fields = {name: getattr(order, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
     match order:

@@ -118,7 +118,8 @@ class Ring:
 
     async def report_nodes(self, report: NodesReported) -> NodesTaken:
         """Apply a report of all nodes of a pool, or of a range of them: add new nodes, and mark free nodes
-        missing from the range as deleted; return how many."""
+        missing from the range as deleted. Return the numbers of new and of deleted nodes.
+        """
         pool, named = report.pool, set(report.nodes)
         async with self.database.write() as tx:
             version = await store.lock(tx, pool)
@@ -218,7 +219,7 @@ class Ring:
         ]
 
     async def pools(self) -> set[str]:
-        """Return the pools whose bare-metal nodes agents share."""
+        """Return the pools with bare-metal nodes that agents share."""
         if self._pools is None:
             async with self.database.read_single() as tx:
                 self._pools = {member.pool for member in await store.members(tx)}

@@ -32,7 +32,7 @@ _JOIN = sql(f"""
     WHERE ring_members.epoch = :epoch AND ring_members.beat = :beat RETURNING {_MEMBER}
 """)
 _MEMBERS = sql(f"SELECT {_MEMBER} FROM ring_members WHERE :pool = '' OR pool = :pool ORDER BY agent")
-# pools with nodes whose former agent has confirmed that it acts on them no more
+# pools with nodes that may leave their agent: it has confirmed, or its lease has expired
 STOPPED = sql("""
     SELECT DISTINCT ring_nodes.pool FROM ring_nodes
     JOIN ring_members ON ring_members.agent = ring_nodes.owner
@@ -47,7 +47,7 @@ LEFT = sql(
     "UPDATE ring_members SET alive = false WHERE agent = :agent AND run = :run AND alive RETURNING agent"
 )
 DISABLE = sql("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
-# agents that own nothing
+# expired agents without nodes
 FORGET = sql("""
     DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND asked_at < :before AND agent NOT IN
     (SELECT owner FROM ring_nodes) RETURNING agent
@@ -111,7 +111,7 @@ async def join(
 
 
 async def members(tx: Transaction, pool: str = "") -> list[RingMember]:
-    """Return the records of the agents that share the nodes of a pool, or of all pools."""
+    """Return the records of the agents that share the nodes of a pool; with "", of all pools."""
     return [convert(row, RingMember) for row in await _MEMBERS(tx, pool=pool)]
 
 
@@ -134,7 +134,7 @@ async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
     """Return up to `most` nodes that an agent gained or lost after version `seen` of a pool, and the version
-    up to which these are complete.
+    up to which the returned nodes are complete.
     """
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
@@ -145,7 +145,9 @@ async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) 
 
 
 async def owners(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Return, by root provider, the owning agent and the epoch of those that are nodes of a pool."""
+    """Return, by root provider, the owning agent and the epoch; root providers that are no nodes of a pool
+    are left out.
+    """
     rows = await _OWNERS(tx, [(root,) for root in roots])
     return {root: (owner, epoch) for root, owner, epoch in rows}
 

@@ -88,7 +88,7 @@ SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
     """)
     for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {status_in(SETTLED)}")
 ]
-# builds that ended long ago and hold nothing
+# builds that ended long ago and hold no resources
 _PRUNE = sql(f"""
     DELETE FROM builds WHERE id IN (SELECT id FROM builds
     WHERE {ENDED_STATUSES} AND deadline = 0 AND updated_at < :before
@@ -131,8 +131,9 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def adding(made: Iterable[Build], now: float) -> tuple[BoundStatement, BoundStatement]:
-    """Return two SQL statements: the first inserts those of the builds that do not exist yet and returns
-    their ids; the second must be executed before it."""
+    """Return two SQL statements: the first inserts the builds that do not exist yet and returns their ids;
+    the second must be executed before it.
+    """
     builds = _in_order(made)
     states = [(build.id, *_state(build)) for build in builds]
     places = [(build.id, encoded(build.placed), *_listed(build)) for build in builds]
@@ -147,8 +148,8 @@ Changed = tuple[Build, Build]  # a build before and after a step
 
 
 def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
-    """Return the SQL statement that updates builds, except those that another writer has changed, and returns
-    the ids of the updated builds. On SQLite it updates the table `builds` only, not `placed_builds`.
+    """Return the SQL statement that updates builds, except builds that another writer has changed, and
+    returns the ids of the updated builds. On SQLite it updates the table `builds` only, not `placed_builds`.
     """
     in_order = sorted(changed, key=lambda builds: builds[1].id)
     rows = [(after.id, after.version, encoded(after.leftovers), *_state(after)) for _, after in in_order]

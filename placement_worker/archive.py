@@ -27,7 +27,8 @@ class Archive(PlacementOperations):
 
     @again()
     async def store(self) -> None:
-        """Archive all changes in the change log; store a snapshot after many changes, and after missing ones.
+        """Archive all changes in the change log. Store a snapshot if the archive has none, after many
+        changes, and if changes are missing.
 
         Changes are missing if the change log was trimmed, or if the previous version of berth wrote them.
         """
@@ -112,7 +113,9 @@ class Archive(PlacementOperations):
 
 @dataclass
 class _Pieces:
-    """The pieces of an answer, and the position after the last of them."""
+    """Collects the pieces of the history for one answer of limited size, with the position where the next
+    answer continues.
+    """
 
     parts: int
     after: int
@@ -125,7 +128,9 @@ class _Pieces:
         return self.left <= 0
 
     def add(self, body: bytes, *, is_snapshot: bool = False) -> bool:
-        """Add as much of a body (compressed bytes) as fits; return whether its last byte has been added."""
+        """Add as much of a compressed body as the answer has space for; return whether its last byte was
+        added.
+        """
         part = body[self.skip : self.skip + self.left]
         is_cut = self.skip + len(part) < len(body)
         self.pieces.append(HistoryPiece(body=_lines(part), is_snapshot=is_snapshot, is_cut=is_cut))

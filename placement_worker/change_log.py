@@ -29,7 +29,7 @@ HELD_UP = Gauge("berth_relay_held_up", "1 while committed changes cannot be publ
 
 log = logging.getLogger(__name__)
 
-Publish = Callable[..., Awaitable[None]]  # of any number of messages; returns when the broker has them safe
+Publish = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 
 CHANGES_A_ROUND = 200
 RESHAPES_A_ROUND = 20  # each with the builds of a host
@@ -39,7 +39,7 @@ POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 LINGER = 0.01  # between rounds under load: a round costs about as much as a commit
-CLAIMS_LINGER = 0.05  # between rounds that publish only claims: no request waits for these
+CLAIMS_LINGER = 0.05  # between rounds that publish only claims: no request waits for claims
 
 
 class Relay:
@@ -74,7 +74,9 @@ class Relay:
         self._woken.set()
 
     def forget(self) -> None:
-        """Read the position from the database again: after a fail-over, published commits may be lost."""
+        """Make the relay read the last published number from the database again: after a fail-over, published
+        commits may be lost.
+        """
         self._outdated = True
         self.wake()
 
@@ -135,7 +137,7 @@ class Relay:
         following = self._following()
         if not following:
             if not (self._reads_log or self._unpublished):
-                return False  # published in the meantime
+                return False  # all are published
             self._reads_log = False
             return await self._round_of_the_log(publish)
         await _published(publish, following)
@@ -202,7 +204,7 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Publishes a message for each build whose host's provider tree was reshaped, at least once."""
+    """Publishes, at least once, a message for each build on a host with a reshaped provider tree."""
 
     tells = "reshaped builds"
 
@@ -248,12 +250,13 @@ class ChangeLog:
         projects: Sequence[str] = (),
         urgent: bool = True,
     ) -> int:
-        """Execute `writes`, the last statements of a transaction, and log its changes of providers. Return
-        the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees,
+        """Execute `writes`, the last statements of a transaction, and log the provider changes `altered`.
+        Return the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees,
         `consumers` the changed consumers. `edition` is the new version of the names of resource classes and
         traits, if the transaction changed such a name; `renamed` are both names of a resource class.
         `projects` are projects with a quota that may use less now. Changes that are not `urgent` may be
-        published later, together with others."""
+        published later, together with further changes.
+        """
         if not altered:
             for write in writes:
                 await write(tx)
@@ -280,8 +283,8 @@ class ChangeLog:
         consumers: Sequence[ConsumerChange] = (),
     ) -> int:
         """Store changed provider trees (`pairs`: a tree as it was read, and as it is now), log the change,
-        and return its number. `further` are statements that need the new inventories, `last` are statements
-        independent of all others.
+        and return its number. `numbers` yields the ids of new providers. `further` are statements that need
+        the new inventories; `last` are statements independent of all other statements.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *further):
@@ -298,7 +301,7 @@ class ChangeLog:
         projects: Sequence[str] = (),
     ) -> int:
         """Add to the change log aggregates with a changed name or metadata, cells that were registered,
-        changed or deleted, and projects whose quota was changed. Return the change number.
+        changed or deleted, and projects with a changed quota. Return the change number.
         """
         message = await changes.announce_facts(tx, aggregates, cells, projects, self._clock.now())
         tx.after_commit(lambda: self._learn([message], {}))

@@ -1,7 +1,7 @@
 """Keeps failover headroom: after a change it computes the needed slots, and claims or releases slots.
 
-The slots belong to a reservation for failover, and evacuations draw from them. Ids of slots follow from host
-and size, so several placement processes that add the same slot claim it once.
+The slots are part of a reservation for failover, and evacuations draw from them. Ids of slots follow from
+host and size, so several placement processes that add the same slot claim it once.
 """
 
 import logging
@@ -77,7 +77,7 @@ class HeadroomController(PlacementOperations):
         return HeadroomFound(headrooms=tuple(found))
 
     async def adjust(self) -> None:
-        """Claim missing slots and release surplus ones, if something has changed since the last call."""
+        """Claim missing slots and release surplus slots, if something has changed since the last call."""
         managed = await self._managed()
         if not self._changed and managed == self._last:
             return
@@ -93,7 +93,9 @@ class HeadroomController(PlacementOperations):
         KEPT.set(all(plan.holds for plan in plans.values()))
 
     async def _adjusted(self, reservation: Reservation) -> HeadroomPlan:
-        """Claim missing slots and release surplus ones; return the plan of the state that results."""
+        """Claim missing slots of a reservation and release surplus slots; return the plan of the state that
+        results.
+        """
         await self.log.memory.fresh()
         plan = headroom(await self._state(reservation))
         if plan.remove:
@@ -179,8 +181,8 @@ def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the roots of each domain of these levels, by its name: single hosts, or the hosts with one
-    label.
+    """Return the roots of each domain of the given levels, by the domain's name: a single host, or the hosts
+    with one label.
     """
     domains: dict[str, set[str]] = {}
     for root in index.trees:

@@ -35,7 +35,7 @@ class RegisteredLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProjectLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """Keystone's limit of a resource for one project; without a project, it is of a domain."""
+    """Keystone's limit of a resource for one project or, without a project, for a domain."""
 
     resource_name: str
     resource_limit: int
@@ -55,7 +55,7 @@ def quotas_of(
     registered: Sequence[RegisteredLimit], limits: Sequence[ProjectLimit], region: str
 ) -> dict[str, dict[str, int]]:
     """Return the limits by project; the default limits have the key "". Limits of another region, of domains,
-    and of resources that berth does not count are left out; a limit of this region precedes one of all
+    and of resources that berth does not count are left out; a limit of this region overrides a limit of all
     regions.
     """
     found: dict[str, dict[str, int]] = defaultdict(dict)
@@ -91,8 +91,9 @@ class KeystoneLimits:
         self._transport = transport  # given by tests
 
     async def run(self) -> None:
-        """Copy the limits again and again; while Keystone or the database does not answer, the last copied
-        limits apply."""
+        """Copy the limits periodically; while Keystone or the database does not answer, the last copied
+        limits apply.
+        """
         async with self._access.keystone_client(timeout=PATIENCE, transport=self._transport) as keystone:
             while True:
                 try:

@@ -24,7 +24,7 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 
 class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
-        """Return the providers that a query selects; if a cell asks, only the providers of its own hosts."""
+        """Return the providers that a query selects; if a cell asks, only providers of the cell's hosts."""
         if query.like is not None:
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))

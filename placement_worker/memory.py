@@ -101,7 +101,7 @@ log = logging.getLogger(__name__)
 CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees added to the index before other tasks run
 FAR_AHEAD = 1000  # if a change number is so far ahead, query placement's last number before believing it
-POLL_SECONDS = 1.0  # interval of checks for changes of processes whose messages do not arrive
+POLL_SECONDS = 1.0  # interval of checks for changes without a received message
 FAILOVER_SECONDS = 0.2  # until other placements use the new primary, too
 
 
@@ -110,7 +110,7 @@ class Memory:
 
     def __init__(self, reader: MemoryReader) -> None:
         self.index = Index()
-        self.loads = 0  # how often everything was read
+        self.loads = 0  # number of complete loads
         self._reader = reader
         self._loading = asyncio.Lock()
         self._loaded = asyncio.Event()
@@ -124,7 +124,7 @@ class Memory:
         self._watchers.append(on_change)
 
     def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        """Register a callback that gets a project whose usage may have fallen or whose quota changed, or ""
+        """Register a callback that gets a project after its usage may have fallen or its quota changed, or ""
         for any project.
         """
         self._quota_watchers.append(on_quotas)
@@ -316,8 +316,8 @@ class Memory:
 
 
 def has_effect(change: PlacementChanged) -> bool:
-    """Return whether a change has contents; one by a newer version of berth, published by an older one, may
-    have none.
+    """Return whether a change has contents. If a newer version of berth made the change and an older version
+    published it, the contents may be missing.
     """
     return bool(change.changes or change.aggregates or change.cells or change.projects)
 

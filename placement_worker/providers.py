@@ -119,7 +119,7 @@ class ProviderOperations(PlacementOperations):
 
 
 def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:
-    """Divide edits by transaction: in each no provider occurs twice; each reshape has a separate one."""
+    """Divide edits by transaction: each reshape has a separate one; in each, no provider occurs twice."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (

@@ -146,7 +146,7 @@ class ClassesAndTraits(PlacementOperations):
         names.forget([id_])
         if name:
             names.learn([(id_, name)])
-        # If another process used the edition between, all names must be read again.
+        # If another process has taken an edition in between, all names must be read again.
         if edition == self.book.edition + 1:
             self.book.edition = edition
 
@@ -244,7 +244,7 @@ class CellOperations(PlacementOperations):
             return CellInUse(cell=edit.cell, instances=instances, hosts=len(roots))
         async with changing(self.database, self.book) as tx:
             deleted = RegisteredCell(name=edit.cell, gone=True)
-            if not await hosts.LOCK_CELL(tx, cell=edit.cell):  # another dropped it meanwhile
+            if not await hosts.LOCK_CELL(tx, cell=edit.cell):  # another process has deleted it meanwhile
                 return CellEdited(cell=deleted)
             await hosts.DROP_CELL(tx, cell=edit.cell)
             return CellEdited(cell=deleted, number=await self.log.write_facts(tx, cells=(deleted,)))

@@ -165,7 +165,7 @@ class Replica:
             self._asked_at = self._clock.monotonic()
         await self._memory.handle_many(messages)
         if self._memory.loads and not self._memory.index.whole:
-            await self._memory.fresh()  # something was lost
+            await self._memory.fresh()  # a message was lost
         return [None] * len(messages)
 
     async def check(self) -> None:

@@ -103,7 +103,9 @@ class ReservationOperations(PlacementOperations):
         return ReservationEdited(reservation=ended, changed=not reservation.ended)
 
     async def _release_slots(self, uuid: str) -> int | None:
-        """Release what an ended reservation holds; return the number of slots, None if some are contended."""
+        """Release the capacity that an ended reservation holds; return the number of slots, or None if some
+        could not be released because of concurrent writers.
+        """
         async with self.database.read() as tx:
             slots = (await stored.find_slots(tx, [uuid])).get(uuid, ())
         held = [slot.consumer for slot in slots if slot.held]
@@ -115,7 +117,9 @@ class ReservationOperations(PlacementOperations):
         return all(isinstance(answer.result, Released) for answer in answers)
 
     async def expire(self) -> None:
-        """End the reservations whose window is over, and release what ended reservations still hold."""
+        """End the reservations that have reached their end time, and release what ended reservations still
+        hold.
+        """
         now = self.clock.now()
         async with self.database.read() as tx:
             due = await stored.is_due(tx, now)

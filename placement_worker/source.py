@@ -181,7 +181,7 @@ class HostSearch:
         self._plan = made = plan(self._trees, question, named=True)
         self._finder = FitFinder(self._trees, made, 0)
         self._lone = not made.slots  # each host offers one allocation, on its root
-        self._asked = tuple(made.query.groups[0].resources.items())  # of it, where it is alone
+        self._asked = tuple(made.query.groups[0].resources.items())  # used for single providers
         self.considered = made.considered
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
         self._free: dict[str, Floats] = {}
@@ -277,7 +277,8 @@ class HostSearch:
 
     def removals(self) -> Sequence[Removal]:
         """Return how many hosts each part of a query (resource, trait, aggregate, ...) removed. Rules about
-        combined providers count only on hosts whose allocations were already computed."""
+        combined providers count only on hosts with allocations that were already computed.
+        """
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

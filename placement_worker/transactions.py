@@ -92,7 +92,7 @@ class Batched(Generic[A, R]):
             for _, future in wanted:
                 future.cancel()
             raise
-        except Exception as error:  # the callers' to handle, not ours
+        except Exception as error:  # raised in the callers
             for _, future in wanted:
                 if not future.done():
                     future.set_exception(error)
@@ -242,8 +242,8 @@ class ClaimOperations(PlacementOperations):
     async def _release(
         self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str]
     ) -> tuple[list[ReleaseResult | None], Collection[str]]:
-        """Return a result for each request, None if a slot must be read first, and the slots to read. `named`
-        are the slots to read now.
+        """Return a result for each request (None: a slot must be read first), and the slots to read. `named`
+        are the slots to read in this transaction.
         """
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
         new_consumers: dict[str, ConsumerClaim | None] = {

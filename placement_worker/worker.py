@@ -40,7 +40,7 @@ from placement_worker.transactions import ClaimOperations, again
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
-SLICE_SECONDS = 0.005  # for so long a search has the process to itself
+SLICE_SECONDS = 0.005  # maximum time of a search without a pause for other tasks
 
 
 class Searches:
@@ -86,7 +86,7 @@ class Placement:
         keep_changes: int | None = None,
         keep_history: float = KEEP_SECONDS,
     ) -> None:
-        self.keep_ids = keep_ids  # for this time retired consumers, and reports of deleted trees, are refused
+        self.keep_ids = keep_ids  # seconds to refuse retired consumers and reports of deleted trees
         self.keep_history = keep_history
         self.database = database
         self.clock = clock
@@ -157,7 +157,7 @@ class Placement:
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5  # while the database is unavailable after a fail-over
-AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
+AGAIN_SECONDS = 5.0  # after the broker refused to let us consume a cell's queues
 
 
 def reported_in(placement: Placement, cell: str) -> On:
@@ -181,8 +181,8 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
-    """Consume the queues of all registered cells except those in `besides`, also of cells registered later.
-    `widen` begins to consume rows.
+    """Consume the queues of all registered cells except `besides`, also of cells registered later. `widen`
+    begins to consume rows of the worker's table.
     """
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()
@@ -252,7 +252,7 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
     """Return the placement worker, which serves the cells in `cells` and all registered cells.
 
-    Each cell has its own queues. The queue of a message determines its cell; fields of the message do not.
+    Each cell has separate queues. The queue of a message determines its cell; fields of the message do not.
     """
 
     async def catch_up() -> None:

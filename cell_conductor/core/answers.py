@@ -25,7 +25,7 @@ Refusals = tuple[claims.Refusal, ...]
 
 def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
     """Apply placement's answer to a build's claim of its next host: start the next attempt there if the claim
-    succeeded; otherwise repeat the claim or end the build.
+    succeeded; if not, repeat the claim or end the build.
     """
     left_behind = builds.destroy(build)
     build, at, refused, why = swap_result(build, result, now)
@@ -108,15 +108,15 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
 
 
 def _caught_up(build: Build, held: claims.Held) -> Stepped:
-    # A claim has succeeded without our knowing. Then the leftover of the earlier attempt holds its own
-    # resources, and the current allocations are on the next host, or after the way back at the source.
+    # A claim has succeeded without our knowing. Then a holder consumer has the resources of the earlier
+    # attempt's leftover, and the build has allocations on the next host, or after the way back on the source.
     build = replace(build, generation=held.generation if held.allocations else None)
     if (left := _taken_over(build, held)) is not None:
         return replace(holding(build, left.at, held.allocations), at=left.at, attempt=left.attempt), ()
     position = position_of(build, held)
     if position is None and held.allocations and builds.leftover_holder(build) is not None:
-        # A move whose order this cell has not received claimed its destination, and its holder consumer has
-        # the source. No guest runs at the destination: a new attempt number releases it without a holder.
+        # A move has claimed its destination, and its holder consumer has the source, but its order has not
+        # arrived. No guest runs at the destination: a new attempt number releases it without a holder.
         return replace(build, attempt=build.attempt + 1), ()
     if position is None or position == build.at:
         return build, ()
@@ -150,7 +150,7 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
-    if reshape.generation > build.generation:  # of a swap whose answer has not arrived yet
+    if reshape.generation > build.generation:  # of a swap that placement has not answered yet
         source = () if build.moving is None else (build.moving.source,)
         positions = (*range(build.at + 1, len(build.hosts)), *source)
     elif reshape.generation == build.generation:
@@ -162,8 +162,8 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def to_be_placed(build: Build | None, reshape: BuildReshaped) -> bool:
-    """Return whether a reshape concerns a build, or a newer claim of a build on another host, that this cell
-    has not recorded yet.
+    """Return whether this cell has not recorded a reshaped build yet, or a newer claim of the build on the
+    reshaped host.
     """
     if build is None:
         return True
@@ -256,8 +256,8 @@ def checked_allocations(
 
 
 def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
-    """Return why this cell refuses to adopt an instance because of its own record of the build (for example:
-    it is in a move); empty if it accepts.
+    """Return why this cell refuses to adopt an instance because of the cell's record of the build (for
+    example: it is in a move); empty if it accepts.
     """
     if build is None or build.placed is None:
         return ""
@@ -271,7 +271,7 @@ def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
 
 
 def has_allocations(build: Build | None, generation: int, allocations: Allocations) -> bool:
-    """Return whether the cell's record of the build has exactly these allocations and this generation."""
+    """Return whether the cell's record of the build has exactly the given allocations and generation."""
     if build is None or build.placed is None:
         return False
     return build.host.choice.allocations == allocations and build.generation == generation

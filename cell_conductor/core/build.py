@@ -28,7 +28,7 @@ Status = Literal[
     "deleting",
     "deleted",
 ]
-# why a build ends in error although no host failed
+# reasons why a build ends in error although no host failed
 DELETED_BEFORE = "deleted before it was built"
 DELETED_WHILE_BUILDING = "deleted while building"
 ABORTED = "aborted"  # the agent reported that no host can build it
@@ -44,16 +44,16 @@ class Leftover(Compact, frozen=True):
     until: float  # when the agent's confirmation is not awaited any longer
     gone: bool = False  # the agent has confirmed its destruction
     above: int = 0  # guests with attempts up to this number are not destroyed
-    kept: int = 0  # the attempt in the holder's name, if not this one; 0: this one
+    kept: int = 0  # the attempt in the holder consumer's id; 0: `attempt`
 
 
 class Vacate(Compact, frozen=True):
     """The order that an instance must leave its host, because a build of higher priority preempts it."""
 
     by: tuple[str, ...]  # usually one build; several instances of one request may share a victim
-    priority: int  # of these builds
+    priority: int  # of the builds in `by`
     grace: float
-    requeue: bool  # shelve it
+    requeue: bool  # shelve the victim instead of deleting it
     since: float = 0.0  # when it was ordered
     repeat_at: float = 0.0  # when its requeue is requested again; 0: never
 
@@ -78,8 +78,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     moved: tuple[messages.Selection, ...] = ()  # hosts added by moves
     became: BuildSpec | None = None  # its spec after moves, if changed
     move: BuildMove | None = None  # its current or last move
-    awaits: tuple[str, ...] = ()  # instances that it preempts and that may still use its host
-    vacates: Vacate | None = None  # it is preempted
+    awaits: tuple[str, ...] = ()  # preempted instances that may still use its host
+    vacates: Vacate | None = None  # the order to leave its host, if it is preempted
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:
@@ -171,7 +171,7 @@ def attempt_fields(
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the request that a build sends to placement: release all its allocations if it is deleted or
-    must end in error, otherwise claim its next alternate.
+    must end in error, else claim its next alternate.
     """
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
@@ -307,8 +307,9 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 
 def release_due_leftover(build: Build, now: float) -> Effects:
-    """Return the request to release the resources of a guest left behind that is destroyed; if only its time
-    limit has passed, preceded by another order to destroy it. Return () if there is no such guest."""
+    """If a guest left behind is destroyed, return the request to release its resources; if only its time
+    limit has passed, an order to destroy it again, and this request. Return () if there is no such guest.
+    """
     for left in build.leftovers:
         # Until placement has answered, the resources of the last attempt may be on their way to the holder.
         undecided = left.attempt == build.attempt and build.status not in SETTLED

@@ -29,7 +29,9 @@ class ReleaseAnswer(Struct, frozen=True):
 
 
 class CleanedUp(Struct, frozen=True):
-    """The event that placement answered the request to release a guest left behind: its holder `consumer`."""
+    """The event that placement answered the request to release the resources that the holder consumer
+    `consumer` holds for a guest left behind.
+    """
 
     consumer: str
     result: ReleaseResult
@@ -80,11 +82,11 @@ class AttemptLimits(Struct, frozen=True):
 
     max_attempts: int = 3
     build_timeout: float = 1800.0
-    delete_timeout: float = 600.0  # after which a build is deleted without its agent's confirmation
+    delete_timeout: float = 600.0  # until a build is deleted without its agent's confirmation
     cleanup_timeout: float = 86400.0  # how long a silent agent's leftover holds its resources
     poll_every: float = 5.0  # between checks for silent agents
     stalled_after: float = 60.0  # silence after which messages are repeated
-    # the same for orders to destroy guests left behind by ended builds, and for the first repeated requeue
+    # silence after which orders to destroy guests left behind by ended builds, and a requeue, are repeated
     destroy_again_after: float = 3600.0
     agent_lease: float = 2.0  # of agents that share nodes
     keep_builds: float = KEEP_SECONDS  # how long an ended build is stored

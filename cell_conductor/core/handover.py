@@ -55,7 +55,7 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
 
 def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
     """Answer an order to leave the cell that arrives during a move: if it names this move, return the
-    unanswered messages again; otherwise refuse it.
+    unanswered messages again; if not, refuse it.
     """
     move = phases.open_move(build).id
     if order.move == move:
@@ -178,8 +178,8 @@ def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptL
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
-    """Return a build that arrives from another cell, with messages; None if the order lacks its description.
-    `build`: this cell's earlier record of the build.
+    """Return a build that arrives from another cell, with messages; None if the order lacks the build's
+    description or its destination. `build`: this cell's earlier record of the build.
     """
     if build is not None and build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)

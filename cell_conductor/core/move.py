@@ -21,7 +21,7 @@ Phase = Literal[
     "start",  # the destination starts it
     "build",  # the destination builds it again
     "rebuild",  # the same host replaces it
-    "verify",  # it runs there, waiting to be confirmed or reverted
+    "verify",  # the guest runs at the destination until the move is confirmed or reverted
     "swap",  # placement is asked for the next destination
     "undo",  # a guest that may run at the destination is destroyed first
     "back",  # placement is asked for the source's resources
@@ -34,7 +34,8 @@ Phase = Literal[
 PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
 HalfOutcome = Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
 
-KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # a holder holds the source
+# a holder consumer has the resources of the source
+KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")
 BUILT: tuple[moves.MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
 HALF: tuple[Phase, ...] = ("away", "recall")  # phases that wait for the scheduler
 ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement
@@ -206,8 +207,9 @@ def half_report(move: BuildMove) -> moves.HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the messages that report a move's end: to all subscribers and, if the move is between cells, to
-    the scheduler."""
+    """Return the messages that report a move's end: to all subscribers, unless another cell reports it, and
+    from the destination of a move between cells to the scheduler.
+    """
     emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*emitted, half_report(move)) if move.half == "arriving" else emitted
 

@@ -173,7 +173,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 
 def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """End a phase of a move whose agent did not answer in time, or was removed."""
+    """End a phase of a move after its agent did not answer in time, or was removed."""
     move = phases.open_move(build)
     late = phases.end_phase(build, "timed out", cause, now)
     match move.phase:
@@ -183,13 +183,13 @@ def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> 
             return phases.failed_there(build, "timed out", cause, now, limits)
         case "send":
             return _not_sent(late, f"{move.left} did not send it: {cause}", now, limits)
-        case "start":  # it may run there, so it belongs there, and the order stays queued
+        case "start":  # the guest may run there, so the build stays there; the order stays queued
             failed = builds.host_failed(build, cause)
             build = phases.tried(late, "timed out", cause, now)
             why = f"{move.host} did not report that the guest runs; it runs there, or will run: {cause}"
             build, emitted = phases.arrived(build, now, limits, "error", why)
             return build, (failed, *emitted)
-        case "rebuild":  # the order stays queued, so it may become the new guest
+        case "rebuild":  # the order stays queued, so the guest may still be rebuilt
             return phases.close(late, "error", f"it may yet be rebuilt: {cause}", now, "active")
         case "resume":
             return resumed(late, cause, now)
@@ -197,7 +197,7 @@ def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> 
             return phases.arrived(phases.end_phase(build, "done", "too late to revert", now), now, limits)
         case "undo":
             return undoing(build, now, limits)
-        case _:  # destroy: its resources stay held until it is destroyed
+        case _:  # destroy: the guest's resources stay held until it is destroyed
             build = builds.add_leftover(late, now, limits.cleanup_timeout)
             return phases.enter(build, "release", now, limits)
 

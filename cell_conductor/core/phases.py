@@ -40,7 +40,9 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Begin a phase of a move; return the build, and its messages: `before`, then the phase's own."""
+    """Begin a phase of a move; return the build and its messages: the given messages `before`, then the
+    messages of the phase.
+    """
     move = open_move(build)
     deadline = {
         "verify": now + seconds_of(move.placed.verify_for) if move.placed.verify_for else 0.0,
@@ -120,7 +122,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 
 def trimmed(build: Build) -> Build:
-    """Return the build without the destination hosts of earlier moves on which no guest is left."""
+    """Return the build without the destination hosts of earlier moves that no guest uses."""
     first = len(build.hosts) - len(build.moved)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]
@@ -143,8 +145,8 @@ def failed_there(
     limits: AttemptLimits,
     report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
-    """Try the next destination of a move after a failure, or return the build to the source if none is left.
-    `report`: the agent's, or None.
+    """Try the next destination of a move after a failure, or return the build to the source if no destination
+    is left. `report`: the agent's report of the failure, or None.
     """
     retry = report is None or report.retry
     failed = builds.host_failed(build, cause, ours=retry)
@@ -191,7 +193,7 @@ def way_back(
 
 def phase_without_guest(build: Build) -> moves.Phase:
     """Return the phase that follows when no guest is left at a move's destination: `swap`, to claim the next
-    destination, or the next one of the way back.
+    destination; if the move has failed, `back`, or `release` if the build came from another cell.
     """
     move = open_move(build)
     if not move.goal:
@@ -229,7 +231,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return the messages whose answers a move's current phase waits for, to send or repeat them."""
+    """Return the messages of a move's current phase that await answers, to send or repeat them."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":

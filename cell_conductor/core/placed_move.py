@@ -49,7 +49,7 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
     if build.status == "deleting":
         build, _ = _begin(build, placed, now, limits, "")
         return phases.deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
-    # The destination is free by now; the source is released when its guest is destroyed.
+    # The destination is released by now; the source is released when its guest is destroyed.
     build = builds.with_leftover(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
     return _never(build, placed, now)
 
@@ -131,7 +131,7 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
-    """Return the request to placement that undoes the claim of a move whose build this cell does not know;
+    """Return the request to placement that undoes the claim of a move if this cell does not know the build;
     None if such a move claims nothing.
     """
     if placed.kind == "unshelve":
@@ -144,8 +144,8 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
-    """Handle an agent's report that arrives after its move ended; if it says that a rebuild failed, record
-    that the guest with the old image still runs.
+    """Answer an agent's report that arrives after its move ended. If the report is about a failed rebuild,
+    record that the guest with the old image still runs.
     """
     move, emitted = build.move, stale_move_report(build, report)
     last = (report.move, report.step, report.attempt)
@@ -174,7 +174,7 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 
 def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
     """Apply placement's answer to a move's claim of its next destination or of its source; an answer of type
-    `str` tells why placement could not process the claim.
+    `str` is the reason why placement could not process the claim.
     """
     move = phases.open_move(build)
     if move.phase != "swap":
@@ -226,8 +226,8 @@ def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) ->
 
 
 def released(build: Build, result: claims.ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
-    """End a shelve, or an unshelve that failed, after placement released the build's allocations; if it did
-    not, request the release again.
+    """End a shelve, a failed unshelve or a failed arrival from another cell, after placement released the
+    build's allocations. After a conflict, request the release again.
     """
     move = phases.open_move(build)
     problem = ""

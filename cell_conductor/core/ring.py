@@ -29,7 +29,7 @@ Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """Return a function that sorts the agents by consistent hashing for a node, preferred ones first."""
+    """Return a function that sorts the agents by consistent hashing for a node, preferred agents first."""
     return _preference(tuple(sorted(agents)))
 
 
@@ -63,7 +63,7 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
             homeless.append(node)
     for left, node in zip(range(len(homeless), 0, -1), homeless, strict=True):
         poor = {agent: least - len(nodes) for agent, nodes in held.items() if len(nodes) < least}
-        # Together they have capacity for all. Nodes that go to an agent with too few save a transfer later.
+        # Together they have capacity for all. Nodes for agents with too few nodes save a later transfer.
         up_to = most if left > sum(poor.values()) else least
         to = next(agent for agent in order(node) if len(held[agent]) < up_to)
         held[to].add(node)
@@ -106,7 +106,7 @@ def _position(key: str) -> int:
     return int.from_bytes(blake2b(str(key).encode(), digest_size=8).digest(), "big")
 
 
-Use = Literal["held", "ending"]  # of a node that is not free
+Use = Literal["held", "ending"]  # the use of a node that is not free
 
 
 class RingMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
     """Return the changed records of nodes that must change their agent: with a new agent, or marked `leaving`
-    so that the present agent first stops acting on the node. `uses`: of the nodes that are not free.
+    so that the present agent first stops acting on the node. `uses`: the use of each node that is not free.
     """
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]

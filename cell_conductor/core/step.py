@@ -103,7 +103,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
         case BuildPlaced() if build.placed is not None and build.status not in ("building", "swapping"):
             return build, builds.repeated_end(build)
         case AgentReported(outcome="progress") if build.status in ("shelved", "error", "deleted"):
-            return build, (builds.destroy(build),)  # too late: no message waits for it any more
+            return build, (builds.destroy(build),)  # too late: the guest is not needed any more
         case BuildDeleteRequested() if build.status in ("building", "swapping", "active", "deleting"):
             return _delete(build, event, now, limits)
     match build.status:

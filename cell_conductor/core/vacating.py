@@ -110,8 +110,8 @@ def has_left(build: Build) -> Effects:
 
 
 def repeated_requeue(build: Build, now: float) -> Build:
-    """If the time has passed at which a preempted, shelved build asks to be queued again, return the build
-    with the next such time; otherwise unchanged.
+    """If a preempted, shelved build must now ask again to be queued, return the build with the next time for
+    this; if not, return it unchanged.
 
     The scheduler's request, or the order of the move, can be lost with a queue, and no client repeats it.
     """

@@ -34,7 +34,7 @@ def upgrade() -> None:
         *_columns(sa.Text, "story"),  # fields that only steps read
         postgresql_with={"fillfactor": 70},
     )
-    # Partial: a settled build, as most are, costs these indexes nothing.
+    # Partial indexes, without settled builds: most builds are settled.
     _index("builds_unsettled", "deadline", where="status IN ('building', 'swapping', 'deleting')")
     _index("builds_over", "updated_at", where="status IN ('error', 'deleted', 'moved')")
     _index("builds_leftover", "deadline", where="status IN ('active', 'error', 'deleted') AND deadline > 0")

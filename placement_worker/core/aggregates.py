@@ -59,8 +59,8 @@ class AggregateScene:
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
-    """Return the name, metadata and hosts that an edit of an aggregate sets, as a `ChangeAggregate`; of a
-    deletion only the aggregate's id.
+    """Return the name, metadata and hosts that an edit of an aggregate sets, as a `ChangeAggregate`; if the
+    edit deletes the aggregate, only its id.
     """
     match edit:
         case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
@@ -130,7 +130,7 @@ def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, .
     added = []
     for uuid in sorted(wanted.add):
         state = working.there(uuid)
-        # From now on the operator's: it stays even if a report no longer contains it.
+        # The operator's membership: it stays even if a report no longer contains it.
         put = replace(state.reported, aggregates=state.reported.aggregates - {id_})
         if id_ not in state.aggregates:
             added.append(uuid)
@@ -176,8 +176,8 @@ def zone_trouble(
 
 
 def zones(tree: Tree, described: Described) -> dict[str, str]:
-    """Return a host's availability zones: by zone, its source as a text (a report of the host, or an
-    aggregate).
+    """Return a host's availability zones, each with a text that names its source: a report of the host's
+    agent, or an aggregate.
     """
     found = {tree.zone: "what its owner reports"} if tree.zone else {}
     for id_ in tree.providers[0].aggregates:

@@ -69,8 +69,8 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Apply to `working` all providers of a bulk load that are in one tree, or none if one is invalid; return
-    a result for each.
+    """Apply providers of a bulk load (`items`: of one tree, or of trees between which providers move) to
+    `working`, but no provider if one is invalid; return a result for each.
     """
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):

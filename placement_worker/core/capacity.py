@@ -106,7 +106,7 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
         if order.keep:
             holder_consumer = world.holders[order.keep]
             _leave_to(world, holder, holder_consumer, claims.CLEANUP)
-            _touch(world, holder_consumer.held)  # it may have kept something before
+            _touch(world, holder_consumer.held)  # it may already hold allocations
             world.stirred[holder_consumer.uuid] = holder_consumer
         else:
             released, slot = holder.held, holder.draws_on
@@ -213,9 +213,9 @@ def _capacity_refusal(
     steps: Steps,
     world: ClaimWorld,
 ) -> claims.Refusal | None:
-    """Draw from the reservation, preempt the victims, and return why the choice does not fit then, or None.
-    The amounts in `shared` are counted once: the consumer holds them already. `before` is the usage before
-    the consumers of the request released theirs.
+    """Draw a claim's allocations from its reservation, preempt its victims, and check the capacity; return
+    the first refusal, or None. The amounts in `shared`, which the consumer holds already, are counted once.
+    `before` is the usage before all consumers of the request released their allocations.
     """
     refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
     if refusal is None and claim.preempts is not None:

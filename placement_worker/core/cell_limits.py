@@ -14,7 +14,7 @@ class CellLimits:
     """Checks that a cell's claims and releases use no root providers outside the cell."""
 
     cell: str
-    cells: Mapping[str, str]  # root → its cell
+    cells: Mapping[str, str]  # root → cell
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:

@@ -12,10 +12,10 @@ Charges = list[tuple[quotas.ProjectBudget, quotas.Amounts, Holder, str]]
 def charge(
     claim: claims.ConsumerClaim, holder: Holder, before: Allocations, charges: Charges, world: ClaimWorld
 ) -> claims.Refused | None:
-    """Add what a claim takes to the usage of its project, or return a refusal if a limit is exceeded.
+    """Add the resources of a claim to the usage of its project, or return a refusal if a limit is exceeded.
 
-    Only growth is refused: an instance that moves, or is built on an alternate, takes no more than `before`,
-    its former allocations. The addition is recorded in `charges`, to be undone.
+    Only growth beyond the consumer's former allocations `before` is refused. The addition is recorded in
+    `charges`, so that a later refusal in the request can undo it.
     """
     budget = world.budgets.get(claim.project)
     if budget is None or claim.take_over or not quotas.is_counted(claim):

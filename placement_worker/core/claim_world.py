@@ -19,8 +19,8 @@ from placement_worker.core.reservations import ReservationWorld
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the roots of a consumer's providers without sharing providers, or all roots if all share.
-    `places` has the root of each provider, and whether the provider shares.
+    """Return the roots of a consumer's providers, except sharing providers; if all share, the roots of all.
+    `places` has, for each provider, its root and whether the provider shares.
     """
     listed = list(places)
     not_shared = frozenset(root for root, shares in listed if not shares)
@@ -34,7 +34,7 @@ class Stock:
     class_id: int
     capacity: int
     used: int
-    was: int  # what was used when it was read
+    was: int  # the used amount when it was read
     min_unit: int
     max_unit: int
     step_size: int
@@ -66,15 +66,15 @@ class Holder:
     id: int
     generation: int = 0
     held: Allocations = field(default_factory=dict)
-    by: claims.ConsumerClaim | None = None  # the claim that gave it what it holds now
-    heir_of: "Holder | None" = None  # consumer that it took allocations over from; same project and user
-    heir_type: str = claims.CLEANUP  # and of this type
+    by: claims.ConsumerClaim | None = None  # the claim of its present allocations
+    heir_of: "Holder | None" = None  # consumer from which it took over allocations, project and user
+    heir_type: str = claims.CLEANUP  # its type, if `heir_of` is set
     keeps_for: str | None = None  # consumer with a guest that may still use the held allocations
     group: int | None = None  # the number of its server group, which may have been dropped since
     group_was: int | None = None  # when it was read
     project_id: int = 0  # database id when it was read; 0: it is new
     project: str = ""  # its project if that has a quota
-    draws_on: str | None = None  # slot of a reservation that gets back what is released
+    draws_on: str | None = None  # slot of a reservation to which released allocations return
     draws_on_was: str | None = None  # when it was read
 
 
@@ -111,8 +111,8 @@ class ClaimWorld:
         return holder is not None and bool(holder.held)
 
     def released_projects(self) -> set[int]:
-        """Return the database ids of the projects that may use less now: those of consumers that existed and
-        changed.
+        """Return the database ids of the projects that may use less now: the projects of changed consumers
+        that existed before.
         """
         changed = (holder for holder in self.stirred.values() if holder.uuid not in self.placeholders)
         return {holder.project_id for holder in changed if holder.project_id}
@@ -151,8 +151,9 @@ class Unread(Exception):
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
-    """Return a consumer's generation, allocations and roots: the refusal of a claim or release that names an
-    outdated generation."""
+    """Return a consumer's generation, allocations and roots, as the refusal of a claim or release that names
+    an outdated generation.
+    """
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
     return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
@@ -195,7 +196,7 @@ def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
     """Return the results of a request in which a claim is refused for another reason than capacity. `fences`
-    has this result for each such claim, and None for the others.
+    has, for each claim, the refusal for such a reason, or None.
     """
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))

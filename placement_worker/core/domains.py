@@ -18,13 +18,13 @@ class GroupDomains:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label
 
     def label(self, root: str, level: str) -> str:
-        """Return a host's domain at a level, such as the name of its rack; "" if it has none."""
+        """Return a host's domain at a level, such as the name of its rack; "" if the host has no label."""
         return root if level == HOST else self.labels.get(root, {}).get(level, "")
 
     def refusal(
         self, roots: frozenset[str], consumer: str, members: OnHosts, everyone: OnHosts
     ) -> TopologyViolated | None:
-        """Return a refusal if the constraints forbid the consumer on these roots, else None.
+        """Return a refusal if the constraints forbid the consumer on the given roots, else None.
 
         `members` are the group's instances on each root; `everyone` also counts guests that may still exist.
         """
@@ -44,7 +44,7 @@ class GroupDomains:
         return None
 
     def breaches(self, members: OnHosts, everyone: OnHosts) -> Iterator[str]:
-        """Yield a sentence for each required constraint (pack, spread) that these hosts violate."""
+        """Yield a sentence for each required constraint (pack, spread) that the members' hosts violate."""
         if level := self.topology.required_pack:
             domains = sorted({self.label(root, level) or "no label" for root in members})
             if len(domains) > 1:

@@ -8,9 +8,9 @@ from placement_worker.core.holding import Steps, hold, remember
 
 
 def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> NotReserved | None:
-    """Take a choice's allocations from its slot, so that the claim can have them. Return a refusal if the
-    slot does not hold all of them, or if the claim may not draw from it; None if the choice has no slot, or
-    its slot is used.
+    """Take the allocations of a choice from its slot of a reservation, so that the claim can have them.
+    Return a refusal if the slot does not hold all of them, or if the claim may not draw from it. Return None
+    after success, or if the choice names no slot.
     """
     slot = choice.draws_on
     if slot is None:

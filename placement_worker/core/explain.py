@@ -41,8 +41,8 @@ def nearest(
 ) -> tuple[NearMiss, ...]:
     """Return the hosts that fail the fewest requirements of a planned query (`made`), the smallest shortage
     first. A resource class that a host lacks completely counts twice: for a bare-metal request, occupied
-    nodes come before hypervisors. Disabled hosts are omitted unless hosts are named, by `roots` or by the
-    query: then only these are judged.
+    nodes come before hypervisors. If `roots` or the query names hosts, only the named hosts are judged; if
+    not, disabled hosts are omitted.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
@@ -123,8 +123,8 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """A rule about the providers that a query may combine, in the sequence in which the rules are checked on
-    a host. `rules` contains this rule and all previous ones.
+    """One more rule about the providers that a query may combine, as the rules are checked in sequence.
+    `rules` contains this rule and all previous rules.
     """
 
     says: str

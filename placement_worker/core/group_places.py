@@ -49,8 +49,8 @@ class GroupPlaces:
         return len(self.places) - len(self.holder_consumers)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """Record the hosts of a member of the server group, or of a holder consumer; `keeps_for` is the
-        member whose former place the holder consumer holds.
+        """Record the hosts of a member of the server group, or of a holder consumer; a holder consumer holds
+        the former place of the member `keeps_for`.
         """
         self.drop(consumer)
         self.places[consumer] = roots
@@ -75,8 +75,8 @@ class GroupPlaces:
     def refusal(
         self, roots: frozenset[str], consumer: str
     ) -> claims.GroupPolicyViolated | claims.TopologyViolated | None:
-        """Return a refusal if the server group's policy or topology forbids the consumer on these roots; else
-        None.
+        """Return a refusal if the server group's policy or topology forbids the consumer on the given roots;
+        else None.
         """
         if self.policy == "anti-affinity":
             for root in sorted(roots):

@@ -17,11 +17,13 @@ MOST_REASONS = 20
 
 @dataclass(frozen=True, slots=True)
 class HeadroomHost:
-    """A host as headroom sees it. Evacuations stay within hosts of one kind, such as a cell and its zone."""
+    """A host in the planning of failover headroom. Evacuations stay within the hosts of one `kind`, for
+    example of the same cell and zone.
+    """
 
     root: str
     kind: Hashable
-    free: Mapping[str, int]  # without what slots hold
+    free: Mapping[str, int]  # including what the slots hold
     usable: bool = True  # new slots may be placed here
 
 
@@ -41,7 +43,7 @@ class HeldSize:
 class HeadroomState:
     """The hosts, instances, slots and domains at one moment.
 
-    `domains`: name → roots that fail together. `problems`: other reasons why domains are not covered.
+    `domains`: name → roots that fail together. `problems`: sentences about instances with an unknown domain.
     """
 
     hosts: Mapping[str, HeadroomHost]
@@ -114,8 +116,8 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
 def _surplus(
     state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the slots that can be removed: their host accepts no slots, no instance has their size on that
-    kind of host, or no domain needs them for its evacuation. `within`: the domains of each host.
+    """Return the slots that can be removed: their host accepts no slots, no instance has their class (kind of
+    host and size), or no domain needs them for its evacuation. `within`: the domains of each host.
     """
     surplus = []
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):
@@ -142,8 +144,8 @@ def _host_for(
     free: Mapping[str, Mapping[str, int]],
     within: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """Return a host outside of a domain for one more slot of a class (kind of host and size): the host whose
-    domains have the fewest slots and instances of the class; None if no such host has enough free capacity.
+    """Return a host outside of a domain for one more slot of a class (kind of host and size): the host in the
+    domains with the fewest slots and instances of the class; None if no such host has enough free capacity.
     """
     kind, size = class_
     outside = [

@@ -26,7 +26,8 @@ class BestFirst:
 
     An answer with a page of hosts contains the number at which the next page begins, and the scale of the
     scores (lowest and highest amount of each resource class). The query for the next page must repeat both.
-    A host whose score changes between two pages may appear twice or never; every other host appears once.
+    If a host's score changes between two pages, the host may appear twice or never; every other host appears
+    once.
     """
 
     snapshot: Snapshot
@@ -51,7 +52,7 @@ class BestFirst:
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
     """Return an object that visits the hosts that fit a query (`left`) in the order of their scores, the best
-    first. Each host has a number in this order; those below the query's `after` are skipped.
+    first. Each host has a number in this order; hosts below the number `after` of the query are skipped.
     """
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
@@ -68,8 +69,9 @@ def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirs
 def scored(
     snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
 ) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
-    """Return the score of each host at these rows of the index, and the scale used for it (lowest and highest
-    amount of each resource class)."""
+    """Return the scale of the scores (lowest and highest amount of each resource class), and the score of
+    each host at the rows `positions` of the index.
+    """
     scores = np.zeros(positions.size)
     used = []
     for by in order:

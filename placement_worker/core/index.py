@@ -23,12 +23,12 @@ class Index(RowTable):
         super().__init__()
         self.seen = seen  # every change up to this number is in
         self.history = history  # id of the database's commits; empty: unknown
-        self._ahead: set[int] = set()  # received numbers beyond it
-        # received changes beyond it, of unknown providers
+        self._ahead: set[int] = set()  # received numbers above `seen`
+        # received changes above `seen`, of unknown providers
         self._early: dict[str, tuple[ProviderChange, int]] = {}
-        self._put_at: dict[str, int] = {}  # root → the change beyond it that shaped its tree last
+        self._put_at: dict[str, int] = {}  # root → the change above `seen` that shaped its tree last
         self.cell_facts: dict[str, RegisteredCell] = {}  # states of registered cells
-        # The change beyond `seen` that an aggregate or a cell is known by.
+        # Aggregate or cell → its last change, if above `seen`.
         self._described_at: dict[tuple[type, str], int] = {}
         # root → the last change number at which capacity grew or traits changed
         self.gave: dict[str, int] = {}
@@ -39,7 +39,7 @@ class Index(RowTable):
 
     def is_of(self, history: str) -> bool:
         """Return whether the index may be a copy of the database with this history id, which a fail-over
-        changes. An empty id, of either, is unknown: return True.
+        changes. An empty id, here or of the index, is unknown: return True.
         """
         return not history or not self.history or history == self.history
 
@@ -258,8 +258,9 @@ class Snapshot:
 
     def free_of_trees(self, name: str) -> Sums:
         """Return an array with the free amount of a resource class in each whole tree, at the root's row of
-        the index; valid until the index changes. In a tree of several providers an overcommitted one counts
-        as 0. Do not write to the array."""
+        the index; valid until the index changes. In a tree of several providers, an overcommitted provider
+        counts as 0. Do not write to the array.
+        """
         index, high = self.index, self.index.high
         kind = index.classes.get(name)
         if kind is None:

@@ -1,4 +1,6 @@
-"""Computes the labels of hosts by level from their sources, and keeps them as arrays for the index."""
+"""Computes the labels of hosts by level, from operators, agents, aggregates and Ironic; keeps them as arrays
+for the index.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -51,7 +53,7 @@ def effective_labels(
 
 
 def reserved_level(levels: Iterable[str]) -> str:
-    """Return the first of these levels that operators cannot label (host, cell, zone), or ""."""
+    """Return the first of the given levels that operators cannot label (host, cell, zone), or ""."""
     return next((level for level in levels if level in BUILT_IN_LEVELS), "")
 
 

@@ -68,8 +68,8 @@ class PastCloud:
                 del self.cells[cell.name]
 
     def _completed(self, change: ConsumerChange, others: Collection[ConsumerChange]) -> ConsumerChange:
-        """Return a consumer's new state, completed with its former project and type, or with the project of
-        the consumer (maybe one of `others`) whose allocations it took over.
+        """Return a consumer's new state, completed with its former project and type; or with the project of
+        the consumer (maybe in `others`) from which it took over its allocations.
         """
         known = self.consumers.get(change.consumer)
         if known is not None:

@@ -91,7 +91,9 @@ def _bars_victim(victim: Victim, claim: ConsumerClaim, world: ClaimWorld) -> str
 
 
 def _is_shared(holder: Holder, rest: Holder) -> bool:
-    """Return whether an earlier claim of the same request has preempted this victim."""
+    """Return whether an earlier claim of the same request has preempted this victim; `rest` is the victim's
+    CLEANUP consumer.
+    """
     return not holder.held and rest.heir_of is holder
 
 

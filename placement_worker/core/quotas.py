@@ -29,7 +29,9 @@ class QuotaLimits:
         return self.by_project.get(project, {})
 
     def effective(self, project: str) -> dict[str, int]:
-        """Return the limits that apply to a project: its own, else the default; -1 means unlimited."""
+        """Return the limits that apply to a project: for each resource its limit, else the default; -1 means
+        unlimited.
+        """
         return {**self.own(DEFAULT), **self.own(project)}
 
     def of(self, project: str) -> dict[str, int]:
@@ -66,8 +68,9 @@ class ProjectBudget:
     used: Counter[str] = field(default_factory=Counter)
 
     def refusal(self, growth: Amounts, members: int = 0) -> OverQuota | None:
-        """Return a refusal if the growth of the project's usage exceeds a limit, else None. `members` are the
-        members of the server group that an instance joins, with this instance; 0: it joins none.
+        """Return a refusal if the growth of the project's usage exceeds a limit, else None. `members` is the
+        number of members of the server group that an instance joins, including the instance; 0 without a
+        group.
         """
         if (refusal := over_quota(self.project, self.limits, self.used, growth)) is not None:
             return refusal
@@ -88,7 +91,9 @@ def is_counted(claim: ConsumerClaim) -> bool:
 
 
 def amounts(allocations: Allocations) -> Counter[str]:
-    """Return the amount of each resource class in a consumer's allocations, and 1 for the instance."""
+    """Return the amount of each resource class in a consumer's allocations, and the amount 1 of `instances`;
+    without allocations, nothing.
+    """
     total: Counter[str] = Counter()
     for resources in allocations.values():
         total.update(resources)
@@ -98,7 +103,7 @@ def amounts(allocations: Allocations) -> Counter[str]:
 
 
 def growth_of(allocations: Allocations, before: Allocations) -> dict[str, int]:
-    """Return by how much each resource grows when a consumer's allocations `before` are replaced."""
+    """Return by how much each resource grows (negative: shrinks) if `allocations` replace `before`."""
     after, was = amounts(allocations), amounts(before)
     return {name: more for name in after.keys() | was.keys() if (more := after[name] - was[name])}
 

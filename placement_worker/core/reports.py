@@ -332,7 +332,7 @@ def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float
 
 
 def distinct_names(name: str, cell: str, provider: str) -> tuple[str, ...]:
-    """Return alternative names for a provider whose name another cell uses, in the sequence to try them."""
+    """Return alternative names for a provider, in the order to try them, if another cell uses its name."""
     at = f"@{cell}"
     long = f"{at}@{provider}"
     return f"{name[: 200 - len(at)]}{at}", f"{name[: 200 - len(long)]}{long}"

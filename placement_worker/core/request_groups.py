@@ -43,7 +43,7 @@ class Demand:
     asked: int = 0
     code: str = ""
     of: str = ""  # the name of its group, as a prefix of texts
-    joint: bool = False  # a combination of other requirements: reported only if all of these hold
+    joint: bool = False  # a combination of other requirements: reported only if all of them hold
     about: str = ""  # the field of the query, if programs need it
 
 

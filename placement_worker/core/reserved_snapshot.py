@@ -66,7 +66,7 @@ class ReservedSnapshot(Snapshot):
 
     def _most(self, name: str, rows: int) -> Tops:
         """Return the largest amount that one claim can get from each of the first `rows` providers of the
-        index, without subtracting reservations, but with the capacity that this search supposes to be free.
+        index. Reservations are not subtracted, but capacity counts as free where a reservation is negative.
         """
         top = self.index.classes[name].top[:rows]
         if raised := self._raised.get(name):

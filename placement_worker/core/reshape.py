@@ -1,7 +1,7 @@
 """Decides where each allocation moves when an agent's report moves inventory within its tree (a reshape).
 
 The report states the new providers of each guest. A consumer that the report omits (a holder consumer, or a
-build whose order has not reached the agent) moves as a whole to the first provider with capacity for all its
+build before its order reaches the agent) moves as a whole to the first provider with capacity for all its
 allocations. If a consumer fits nowhere, the report is refused.
 """
 
@@ -33,7 +33,7 @@ class TreeHolder:
     generation: int
     held: Allocations  # of the tree
     elsewhere: Allocations = field(default_factory=dict)  # allocations on other trees, such as a pool
-    build: bool = True  # a conductor may know it; False: it keeps a place, or is of a client of the API
+    build: bool = True  # False: a holder consumer, or of a client of the API
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,13 @@ class Moves:
     come: Mapping[_At, int] = field(default_factory=dict)
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
-        """Return these providers; the amounts that the reshape moves away are subtracted from their usage."""
+        """Return the providers, with the amounts that the reshape moves away from them subtracted from their
+        usage.
+        """
         return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
-        """Return these providers; the amounts that the reshape moves to a provider are added to its usage."""
+        """Return the providers, with the amounts that the reshape moves to them added to their usage."""
         return tuple(_used_by(provider, self.come, +1) for provider in providers)
 
 
@@ -151,7 +153,7 @@ class _Destinations:
 
     def as_reported(self, position: int, guest: GuestPlace, held: _Amounts) -> _Amounts:
         """Return a guest's new allocations as its agent reports them; raise Unmovable if they are invalid.
-        `held` are its amounts that move.
+        `held` are the guest's amounts that move; `position` is the guest's position in the report.
         """
         at = f"reshape.guests[{position}].allocations"
         wanted: Counter[str] = Counter()

@@ -25,7 +25,7 @@ _NOTHING: dict[str, Any] = {}  # never changed
 class Row:
     """A provider's row in the index. Its dicts are replaced, never changed: candidates refer to them.
 
-    There may be 100,000 rows, so equal values are shared, and rarely used ones are computed on demand.
+    There may be 100,000 rows, so equal values are shared, and rarely used values are computed on demand.
     """
 
     position: int
@@ -42,7 +42,7 @@ class Row:
     capacity: dict[str, int]
     traits: tuple[str, ...]
     aggregates: tuple[str, ...]
-    number: int  # the last change it knows of
+    number: int  # the last change that it includes
     shaped: int  # the last change that shaped it
     size: int  # about how many bytes it takes in an answer
     amounts: tuple[int, ...] | Mapping[str, int]  # used amounts; as a tuple, in the sequence of `capacity`
@@ -179,10 +179,10 @@ class ClassArrays:
 
     def __init__(self, size: int) -> None:
         self.top: Amounts = np.zeros(size, np.int32)  # the most one claim could take: free, within max_unit
-        self.there: Bools = np.zeros(size, np.bool_)  # rows with the class, free or not
-        self.left: Sums = np.zeros(size)  # what is free; below zero where more is used than there is
+        self.there: Bools = np.zeros(size, np.bool_)  # rows with an inventory of the class
+        self.left: Sums = np.zeros(size)  # the free amount; negative if overcommitted
         self.whole: Sums = np.zeros(size)  # the capacity
-        self.least: Amounts | None = None  # min_unit, if any provider has another than 1
+        self.least: Amounts | None = None  # min_unit, if it is not 1 at every provider
         self.step: Amounts | None = None
         self.providers = 0
         self.picky = 0

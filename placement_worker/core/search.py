@@ -15,7 +15,7 @@ from placement_worker.core.ways import BREATH
 
 T = TypeVar("T")
 
-PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
+PAGE_BYTES = 700_000  # of an answer, which must fit into a message; further candidates are on the next page
 PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which a search returns its results
 HOST_PATIENCE = 20_000  # steps for one host while other hosts wait on further pages
 KEPT = 256  # stored searches of unfinished hosts; further searches start again
@@ -24,12 +24,12 @@ TOGETHER = "all of it together"
 
 @dataclass(slots=True)
 class SearchResult:
-    """The result of a search for candidates: sets of allocations, or if there is none, the reasons."""
+    """The result of a search for candidates: sets of allocations or, if no host fits, the reasons."""
 
-    snapshot: Snapshot  # the trees it was found in
+    snapshot: Snapshot  # the trees in which it was found
     seen: int  # the last change the index knows of
     fits: list[Fit]
-    cut: bool  # there is more, or may be
+    cut: bool  # there are, or may be, more candidates
     fitting: int  # anchors
     considered: int
     removals: tuple[Removal, ...]
@@ -204,7 +204,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
         for nth, fit in enumerate(fits):
             bytes_left -= row.size + asked + _further_bytes(fit, free)
             if len(found) == limit or (bytes_left < 0 and found):
-                if nth == len(found):  # the only host here: it has more ways than a page has room
+                if nth == len(found):  # a single host, with more allocations than fit on a page
                     break
                 del found[len(found) - nth :]
                 page.more = walk.place(row)

@@ -272,7 +272,7 @@ class FitFinder:
 
 class _Shared:
     """Finds allocations that use only sharing providers. Many hosts have the same such allocations; each is
-    found only for the first of these hosts.
+    found only for the first such host.
     """
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:

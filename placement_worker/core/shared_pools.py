@@ -21,8 +21,8 @@ def kept_on_return(
 ) -> Allocations:
     """Return the amounts at sharing providers that an instance keeps when its move is undone.
 
-    `former`: its allocations before the undoing; `source`: those needed on the source host; `taken_over`: the
-    holder consumer's, which the instance gets back. The result is the part of `former` that `source` needs in
-    addition to `taken_over`.
+    `former`: its allocations during the move; `source`: the allocations that it needs on the source host;
+    `taken_over`: the allocations that it gets back from the holder consumer. The result is the part of
+    `former` that `source` needs in addition to `taken_over`.
     """
     return shared_by(former, without(source, taken_over), sharing)

@@ -151,7 +151,9 @@ class WorkingTrees:
         return self.number + 1 if was is None else was.shape + 1
 
     def with_contents(self, state: ProviderState, **contents: Any) -> ProviderState:
-        """Return a provider with new inventories, traits or aggregates, and an increased generation."""
+        """Return a copy of a provider with new inventories, traits or aggregates, and with an increased
+        generation and shape.
+        """
         if "inventories" in contents:
             inventories = contents["inventories"]
             contents["used"] = {name: state.used.get(name, 0) for name in inventories}

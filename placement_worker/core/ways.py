@@ -26,7 +26,7 @@ def shares(row: Row) -> bool:
 
 class AssignmentSearch:
     """Searches assignments of providers to the slots of a query at one host. With `mixed`, at least one
-    provider must not be a sharing one, because assignments to sharing providers only are equal for many
+    provider must not be a sharing provider, because assignments to sharing providers only are equal for many
     hosts.
     """
 
@@ -64,7 +64,7 @@ class AssignmentSearch:
         # The current branch.
         self._chosen: list[Row] = []
         self._taken: dict[tuple[int, str], int] = {}
-        self._alone: set[int] = set()  # providers of slots with a suffix, if these must be different
+        self._alone: set[int] = set()  # providers of slots with a suffix, if they must differ
         self._in_tree: dict[str, tuple[int, int]] = {}  # tree → its only provider, and how often chosen
         self._gathered = [0]  # at each depth: which needs are met
         # Possible common ancestors of each set.
@@ -266,7 +266,7 @@ class AssignmentSearch:
         for row in self._chosen:
             if row.root in trees or any(row.position in tops for tops in sets):
                 rows[row.position] = row
-        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this costs time, too
+        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this takes time, too
         items = []
         for position, row in rows.items():
             items.append(
@@ -306,9 +306,10 @@ def top(row: Row, name: str) -> int:
 
 
 def fullest_first(rows: list[Row], asks: Resources, root: str) -> list[Row]:
-    """Sort providers: used ones with the least free capacity first, providers of other trees last.
+    """Sort providers: used providers with the least free capacity first, providers of other trees last.
 
-    The first allocation then fills a half-used NUMA cell, GPU or physical function. Ids order equal ones.
+    The first allocation then fills a half-used NUMA cell, GPU or physical function. Equal providers are
+    sorted by id.
     """
     if len(rows) < 2 or not asks:
         return rows

@@ -30,7 +30,7 @@ class Identity(msgspec.Struct, frozen=True):
     user: str
     project: str
     roles: frozenset[str]
-    scope: Scope = "project"  # what its token is for
+    scope: Scope = "project"  # of the token
     name: str = ""  # of the user, if it is not its id
     until: float = math.inf  # when its token expires
     cells: tuple[str, ...] = ()  # to which its roles are limited; empty: all
@@ -113,23 +113,23 @@ ROLES = {  # which roles of a token give which role of berth (docs/roles.md)
     "berth:admin": "role:admin",
     "berth:operator": "role:operator or rule:berth:admin",
     "berth:reader": "role:reader or role:service or rule:berth:operator",
-    # over the REST API, in the project of the token: as a client on the bus; only reading
+    # over the REST API, in the project of the token: like a client on the bus, or read-only
     "berth:member": "role:member",
     "berth:project_reader": "role:reader or rule:berth:member",
 }
-# Keystone gives the role reader to each user of a project, also to those of tenants.
+# Keystone gives the role reader to each user of a project, also to users of tenants.
 ROLES_OF_KEYSTONE = {"berth:reader": "role:service or rule:berth:operator"}
 _IN_CELL = re.compile(r"berth:operator:([\w-]+)")  # gives the role operator in this cell only
 
 
 class BadPolicy(ValueError):
-    """The error that a policy file cannot be used; the text says where and why."""
+    """The error that a policy file cannot be used; the text names the place and the reason."""
 
 
 class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
         """Create an access policy from an operator's rules; other operations keep the default rules. Unless
-        `enforce_new_defaults`, these also permit the role admin.
+        `enforce_new_defaults`, the default rules also permit the role admin.
         """
         rules = rules or {}
         texts = {**_OWN, **ROLES, **CONTROL_ROOM, **DEFAULTS}
@@ -151,9 +151,9 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
-        """Return whether a policy rule permits an identity to act on a target. Return False if the identity's
-        token is not scoped to a project; or if it is limited to cells or projects, and the target of the API
-        operation is not one of its projects.
+        """Return whether a policy rule permits an identity to act on a target. Return False for a token
+        without project scope. An identity limited to cells or projects may call API operations only for its
+        projects.
         """
         limited = (identity.cells or identity.projects) and rule in DEFAULTS
         if limited and target.get("project_id", "") not in identity.projects:

@@ -151,8 +151,8 @@ async def _take(call: api_call.ApiCall, claims: tuple[ConsumerClaim, ...], doing
 async def _denied(
     call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
-    """Return the API error for refused claims: for a generation conflict first, then for an unknown provider
-    or resource class, then for the refusal. `doing` precedes the text about a class.
+    """Return the API error for refused claims. A generation conflict has precedence, then an unknown
+    provider, then an unknown resource class (the text begins with `doing`), then any other refusal.
     """
     problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}

@@ -33,7 +33,9 @@ _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
 def negotiated(header: str) -> int:
-    """Return the minor version in a microversion header, which may name several services; 0 if none."""
+    """Return the minor version in a microversion header, which may name several services; 0 if it does not
+    name placement.
+    """
     asked = ""
     for part in header.split(","):
         service, _, version = part.strip().partition(" ")
@@ -85,7 +87,7 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
 
 
 def last_change(records: Iterable[Provider | Named | Consumer]) -> float:
-    """Return the time of the latest change of any of these records (seconds since 1970); 0.0 without
+    """Return the time of the latest change of any of the given records (seconds since 1970); 0.0 without
     records.
     """
     return max((record.updated for record in records), default=0.0)

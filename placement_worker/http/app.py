@@ -68,8 +68,8 @@ class Resource:
 
     async def _state(self, call: api_call.ApiCall) -> Any:
         """Return what a GET of the same URL answers, for the audit trail; None unless the request changes one
-        object. Also None for providers, whose edits return both states, and allocations, which change too
-        often.
+        object. Also None for providers (their edits return the state before and after) and for allocations,
+        which change too often.
         """
         if not self._records or call.method not in WRITES or "{" not in self.pattern:
             return None

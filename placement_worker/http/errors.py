@@ -35,7 +35,7 @@ DUPLICATE_KEY = "placement.query.duplicate_key"
 BAD_VALUE = "placement.query.bad_value"
 MISSING_VALUE = "placement.query.missing_value"
 
-# The sentences every refusal of a status begins with, as clients have known them for long.
+# The first sentence of each refusal with this status, as in OpenStack's Placement API.
 _GENERAL = {
     400: "The server could not comply with the request since it is either malformed or otherwise incorrect.",
     401: (
@@ -169,7 +169,8 @@ def _quality(accept: str, offer: str) -> float:
     return found[1]
 
 
-CONTENDED = "Another thread concurrently updated the data. Please retry your update"  # lost a race too often
+# after several conflicts with other writers
+CONTENDED = "Another thread concurrently updated the data. Please retry your update"
 
 _TANGLED = {
     "itself": (
@@ -311,8 +312,8 @@ async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) 
 async def check_query(
     placement: Placement, groups: Iterable[ResourceGroup], root_traits: Iterable[str] = (), doing: str = ""
 ) -> None:
-    """Raise an API error if a query names a resource class or trait that does not exist. `doing` precedes the
-    text about a trait.
+    """Raise an API error if a query names a resource class or trait that does not exist. The error text about
+    a trait begins with `doing`.
     """
     classes, traits = set[str](), {*root_traits}
     for group in groups:

@@ -61,7 +61,9 @@ async def alive(call: ApiCall) -> ApiAnswer:
 
 
 async def ready(call: ApiCall) -> ApiAnswer:
-    """Answer the readiness check: ready if the database answers and the index is complete."""
+    """Answer the readiness check: ready if the database answers and the index is complete, unless the process
+    is being stopped.
+    """
     if call.closing.is_set():
         raise errors.Problem(503, "it is being stopped")
     await call.placement.memory.fresh()
@@ -122,7 +124,7 @@ async def _events(
             yield _event(first)
         async for change in changes:
             yield _event(change)
-    except Forgotten as forgotten:  # the client is slower than changes are kept
+    except Forgotten as forgotten:  # the client is too slow: the next changes are deleted
         yield ServerSentEvent(encode(str(forgotten)).decode(), event="forgotten", sep="\n")
     except Unavailable:
         return  # the client reconnects with the last number it received

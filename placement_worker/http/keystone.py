@@ -172,7 +172,7 @@ class KeystoneTokens:
         return Unauthorized(self.url)
 
     async def __call__(self, headers: Headers) -> Identity | None:
-        """Return the identity of a request, or None if its token, or its service token, is invalid.
+        """Return the identity of a request; None without a valid token, or with an invalid service token.
 
         With a valid service token, an expired token of a user is accepted.
         """

@@ -50,7 +50,7 @@ class DescribedOperation:
     """An operation as the OpenAPI document describes it: summary, parameters, bodies and statuses."""
 
     summary: str
-    answer: type[Any] | None = None  # the body of the response; None: no body
+    answer: type[Any] | None = None  # the response's body; None: no body
     body: type[Any] | None = None
     query: Mapping[str, str] | None = None  # parameter → its description
     status: int = 200
@@ -158,7 +158,7 @@ def document(
     summary: str = _SUMMARY,
     in_path: Mapping[str, str] = _IN_PATH,
 ) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of these operations; `in_path` describes the fields of their URLs."""
+    """Return the OpenAPI 3.1 document of the operations; `in_path` describes the fields of their URLs."""
     types = [type_ for each in operations.values() for type_ in (each.answer, each.body) if type_ is not None]
     distinct = [*dict.fromkeys(type_ for type_ in types if isinstance(type_, type)), bodies.Refusal]
     _, schemas = msgspec.json.schema_components(distinct, ref_template=_REFERENCE)

@@ -17,7 +17,7 @@ from placement_worker.http.schemas import Json, at
 Part = Literal["inventories", "traits", "aggregates"]
 
 _LINKS = (("inventories", 0), ("usages", 0), ("aggregates", 1), ("traits", 6), ("allocations", 11))
-_NEVER = -1  # a generation nothing has
+_NEVER = -1  # a generation that no provider has
 
 
 async def provider_of(call: ApiCall, *parts: Part) -> resources.Provider:
@@ -167,7 +167,7 @@ async def delete_inventory(call: ApiCall) -> ApiAnswer:
             raise errors.not_found(f"No inventory of class {name} found for delete")
         case Missing(what="resource class"):
             raise errors.not_found(f"No inventory of class {name} found for delete: {errors.no_class(name)}")
-        case InUse():  # the API has another code here than for all inventories together
+        case InUse():  # the error code differs from the code for all inventories together
             why = f"Inventory for '{name}' on resource provider '{id_}' in use."
             raise errors.conflict(
                 f"Unable to delete inventory of class {name}: {why}", errors.CONCURRENT_UPDATE
@@ -217,7 +217,7 @@ async def _edited(
     call: ApiCall, edit: resources.Edit, verb: str = "", conflicts: str = "update conflict: "
 ) -> resources.Provider:
     """Apply an edit, and return the provider after it; raise the API's error if the edit is refused. `verb`
-    and `conflicts` are parts of its text.
+    and `conflicts` are used in the error text.
     """
     match await call.edit(edit), edit:
         case resources.Edited(provider=resources.Provider() as provider), _:
@@ -250,7 +250,7 @@ def _doing(call: ApiCall, verb: str) -> str:
 
 
 def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.Inventories:
-    """Return the inventories in an HTTP request's body; answer 400 if an inventory has no capacity."""
+    """Return the inventories in an HTTP request's body; answer 400 if too much of one is reserved."""
     found = inventories_from(stocks)
     least, limit = (0, "greater than total") if call.minor >= 26 else (1, "greater than or equal to total")
     for name, stock in found.items():
@@ -263,8 +263,9 @@ def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.
 
 
 def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
-    """Return the provider generation in an HTTP request's body; a number such as 1.0 is converted to an
-    integer."""
+    """Return the generation in the field `key` of an HTTP request's body; a number such as 1.0 is converted
+    to an integer.
+    """
     return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 

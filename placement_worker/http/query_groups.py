@@ -110,8 +110,8 @@ def resources(text: str) -> dict[str, int]:
 
 
 def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
-    """Parse values of the parameter `required` into a request group: traits, with `!` before forbidden ones
-    and, since microversion 1.39, `in:` before alternative ones.
+    """Parse values of the parameter `required` into a request group: traits, with `!` before forbidden traits
+    and, since microversion 1.39, `in:` before alternative traits.
     """
     for value in values if minor >= 39 else values[-1:]:
         if value.startswith("in:"):
@@ -144,8 +144,8 @@ def _any_of(value: str, group: Group, minor: int) -> None:
 
 
 def member_of(values: Sequence[str], group: Group, minor: int) -> None:
-    """Parse values of the parameter `member_of` into a request group: an aggregate's uuid, or alternative
-    ones after `in:`; since microversion 1.32, `!` before excluded ones.
+    """Parse values of the parameter `member_of` into a request group: an aggregate's uuid, or `in:` before
+    alternative uuids; since microversion 1.32, `!` before excluded uuids.
     """
     if len(values) > 1 and minor < 24:
         raise bad_request("Multiple member_of parameters are not supported")

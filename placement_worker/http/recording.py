@@ -59,7 +59,9 @@ class RecordedRequests:
         self.put(caller, call.rule or SIGN_IN, target, (call.status, detail), **states)
 
     def put(self, caller: Caller, act: str, target: Target, response: tuple[int, str], **states: str) -> None:
-        """Record an act. Its outcome follows from the response, an HTTP status and a reason."""
+        """Record an act, unless too many records wait already. Its outcome follows from the response, an HTTP
+        status and a reason.
+        """
         status, detail = response
         if len(self._records) >= MOST_BUFFERED or (status == 401 and self._unknown >= UNKNOWN_A_FLUSH):
             return
@@ -72,7 +74,7 @@ class RecordedRequests:
         self._records.append(structs.replace(record, outcome=outcome, detail=detail, **states))
 
     async def run(self) -> None:
-        """Publish the records until this task is cancelled, and then the remaining ones."""
+        """Publish the records until this task is cancelled, and then the remaining records."""
         try:
             while True:
                 await asyncio.sleep(FLUSH_SECONDS)

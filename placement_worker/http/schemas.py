@@ -1,6 +1,6 @@
 """JSON schemas of request bodies, by microversion; errors have the messages of the jsonschema package.
 
-Most claims are simple and valid: msgspec validates these by a `plain` type in microseconds, and jsonschema
+Most claims are simple and valid: msgspec validates them by a `plain` type in microseconds, and jsonschema
 validates only the remaining bodies.
 """
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 LONGEST_UUID = 36
 _ERRORS = 50  # errors compared to find the most relevant one
-_SHOWN = 1000  # characters of it
+_SHOWN = 1000  # characters of the shown error
 
 _CANONICAL = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _BARE = re.compile(r"[0-9a-f]{32}")
@@ -72,8 +72,7 @@ def at(minor: int, schemas: ByVersion) -> "Schema":
 
 
 class Schema:
-    """A JSON schema of HTTP requests; `plain` is a stricter msgspec type, whose values all satisfy the
-    schema."""
+    """A JSON schema of HTTP requests; `plain`: a stricter msgspec type; all its values satisfy the schema."""
 
     def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
         formats = _query_formats if query else _formats

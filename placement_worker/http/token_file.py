@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class BadTokens(ValueError):
-    """The error that a token file cannot be used; the text says why, without quoting a token."""
+    """The error that a token file cannot be used; the text has the reason, but quotes no token."""
 
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -91,7 +91,7 @@ def read_tokens(path: Path) -> tuple[StoredToken, ...]:
     except msgspec.ValidationError as problem:
         raise BadTokens(f"{path}: {problem}") from None
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, RecursionError):
-        # what is wrong with it might quote a token
+        # the parser's message might quote a token
         raise BadTokens(f"{path}: not {'JSON' if path.suffix == '.json' else 'TOML'}") from None
     if not read.tokens:
         raise BadTokens(f"{path}: there is no token in it")

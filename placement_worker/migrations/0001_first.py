@@ -121,7 +121,7 @@ def _consumers() -> None:
         _columns(sa.BigInteger, "generation"),
         _columns(sa.Integer, "project_id", "user_id"),
         sa.Column("consumer_type_id", sa.Integer),  # null is reported as `unknown`
-        # A client of the API claimed for it: no cell knows it.
+        # A client of the API claimed its allocations: no cell has a record of it.
         _columns(sa.Boolean, "client", server_default=sa.false()),
         sa.Column("group_id", sa.Integer),  # its server group; numbers of deleted groups are never reused
         sa.Column("keeps_for", sa.String(36)),  # of a holder consumer: the consumer that it holds for
@@ -147,7 +147,7 @@ def _consumers() -> None:
         _columns(sa.Text, "why"),
         _columns(sa.Double, "at"),
         _columns(sa.Boolean, "unplaceable", server_default=sa.false()),  # no host was found
-        _columns(sa.String(64), "cell", server_default=""),  # which retired it; empty: none
+        _columns(sa.String(64), "cell", server_default=""),  # that retired it, or empty
         sa.Index(None, "at"),
         keys=("uuid",),
     )
@@ -170,7 +170,7 @@ def _of_berth() -> None:
         _columns(sa.Text, "zone"),
         _columns(sa.BigInteger, "sequence"),  # of the last report of its owner
         _columns(sa.Boolean, "gone"),
-        _columns(sa.Text, "labels"),  # JSON of HostLabels; empty: none
+        _columns(sa.Text, "labels"),  # JSON of HostLabels, or empty
         _times(),
         keys=("root",),
     )
@@ -182,7 +182,7 @@ def _of_berth() -> None:
         _columns(sa.String(255), "project"),
         _columns(sa.String(32), "policy"),
         _columns(sa.Integer, "max_per_host"),
-        _columns(sa.Text, "topology"),  # JSON of DomainConstraints; empty: none
+        _columns(sa.Text, "topology"),  # JSON of DomainConstraints, or empty
         _columns(sa.Boolean, "topology_required"),  # claims check it
         _columns(sa.Boolean, "of_request"),  # made by a claim for one request, and deleted when it is empty
         _times(),
@@ -204,7 +204,7 @@ def _of_berth() -> None:
         *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "projects")),
     ]
     _table("change_log", number, *texts, keys=("number",))
-    # Builds of which the conductors must still be informed, by change number.
+    # Reshapes of builds that must still be published to the conductors, by change number.
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     _table("reshaped_builds", number, _columns(sa.Text, "builds"), keys=("number",))
     id_ = _columns(sa.Integer, "id", autoincrement=False)
@@ -217,7 +217,7 @@ def _preemptions() -> None:
     _table(  # instances that were replaced by builds of higher priority
         "preemptions",
         _columns(sa.String(36), "victim", "preemptor"),
-        _columns(sa.String(255), "project"),  # of the preemptor, whose budget counts
+        _columns(sa.String(255), "project"),  # of the preemptor, charged to its budget
         _columns(sa.Double, "at"),
         _columns(sa.Text, "record"),  # JSON
         sa.Index(None, "preemptor"),

@@ -1,4 +1,4 @@
-"""The archive of placement's states: snapshots and old changes, and what the change log lacks for them."""
+"""The tables of archived snapshots and changes, and the columns of the change log that the archive needs."""
 
 import sqlalchemy as sa
 from alembic import op

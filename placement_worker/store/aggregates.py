@@ -11,7 +11,7 @@ from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.store.changes import AGGREGATES_TURN
 
-# Each edit of aggregates must see the zones and names of all earlier ones.
+# Each edit of aggregates must see the zones and names of all earlier edits.
 TURN = sql(f"SELECT c.number FROM changes c WHERE c.id = {AGGREGATES_TURN} FOR UPDATE OF c")
 _IS_DESCRIBED = "(a.name IS NOT NULL OR a.metadata <> '{}')"
 _DESCRIBED = sql(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_IS_DESCRIBED}")
@@ -73,7 +73,7 @@ async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
 ) -> list[tuple[Aggregate, int]]:
     """Return at most `most` aggregates sorted by id, after the id `after`, each with its number of hosts;
-    only those in `ids` (None: any) and with this name ("": any).
+    only aggregates in `ids` (None: any) with this name ("": any).
     """
     values = () if ids is None else [(fromkey,) for fromkey in dict.fromkeys(ids)]
     if ids is not None and not values:

@@ -1,5 +1,5 @@
-"""SQL for the archive: snapshots of placement's state, and all changes since the first one, also those that
-the change log no longer has.
+"""SQL for the archive: snapshots of placement's state, and all changes since the first snapshot, also changes
+that the change log no longer has.
 """
 
 import zlib
@@ -102,9 +102,9 @@ async def position(tx: Transaction) -> int | None:
 
 
 async def unarchived(tx: Transaction, after: int) -> tuple[ArchivedBody | None, bool]:
-    """Return the next commits after a number that the archive can store (None: there are none yet), and
-    whether changes are missing before them: the log no longer has them, or the previous version of berth has
-    written them.
+    """Return the next commits after a number that the archive can store (None: no new commits), and whether
+    changes are missing before them: the log no longer has them, or the previous version of berth has written
+    them.
     """
     rows: list[Any] = []
     size, expected, gap = 0, after + 1, False
@@ -227,8 +227,8 @@ async def latest(tx: Transaction) -> ArchivedSince | None:
 
 
 async def snapshot_before(tx: Transaction, number: int | None, at: float) -> tuple[int, float] | None:
-    """Return the number and time of the latest snapshot up to the change `number` or, if that is None, up to
-    the time `at`; None if there is none.
+    """Return the number and time of the latest snapshot up to the change `number` or, without a number, up to
+    the time `at`; None if there is no such snapshot.
     """
     rows = await _SNAPSHOT(tx, by_time=int(number is None), at=at, number=number or 0)
     return (int(rows[0]["number"]), float(rows[0]["at"])) if rows else None
@@ -245,8 +245,9 @@ async def part_of(tx: Transaction, number: int, part: int) -> bytes | None:
 
 
 async def changes_after(tx: Transaction, after: int, until: float, number: int) -> list[tuple[int, bytes]]:
-    """Return the next archived bodies after a change number, each with the number of its last commit; none
-    that begins after the time `until` or the change `number`."""
+    """Return the next archived bodies after a change number, each with the number of its last commit; no body
+    that begins after the time `until` or the change `number`.
+    """
     rows = await _CHANGES(tx, after=after, until=until, number=number)
     return [(int(row["last"]), bytes(row["body"])) for row in rows]
 

@@ -103,15 +103,15 @@ class TreesOfConsumer:
 
     type: str | None  # None: written before consumer types
     since: float
-    client: bool  # a client of the API claimed for it: no cell need know it
+    client: bool  # claimed by a client of the API: a cell may have no record of it
     trees: dict[str, ReportedTree | None]
-    pools: list[frozenset[str]]  # of each provider that shares: the roots it shares with
+    pools: list[frozenset[str]]  # for each sharing provider: the roots that may use it
     keeps_for: str | None = None  # the consumer that it holds allocations for
     generation: int = 0
     allocations: Allocations = field(default_factory=dict)
 
     def may_be_on(self, root: str) -> bool:
-        """Return whether the guest of a consumer with these allocations could be on this host."""
+        """Return whether the guest of the consumer could be on this host."""
         return root in self.trees or any(root in roots for roots in self.pools)
 
 
@@ -262,7 +262,7 @@ class StoredHolder:
 
 
 async def stored_holders(database: Database) -> dict[str, StoredHolder]:
-    """Return the holder consumers by their uuid, without those whose record does not name an instance."""
+    """Return the holder consumers by their uuid, if their record names an instance."""
     async with database.read() as tx:
         return {row["uuid"]: StoredHolder(*row) for row in await _KEEPERS(tx)}
 

@@ -141,8 +141,9 @@ async def announce_facts(
     projects: Sequence[str],
     now: float,
 ) -> PlacementChanged:
-    """Log changed aggregates (name, metadata), cells, and projects with another quota, with a new change
-    number; return the message."""
+    """Log changed aggregates (name, metadata), cells, and projects with a changed quota, under a new change
+    number; return the message.
+    """
     [(number, _, _)] = await _NEXT_ALONE(tx, more=1)
     texts = [_text(facts) for facts in (aggregates, cells, projects)]
     await _LOG_FACTS(tx, number=number, now=now, aggregates=texts[0], cells=texts[1], projects=texts[2])
@@ -221,8 +222,8 @@ class ProviderNumbers:
         self._spare: list[int] = []
 
     def forget(self) -> None:
-        """Discard the unused provider ids of this process: after a fail-over, the database may give these ids
-        to another process.
+        """Discard the unused provider ids of this process: after a fail-over, the database may give them to
+        another process.
         """
         self._spare = []
 
@@ -262,7 +263,7 @@ async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildR
 
 async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
     """Return the oldest change numbers, at most `most`, with BuildReshaped messages that are not published,
-    and these messages.
+    and the messages.
     """
     rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
     messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]

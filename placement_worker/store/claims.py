@@ -1,9 +1,9 @@
 """Locks and reads the data of claims and releases, and writes the results, one statement for many rows.
 
-Every writer locks in this order: consumers (new ones by uuid, then existing ones by id), projects with a
-quota by id, server groups by id, providers by id, the change number. A missing consumer is inserted first, as
-if its claim succeeded: the unique key then separates two concurrent claims, and a claim from the retirement
-of its consumer.
+Every writer locks in this order: consumers (new consumers by uuid, then existing consumers by id), projects
+with a quota by id, server groups by id, providers by id, the change number. A missing consumer is inserted
+first, as if its claim succeeded: the unique key then separates two concurrent claims, and a claim from the
+retirement of its consumer.
 """
 
 from collections import defaultdict
@@ -128,7 +128,7 @@ class ClaimScope:
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
-    """Return which data must be locked and read to decide these claims: their consumers, and `providers`. The
+    """Return which data must be locked and read to decide the claims: their consumers, and `providers`. The
     caller adds server groups, projects and reservations.
     """
     moves = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)

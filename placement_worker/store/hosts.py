@@ -1,5 +1,5 @@
 """SQL for cells, and for owners of provider trees: one database row per root, which is kept after the tree is
-deleted. These rows are locked in the order of their roots, before providers.
+deleted. The rows are locked in the order of their roots, before providers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -57,7 +57,9 @@ def owned(root: str, row: Mapping[str, Any]) -> Tree:
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Delete the records inserted only to lock these root providers, if the providers still have no owner."""
+    """Delete the records inserted only to lock the given root providers, if the providers still have no
+    owner.
+    """
     await _LEAVE(tx, [(root,) for root in roots])
 
 
@@ -93,7 +95,7 @@ async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLi
 # Cells as operators registered them, and how much is in each
 
 _REGISTERED = sql("SELECT c.name, c.enabled, c.note FROM cells c ORDER BY c.name")
-# A statement of its own, so that of two concurrent registrations the second sees the first.
+# A separate statement, so that of two concurrent registrations the second sees the first.
 ENTER_CELL = sql("""
     INSERT INTO cells (name, enabled, note, created_at, updated_at)
     VALUES (:cell, true, '', :NOW, :NOW) ON CONFLICT DO NOTHING RETURNING name

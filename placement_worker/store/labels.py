@@ -27,7 +27,9 @@ _decode = msgspec.json.Decoder(dict[str, str]).decode
 
 
 async def labels_of(tx: Transaction, roots: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return the labels of each of these hosts by level, computed from all their sources."""
+    """Return, for each of the given hosts, its labels by level, from operators, agents, aggregates and
+    Ironic.
+    """
     listed = [(root,) for root in sorted(roots)]
     metadata = defaultdict[str, list[dict[str, str]]](list)
     for root, _, text in await _METADATA(tx, listed):

@@ -26,7 +26,7 @@ _PARTS = {
 
 _OWNER = ("cell", "agent", "zone", "host", "sequence", "gone")
 
-Which = tuple[str, str]  # which providers: what else to join, and a condition
+Which = tuple[str, str]  # a selection of providers: further joins, and a condition
 ALL: Which = ("", "")
 BY_ID: Which = ("JOIN {n: uuid str} ON n.uuid = p.uuid", "")
 BY_NUMBER: Which = ("JOIN {n: id int} ON n.id = p.id", "")
@@ -130,8 +130,8 @@ async def providers(
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
-    """Return the providers of a selection (such as BY_ID, with its `values` or `given` parameters) with their
-    database ids, sorted by these. `parts` are the contents to read.
+    """Return the providers of a selection with their database ids, sorted by id. `values` or `given` are the
+    parameters of the selection, such as the uuids for BY_ID. `parts` are the contents to read.
     """
     rows = await _providers(selection, frozenset(parts))(tx, values, **given)
     if not rows:
@@ -180,7 +180,9 @@ async def _named(
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the database ids of providers that satisfy a request group; None if it requires nothing."""
+    """Return the database ids of the providers with the resources, traits and aggregates that a request group
+    requires; None if it requires nothing.
+    """
     found: set[int] | None = None
     if like.resources:
         if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):
@@ -225,8 +227,10 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return these consumers, or without any the consumers that use the providers `of`, with their
-    allocations. Also return the generations of the providers. `book` has the names of classes."""
+    """Return the given consumers, or all consumers of the providers `of` if none is given, with their
+    allocations; if both are given, only the allocations at these providers. Also return the generations of
+    the providers.
+    """
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:
@@ -261,8 +265,9 @@ async def holdings(
 async def usages(
     tx: Transaction, book: Book, project: str, user: str
 ) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
-    """Return the amount of each resource class that a project uses, and the number of its consumers, both by
-    consumer type."""
+    """Return the amount of each resource class that a project uses (with `user`: that this user's consumers
+    use), and the number of consumers, both by consumer type.
+    """
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}

@@ -52,7 +52,7 @@ class NumberedNames:
         self._again = again
         self.ids: dict[str, int] = _Numbers()
         self.names: dict[int, str] = {}
-        self.forgotten = 0  # so often a number came to mean something else here, or nothing
+        self.forgotten = 0  # how often the name of a cached number was changed or deleted
         self._all = sql(f"SELECT id, {column} FROM {table} ORDER BY id")
         self._find = sql(
             f"SELECT t.id, t.{column} FROM {{n: called str}} JOIN {table} t ON t.{column} = n.called"
@@ -85,8 +85,9 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert those of the given names that are missing in this table; return the ids of all of them, to
-        be cached after the commit, and the number of new ones."""
+        """Insert the given names that are missing in this table; return the ids of all given names, to be
+        cached after the commit, and the number of new names.
+        """
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
         if len(found) < len(set(names)):  # another process took the numbers we chose
@@ -147,7 +148,7 @@ class Book:
     types; and the limits of projects."""
 
     def __init__(self) -> None:
-        self.edition = 0  # of class and trait names, as they are remembered here
+        self.edition = 0  # of the cached names of classes and traits
         again = self.read_again
         self.classes = ClassNames(again, "resource_classes")
         self.traits = NumberedNames(again, "traits")
@@ -189,7 +190,7 @@ class Book:
             await self.read_all(tx)
 
     async def read_all(self, tx: Transaction) -> None:
-        [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)  # first: the names are at least of this one
+        [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)  # first: the names are not older
         for names in (self.classes, self.traits, self.aggregates):
             await names.read_all(tx)
         await self.read_quotas(tx)
@@ -199,7 +200,7 @@ class Book:
         self.learn_quotas(*await read_limits(tx))
 
     def learn_quotas(self, edition: int, limits: QuotaLimits) -> None:
-        """Cache the limits of projects, unless the cached ones are newer."""
+        """Cache the limits of projects, unless the cached limits are newer."""
         if edition > self.quotas_edition:
             self.quotas_edition, self.quotas = edition, limits
 
@@ -266,7 +267,7 @@ class StoredName(NamedTuple):
     id: int
     name: str
     updated: float
-    used: bool  # by some provider; only where it was asked for
+    used: bool  # whether a provider has it; only if requested
 
     @property
     def named(self) -> Named:
@@ -316,5 +317,5 @@ async def entries(
 
 async def drop_name(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
     await _DROPPED[kind](tx, id=entry.id)
-    if kind == "resource class":  # its number is never given out again
+    if kind == "resource class":  # its number is never used again
         await _GIVEN_OUT(tx, id=entry.id, numbers=CLASS_NUMBERS)

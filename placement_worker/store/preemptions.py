@@ -56,8 +56,8 @@ async def find(tx: Transaction, query: FindPreemptions) -> list[Preemption]:
 
 
 async def used_most(tx: Transaction, now: float, most: int) -> dict[str, int]:
-    """Return the projects that have preempted the most instances within the period of their budget, with the
-    number of these instances.
+    """Return the projects that have preempted the most instances within the period of their budget, each with
+    its number of victims.
     """
     found = await _MOST(tx, since=now - BUDGET_SECONDS, most=most)
     return {project: int(several) for project, several in found}

@@ -1,7 +1,7 @@
 """SQL for the limits of projects.
 
-The version of the limits is in the row of the last change number, which every commit updates: a process whose
-cached limits are outdated learns it from its next commit, and repeats the transaction with the new limits.
+The version of the limits is in the row of the last change number, which every commit updates: a process with
+outdated cached limits detects this at its next commit, and repeats the transaction with the new limits.
 """
 
 from collections import defaultdict

@@ -44,8 +44,8 @@ _PAGE = sql("""
 async def open_budgets(
     tx: Transaction, book: Book, world: ClaimWorld, projects: Collection[str], preempting: Collection[str]
 ) -> None:
-    """Lock the projects of claims that have a quota or preempt instances, and add limits and usage of those
-    with a quota to `world`. Consumers are locked before, server groups and providers after.
+    """Lock the projects of claims that have a quota or preempt instances, and add the limits and usage of
+    projects with a quota to `world`. Consumers are locked before, server groups and providers after.
     """
     limited = {book.projects.ids[name]: name for name in book.quotas.limited(projects)}
     locked = {*limited, *(book.projects.ids[name] for name in preempting)}
@@ -73,13 +73,13 @@ async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[
 
 
 async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
-    """Return the database ids of these projects by project; a missing one is left out."""
+    """Return a mapping of the given projects to their database ids; a missing project is left out."""
     return dict(await _NUMBERS(tx, [(name,) for name in projects]))
 
 
 async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tuple[str, ...]:
-    """Return the names of the given projects (database ids) that have a quota, for waiting requests that the
-    quota refused.
+    """Return the names of the given projects (database ids) that have a quota, to wake waiting requests that
+    the quota refused.
     """
     if not book.quotas or not projects:
         return ()
@@ -88,5 +88,7 @@ async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tu
 
 
 async def page(tx: Transaction, after: str, most: int, *, used: bool) -> Sequence[str]:
-    """Return projects with a limit of their own or, with `used`, also those with consumers, sorted by id."""
+    """Return a page of projects, sorted by id: projects with limits and, with `used`, also projects with
+    consumers.
+    """
     return [project for (project,) in await _PAGE(tx, after=after, most=most, used=used)]

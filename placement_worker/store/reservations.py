@@ -1,7 +1,7 @@
 """SQL for reservations and their slots: create, extend, end, and read or lock them during a claim.
 
-A claim that draws from a slot, or becomes one, locks its reservation after the consumers. An edit that ends a
-reservation therefore waits for these claims, and later claims see the end.
+A claim that draws from a slot, or becomes a slot, locks its reservation after the consumers. An edit that
+ends a reservation therefore waits for such claims, and later claims see the end.
 """
 
 from collections.abc import Collection, Iterable
@@ -148,12 +148,12 @@ async def slot_ids(tx: Transaction, reservation: str) -> set[str]:
 
 
 async def forget_empty_slots(tx: Transaction, slots: Collection[str]) -> None:
-    """Delete the records of the given slots, except those of slots that hold something."""
+    """Delete the records of the given slots, except slots that hold something."""
     await _FORGET_EMPTY(tx, [(uuid,) for uuid in slots])
 
 
 async def end_due(tx: Transaction, now: float) -> int:
-    """End the reservations whose window is over; return their number."""
+    """End the reservations that have reached their end time; return their number."""
     return len(await _END_DUE(tx, now=now, yes=True, no=False))
 
 
@@ -178,7 +178,9 @@ async def count_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str,
 
 
 async def find_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str, tuple[ReservedSlot, ...]]:
-    """Return the slots of each of these reservations, with what they hold and the consumers that drew."""
+    """Return the slots of each of the given reservations, with what they hold and the consumers that drew
+    from them.
+    """
     records = [_slot(row) for row in await _SLOTS_OF(tx, [(uuid,) for uuid in reservations])]
     if not records:
         return {}
@@ -207,7 +209,7 @@ async def find_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str, 
 
 
 async def read_slots(database: Database, slots: Collection[str]) -> dict[str, SlotRecord]:
-    """Return the records of these slots by uuid; a missing slot is left out. A record, which has what its
+    """Return the records of the given slots by uuid; a missing slot is left out. A record, which has what its
     slot reserved at first, never changes.
     """
     async with database.read_single() as tx:
@@ -221,8 +223,9 @@ async def lock(
     reserved: Collection[str],
     now: float,
 ) -> ReservationWorld:
-    """Lock and read the reservations of these slots, and those in `reserved`; `read` are all slots that were
-    read, including slots that do not exist."""
+    """Lock and read the reservations of the given slots, and the reservations `reserved`; `read` are all
+    slots that were read, including slots that do not exist.
+    """
     wanted = sorted({record.reservation for record in slots.values()}.union(reserved))
     found = {row["uuid"]: _reservation(row) for row in await _LOCK(tx, [(uuid,) for uuid in wanted])}
     return ReservationWorld(now, found, slots, read)

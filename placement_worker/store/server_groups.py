@@ -94,7 +94,7 @@ _DROP = sql("DELETE FROM server_groups WHERE id = :id")
 
 decode_topology = msgspec.json.Decoder(DomainConstraints).decode
 
-SOME = 20  # members that are named where they are in the way
+SOME = 20  # maximum number of members that a refusal names
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
@@ -122,7 +122,7 @@ async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, so
         return
     found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
     for row in await _PLACES(tx, wanted, shares=SHARES):
-        # Processes of the previous version do not store whose place it holds.
+        # Processes of the previous version do not store the consumer that it holds for.
         keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in HOLDER_TYPES else None
         found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
     for (number, consumer, keeps_for), places in found.items():

@@ -113,8 +113,9 @@ async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Lock the trees that contain the given providers, and return a mapping of roots to these trees. Also
-    return the last change number of placement, or 0 if there is no tree."""
+    """Lock the trees that contain the given providers, and return a mapping of roots to trees. Also return
+    the last change number of placement, or 0 if there is no tree.
+    """
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -197,7 +198,7 @@ async def _names_by_column(
 
 
 async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collection[str | None]) -> None:
-    """Read all names of traits or aggregates again if a provider has one that is not cached."""
+    """Read all names of traits or aggregates again if a name of a provider is not cached."""
     if any(id_ not in names.names for column in columns for id_ in provider_parts.stored_names(column).all):
         await names.read_all(tx)
 
@@ -209,8 +210,8 @@ class TreesNamed:
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
-    ids: set[str]  # existing ones
-    names: dict[str, str]  # existing ones, with their users
+    ids: set[str]  # existing ids
+    names: dict[str, str]  # existing name → its provider
 
 
 async def find(

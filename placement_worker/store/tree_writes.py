@@ -143,7 +143,7 @@ def writes_between(
 
     first, made, moves = bound(*_GOING), bound(_INSERT_PROVIDERS), bound(*_MOVES)
     stocks, last = bound(_INSERT_INVENTORIES), bound(*_LAST)
-    if first or moves:  # these refer to new providers, or change the same table
+    if first or moves:  # the statements refer to new providers, or change the same table
         return [*first, *made, *moves, *stocks], last
     if stocks:  # adding a class that is being renamed must wait before the change is numbered
         return [*made, *stocks], last
@@ -212,11 +212,10 @@ Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundSta
 
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
-    """Store a reshape: add the new inventories to the old ones, move the allocations, remove the old ones.
+    """Store a reshape: add the new inventories, move the allocations, remove the old inventories.
 
     Return the rows for the change log, the changed provider trees, the SQL statements still to execute, and
-    the changed consumers.
-    Raise Undone if the reshape or one of its claims is refused.
+    the changed consumers. Raise Undone if the reshape or one of its claims is refused.
     """
     world, working = await _open(tx, book, order, now)
     if (refusal := edits.widen(order, working, known)) is not None:
