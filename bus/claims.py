@@ -39,8 +39,8 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """A set of allocations to claim ({}: release all), with the shapes of its providers when they were
-    searched.
+    """A set of allocations to claim ({}: release all), with the shape that each of its providers had when the
+    candidate was found.
 
     With `draws_on`, all the allocations are taken from this slot of a reservation, in the same transaction.
     """

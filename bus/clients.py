@@ -49,8 +49,8 @@ ClientName = Annotated[
 class RegisteredClient(Value, frozen=True, kw_only=True):
     """A client (a program outside berth, or an operator) and the projects that it acts for.
 
-    A client with a role may also send other messages, as far as the role covers them; its role is limited to
-    the cells and projects, if there are any.
+    A client with a role may also send the other messages that the role permits. If the client has cells or
+    projects, its role is limited to them.
     """
 
     name: ClientName
@@ -146,7 +146,7 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
 
 
 class ClientRelay(Message, frozen=True, kw_only=True):
-    """A client's message to a topic or query, to be sent on if the client's role covers it."""
+    """A client's message to a topic or query. A scheduler sends it on if the client's role permits that."""
 
     client: ClientName
     to: Text  # pattern of the topic, or name of the query
@@ -155,7 +155,7 @@ class ClientRelay(Message, frozen=True, kw_only=True):
 
 
 class RelayAnswered(Message, frozen=True, kw_only=True):
-    """The answer to a relayed query as JSON, or why there is none."""
+    """The answer to a relayed query as JSON, or the reason why the query has no answer."""
 
     answer: Annotated[str, Meta(max_length=1_000_000)] = ""
     problem: Literal["", "denied", "refused", "unavailable", "unroutable"] = ""

@@ -27,14 +27,14 @@ class TrialPolicy(Value, frozen=True, kw_only=True):
 
 
 class TryPolicy(Message, frozen=True, kw_only=True):
-    """A query: which hosts would these requests get now with the present policy, and with this one?"""
+    """A query: which hosts would the given requests get now, with the present policy and with `policy`?"""
 
     policy: TrialPolicy
     requests: Annotated[tuple[BuildRequested, ...], Meta(min_length=1, max_length=MOST_TRIED)]
 
 
 class TrialChoice(Value, frozen=True, kw_only=True):
-    """The hosts that a request would get with one policy, or why it would get none."""
+    """The hosts that a request would get with one policy, or why it would get no host."""
 
     roots: LongList[Id] = ()
     hosts: LongList[Text] = ()  # their names

@@ -21,8 +21,9 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """A request's scheduler hints, as in Nova: the server group, or instances whose hosts the request must
-    use or must avoid."""
+    """A request's scheduler hints, as in Nova: the server group, or other instances: the request must use
+    their hosts, or avoid them.
+    """
 
     group: Id | None = None  # a server group it joins
     same_host: ShortList[Id] = ()  # on the host of at least one of the instances

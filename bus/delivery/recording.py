@@ -93,7 +93,7 @@ class _Begun:
 
 
 class RecordingBus(Bus):
-    """A connection to the bus whose acts are checked and recorded if the current task has a caller.
+    """A connection to the bus that checks and records each act if the current task has a caller.
 
     If `identify` is set, it is called when the connection is opened, and returns the caller of all acts.
     """
@@ -158,7 +158,7 @@ class RecordingBus(Bus):
         await self.deliver([begun.ended("done")])
 
     async def note(self, who: Caller, act: str, target: str, outcome: Outcome, why: str = "") -> None:
-        """Record something that is no act of the table, such as a sign-in or a refused form."""
+        """Record an event that is not in the table of acts, such as a sign-in or a refused form."""
         record = who.record(self.clock.uuid(), self.clock.now(), act, Target(target))
         await self.deliver([structs.replace(record, outcome=outcome, detail=acts.shortened(why))])
 
@@ -239,7 +239,7 @@ class RecordingBus(Bus):
                 )
 
     async def _states(self, begun: Sequence[_Begun]) -> list[Any]:
-        """Return the state of each act's target; None if it is not known."""
+        """Return the state of each act's target; None if the state is unknown."""
 
         async def read(each: _Begun) -> Any:
             if each.query is None:
@@ -253,7 +253,7 @@ class RecordingBus(Bus):
         return await asyncio.gather(*map(read, begun))
 
     async def _outcomes(self, begun: Sequence[_Begun], answers: Sequence[Message]) -> list[ActRecord]:
-        if not answers:  # published: the effect comes later, and is an event of its own
+        if not answers:  # published: the effect comes later, as a separate event
             return [
                 each.ended("done", before=acts.state_json(each.state) if each.state else "") for each in begun
             ]
@@ -273,7 +273,7 @@ def message_uuid(text: str) -> str:
 
 
 def in_messages(records: Sequence[ActRecord]) -> Iterator[ActsRecorded]:
-    """Yield messages with these records, each smaller than the limit of a message."""
+    """Yield messages that contain the records, each smaller than the limit of a message."""
     for some in portions_by_size(records, _size_of, LARGEST_MESSAGE):
         yield ActsRecorded(records=tuple(some))
 

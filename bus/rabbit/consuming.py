@@ -106,7 +106,7 @@ class RabbitInbox(OpenInbox):
             await self._reading.close()
 
     def send_back(self, parcel: Parcel, envelopes: Sequence[Envelope]) -> None:
-        """Publish the given envelopes of an AMQP message to its queue again, then count them as settled."""
+        """Publish the given envelopes of an AMQP message to its queue again, then mark them as settled."""
 
         async def send() -> None:
             backoff = Backoff(self._link.clock)
@@ -199,8 +199,8 @@ class RabbitInbox(OpenInbox):
                 end()
 
     async def _count_consumers(self) -> int | None:
-        """Return how many consumers the broker has for our queue, -1 if the queue is missing or belongs to
-        another connection, and None if the broker does not reply.
+        """Return how many consumers our queue has, -1 if the queue is missing or is private to another
+        connection, and None if the broker does not reply.
         """
         try:
             session = await self._link.session()

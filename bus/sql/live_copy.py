@@ -64,7 +64,7 @@ class CopyProgress:
     """The progress of a database's copy to the new server."""
 
     tables: int
-    copied: int  # tables whose first copy is complete
+    copied: int  # tables with a complete first copy
     lag: int  # bytes of write-ahead log that the new server has not confirmed
 
     @property
@@ -73,7 +73,7 @@ class CopyProgress:
 
 
 class LiveCopy:
-    """A copy of some schemas of a database on another server. Both users administer their database."""
+    """A copy of some schemas of a database on another server, by connections of two administrators."""
 
     def __init__(self, old: AsyncConnection, new: AsyncConnection, url: str, schemas: Sequence[str]) -> None:
         self._old = old
