@@ -181,7 +181,7 @@ _TARGETS = (
 
 
 def describe(message: Message) -> Target:
-    """Return the target that a message names, as far as the message alone shows it."""
+    """Return the target of a message's act, with the id, name, cell and project that the message contains."""
     parts = [getattr(message, name, None) for name in ("edit", "request")]
     records = [part for part in (*parts, message) if isinstance(part, msgspec.Struct)]
     values = [getattr(part, name) for name in _TARGETS for part in records if getattr(part, name, None)]

@@ -175,8 +175,8 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class NotReserved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: it may not draw from this slot of a reservation, or may not claim the
-    slot.
+    """The reason of a refused claim: its consumer may not draw from the slot of a reservation, or may not
+    become this slot.
     """
 
     slot: Text

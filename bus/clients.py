@@ -85,7 +85,7 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class FindProjects(Message, frozen=True, kw_only=True):
-    """A query for the projects of builds and requests. Only ids in `existing` are looked up in cells too."""
+    """A query for the projects of builds and requests. Cells are queried only for the ids in `existing`."""
 
     new: LongList[Id] = ()
     existing: LongList[Id] = ()

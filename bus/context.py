@@ -44,7 +44,7 @@ class Tracer(Protocol):
         """
 
     def beginning(self, type_: str) -> str:
-        """Return the traceparent of a new root span for the first message of a trace."""
+        """Return the traceparent of a new root span for the first message of a trace, of the type `type_`."""
 
 
 _tracer: Tracer | None = None

@@ -20,8 +20,8 @@ class Poison(Exception):
 
 
 class Unavailable(Exception):
-    """A service is unreachable. If a handler raises this error, its message is retried without a limit, and
-    never dead-lettered.
+    """A service is unreachable. A message is retried without a limit if its handler raises this error; a
+    query is refused, and the requester repeats it.
     """
 
 

@@ -49,8 +49,8 @@ def why_disabled(traits: Iterable[str]) -> str:
 
 
 def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return a root provider's traits, after its host was disabled for one more cause ("": without a name).
-    `kept_traits` are the traits that operators, not agents, have set.
+    """Return a root provider's traits, after its host was disabled for one more cause ("": a cause without a
+    name). `kept_traits` are the traits that operators, not agents, have set.
     """
     known, after = causes_in(traits), {*traits, DISABLED}
     if cause or known:
@@ -61,8 +61,9 @@ def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) 
 
 
 def opened_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return a root provider's traits without this cause of being disabled ("": the cause without a name).
-    With its last cause, a host that operators disabled (see `kept_traits`) is enabled.
+    """Return a root provider's traits without this cause of being disabled ("": a cause without a name). If
+    no cause is left, a host that operators disabled is enabled; `kept_traits` are the traits set by
+    operators.
     """
     before = {*traits}
     after = before - {f"{HELD}{(cause or UNNAMED).upper()}"}

@@ -12,8 +12,9 @@ MOST_TRIED = 20  # requests in one query
 
 
 class TrialPolicy(Value, frozen=True, kw_only=True):
-    """All filters, weighers and options of a policy to try. An operator's own functions are known to a
-    scheduler only if its present policy uses them."""
+    """All filters, weighers and options of a policy to try. Functions that an operator wrote can be used only
+    if the scheduler's present policy uses them.
+    """
 
     filters: LongList[Text] = ()  # empty: the default filters
     weighers: LargeMap[Text, Number] = field(default_factory=dict)  # multipliers; empty: the default weighers

@@ -122,7 +122,7 @@ class Inbox(Protocol):
 
 
 class Intake(Inbox, Protocol):
-    """An inbox that takes messages from another one and gives them in a different order."""
+    """An inbox that takes messages from another inbox and gives them in a different order."""
 
     async def open(self, inbox: Inbox) -> None:
         """Begin to take the messages of this inbox."""

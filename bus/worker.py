@@ -212,8 +212,8 @@ def on_many(
     returns for each message one outcome, which can contain messages to publish.
 
     If no worker consumes a published message, publishing is retried, and finally the handled message is
-    dead-lettered. With `unheard`, this function is called instead with the unconsumed message, after
-    `undeliverable_after` tries. The messages that it returns, which undo the work, are published.
+    dead-lettered. If `unheard` is given, it is called instead, after `undeliverable_after` tries, with the
+    unconsumed message. The messages that it returns, which undo the work, are published.
 
     `linger` is for handlers with a cost per list (a transaction): if messages have arrived while the handler
     was busy, their list waits this long for further messages. A message for an idle handler never waits.

@@ -41,8 +41,8 @@ _NAMESPACE = uuid.UUID("6f1c7d5e-3c0e-4f57-9a6e-0d4f5b1f7a11")
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The operator of the current task, the door of the acts (such as command or control room), and the id of
-    the request.
+    """The operator of the current task, how the operator's acts arrive (`door`, such as command or control
+    room), and the id of the request.
     """
 
     operator: Operator
@@ -203,8 +203,8 @@ class RecordingBus(Bus):
     async def _check_reading(
         self, who: Caller, query: Query[Any, Any] | None, messages: Sequence[Message]
     ) -> None:
-        """Raise OperationRefused if the role does not cover a query. The control room checks the queries of
-        its pages itself.
+        """Raise OperationRefused if the caller's role does not permit a query. The control room checks the
+        queries of its pages itself.
         """
         if who.door == "control room":
             return

@@ -161,8 +161,8 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
 
 
 def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
-    """Return the dead letter in an AMQP message, also if the broker made it one (its routing key is
-    <ms>.<queue>).
+    """Return the dead letter in an AMQP message, whose routing key is <ms>.<queue> if the broker itself made
+    it a dead letter.
 
     The dead letter's cell is taken from the routing key only, which the broker's permissions verify.
     """

@@ -177,10 +177,11 @@ class RabbitInbox(OpenInbox):
             self.more.set()  # waiters notice a broken link
 
     async def _prove(self) -> None:
-        """Check periodically that the broker has our queue with a consumer; if not, consume it again.
+        """Check periodically that the broker has our queue with a consumer; if not, consume the queue again.
 
         After a partition of a cluster the broker may have deleted a private queue, without a notice to its
-        consumer. A quorum queue without a leader reports no consumers, so it is checked twice.
+        consumer. A quorum queue without a leader reports no consumers, so only two such reports in a row
+        count.
         """
         without = 0
         while not self._ended.is_set():
@@ -284,5 +285,5 @@ class RabbitInbox(OpenInbox):
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return True if this prefetch count is between a quarter and four times the optimal count."""
+        """Return True if the prefetch count `in_advance` is between 1/4 and 4 times the optimal count."""
         return in_advance / 4 <= self._wanted() <= in_advance * 4
