@@ -231,8 +231,8 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended. Only a
-    move that revives it, such as an unshelve, can get allocations.
+    """The result of a claim for a retired consumer: its build has ended. Only a move that revives the build,
+    such as an unshelve, can get allocations.
     """
 
     why: Cause

@@ -60,8 +60,8 @@ class RegisteredClient(Value, frozen=True, kw_only=True):
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's edit that registers a client with exactly these projects, role and cells; without
-    projects and role, removes it.
+    """An operator's edit that registers a client with exactly these projects, role and cells, or without
+    projects and role, removes the client.
     """
 
     client: ClientName

@@ -56,7 +56,7 @@ class OpenInbox(ABC):
         return not self._stopping
 
     def withdraw(self, delivery: Delivery) -> bool:
-        """Take an offered message back; return False if a caller of `get` has it."""
+        """Take an offered message back; return False if a caller of `get` has received it already."""
         if delivery not in self._offered:
             return False
         self._offered.remove(delivery)

@@ -32,7 +32,7 @@ EvacuationState = Literal[
 
 
 class MaintenanceWindow(Value, frozen=True, kw_only=True):
-    """A time in which hosts are to be without instances, and how they are drained before it."""
+    """A time in which hosts are to be without instances, and how the hosts are drained before this time."""
 
     id: Id
     roots: Roots

@@ -71,7 +71,7 @@ class Reservation(Value, frozen=True, kw_only=True):
 
 
 class ReservedSlot(Value, frozen=True, kw_only=True):
-    """One slot of a reservation: what it reserved at first, and what it holds now."""
+    """One slot of a reservation: the allocations that it reserved at first, and that it still holds."""
 
     consumer: Id
     allocations: Allocations  # reserved at first

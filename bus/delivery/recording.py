@@ -1,7 +1,8 @@
-"""Records the acts of an operator in the audit trail, and refuses acts that the role does not cover.
+"""Records the acts of an operator in the audit trail, and refuses acts that the operator's role does not
+permit.
 
 Every act of a command or of the control room passes `RecordingBus`. Before an act, a record with the outcome
-`begun` is published, so that no act is without a record, even if this process is killed. After it, the
+`begun` is published, so that no act is without a record, even if this process is killed. After the act, the
 outcome is published under the same id.
 """
 

@@ -84,7 +84,9 @@ class ForeignListener:
         self._is_full = False  # the queue has reached most_messages
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
-        """Pass messages to `handle` in order, until cancelled; call `gap` if messages may have been lost."""
+        """Pass messages to `handle` in order, until cancelled. Call `gap` after each new subscription, or if
+        the queue was full; `has_lost` then states whether messages may have been lost.
+        """
         backoff = Backoff(self.clock)
         while True:
             try:

@@ -143,8 +143,8 @@ class RpcAddress:
 
 
 class RpcServer:
-    """Server of an oslo.messaging topic: it receives and executes RPC calls, each sent to one server of the
-    topic, and casts, each sent to all servers of the topic.
+    """Server of an oslo.messaging topic: it receives and executes RPC calls and casts, each sent to one
+    server of the topic, and fan-out casts, each sent to all servers of the topic.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class RpcServer:
         raise ConnectionError(why)
 
     async def _declare(self, connection: AbstractConnection) -> str:
-        """Declare missing exchanges and queues; return the name of the queue for RPC messages without a reply
-        (casts) that are sent to every RPC server of the topic.
+        """Declare missing exchanges and queues; return the name of this server's queue for fan-out casts (RPC
+        messages without a reply that are sent to every server of the topic).
         """
         topic, durable = self._address.topic, self._address.durable or self._address.quorum
         await self._exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)

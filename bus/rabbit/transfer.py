@@ -253,10 +253,11 @@ class QueueTransfer:
             raise BrokerRefused(f"messages of {self.name} cannot be forwarded: {refused}") from None
 
     async def _on_returned(self) -> None:
-        """Note that the new broker returned messages: the queue is not bound as queues of workers are.
+        """Count a return of messages by the new broker, because the queue is not bound as queues of workers
+        are. From the second return on, bind a fan-out exchange to the queue.
 
-        The worker that has just declared the queue may be about to bind it, so the first time the messages
-        are only published again.
+        The worker that has just declared the queue may be about to bind it, so after the first return the
+        messages are only published again.
         """
         self._returns += 1
         if self._returns > 1:
