@@ -50,11 +50,12 @@ Limit = Literal["cells", "projects"]
 
 @dataclass(frozen=True)
 class Act:
-    """A row of the table: the act's name and meaning, and the least role and the messages that request it.
+    """A row of the table of acts: its name and meaning, the least role, and the messages that request it.
 
-    A role that is limited to cells or projects covers the act on targets in one of them if `limited_by` has
-    this limit, and on every target if `open_to` has it; otherwise it does not cover the act.
-    `edits`: only messages whose field `edit` has one of these types request the act.
+    An operator whose role is limited to cells or projects (a limit) may do the act: on every target if
+    `open_to` contains the limit; on targets in the operator's cells or projects if `limited_by` contains the
+    limit; else on no target. `edits`: the act is requested only by messages with a field `edit` of one of the
+    types.
     """
 
     name: str
@@ -124,7 +125,7 @@ for _act in ACTS:
 
 @dataclass(frozen=True)
 class Target:
-    """The object of an act. `cell` and `project` are empty if they are unknown or there is none."""
+    """The object of an act. `cell` and `project` are empty if they are unknown or do not exist."""
 
     id: str = ""
     name: str = ""
@@ -148,7 +149,7 @@ def has_role(operator: Operator, act: Act) -> bool:
 
 
 def allowed(operator: Operator, act: Act, target: Target) -> str:
-    """Return "" if the operator may do this, or else the reason why not."""
+    """Return "" if the operator may do this act on this target, or else the reason for the refusal."""
     if not has_role(operator, act):
         return f"{act.name} takes the role {act.role}; {operator.name} has {operator.role or 'no role'}"
     for limit, theirs, of_target in _limits(operator, target):
@@ -163,8 +164,8 @@ def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[s
 
 
 def read_target(way: Query[Any, Any] | None, question: Message) -> Target:
-    """Return the target for the permission to send this query: the project whose data it asks for, if it is
-    limited to one.
+    """Return the target on which permission for this query is checked: the project in a query for the data of
+    one project, and an empty Target for all other queries.
     """
     return Target(project=str(getattr(question, "project", "")) if way in _OF_PROJECT else "")
 
@@ -180,7 +181,7 @@ _TARGETS = (
 
 
 def describe(message: Message) -> Target:
-    """Return the target that a message names, as far as the message alone shows it."""
+    """Return the target of a message's act, with the id, name, cell and project that the message contains."""
     parts = [getattr(message, name, None) for name in ("edit", "request")]
     records = [part for part in (*parts, message) if isinstance(part, msgspec.Struct)]
     values = [getattr(part, name) for name in _TARGETS for part in records if getattr(part, name, None)]
@@ -199,7 +200,9 @@ def describe(message: Message) -> Target:
 
 
 def names_of(value: Any) -> tuple[str, str]:
-    """Return the id and the name of a target: of a text, a record, or the first of several."""
+    """Return the id and name of an act's target, which is given as an id, an object or a tuple. For a tuple:
+    the first item's id with `and N more`, and the first item's name.
+    """
     if isinstance(value, str):
         return value, ""
     if isinstance(value, tuple):
@@ -209,8 +212,8 @@ def names_of(value: Any) -> tuple[str, str]:
 
 
 def completed(target: Target, state: Message) -> Target:
-    """Return the target, completed with the name, cell and project in `state`, the answer to its
-    `state_query`.
+    """Return the target with the name, cell and project from `state`: the answer to the query that
+    `state_query` returned.
     """
     stored = next((value for value in structs.astuple(state) if isinstance(value, tuple) and value), ())
     found = {}
@@ -265,7 +268,9 @@ _CONTENTS: tuple[Literal["inventories", "traits", "aggregates"], ...] = (
 
 
 def difference(before: Any, after: Any) -> tuple[str, str]:
-    """Return the parts of two states that differ, as JSON; lists without the items that both have."""
+    """Return the parts that differ between two states: as JSON from `before`, and as JSON from `after`. Lists
+    are returned without the items that both states have.
+    """
     first, second = _without_common(msgspec.to_builtins(before), msgspec.to_builtins(after))
     return _json(first), _json(second)
 

@@ -18,14 +18,14 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, eq=False)
 class Topic(Generic[M]):
-    """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
+    """A topic for one type of message. Its pattern contains fields of the message, such as `{cell}`.
 
-    `expected`: it is an error if no worker consumes a message. `outsiders`: AMQP clients outside berth
-    subscribe too, so each message is a separate AMQP message. Only messages with `reply_to` may share an AMQP
-    message; `reply_to`, the last part of the routing key, contains the name of the receiving client.
+    `expected`: a message without a consumer is an error. `outsiders`: AMQP clients outside berth subscribe
+    too, so each message is a separate AMQP message; only messages with `reply_to` may share one. Their
+    routing key ends with `reply_to`, which contains the name of the receiving client.
 
-    `direct`: messages for a worker of the publisher's process need no broker. "handled": the publisher waits
-    until the message is handled. "stored": the publisher has stored what it needs to send the message again.
+    `direct`: messages to a worker of the publisher's process bypass the broker. With "handled", the publisher
+    waits until the message is handled; with "stored", it has stored the data to send the message again.
     """
 
     pattern: str
@@ -52,7 +52,9 @@ class Topic(Generic[M]):
         return not self.outsiders or bool(getattr(message, "reply_to", ""))
 
     def at(self, **fields: str) -> "Address[M]":
-        """Return the topic with a binding key of these field values, and `*` for each omitted field."""
+        """Return an Address of the topic: a binding key with the given values of fields, and `*` for each
+        omitted field.
+        """
         key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
         if self.outsiders:
             reply_to = fields.get("reply_to")
@@ -71,11 +73,10 @@ class Address(Generic[M]):
 @dataclass(frozen=True, eq=False)
 class Query(Generic[A, R]):
     """A query, which one of several workers answers once. If no answer arrives in time, NoAnswer is raised.
-    If no worker consumes the query, Unroutable is raised.
 
     A query's name may contain fields of its message in braces, such as `{cell}`: the cell to which the query
-    is sent. If `within` is true, `{cell}` is the cell that sends the query, and NoAnswer is raised instead of
-    Unroutable.
+    is sent. If `within` is true, `{cell}` is the cell that sends the query. If no worker consumes a query,
+    NoAnswer is raised, or Unroutable if the name has a field and `within` is false.
     """
 
     name: str

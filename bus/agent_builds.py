@@ -1,6 +1,6 @@
-"""An agent's record of the orders that it received, so that a duplicate order, or one that arrives after a
-later order or a destroy order, has no effect; and the fields that an order omits because the agent can derive
-them.
+"""An agent's record of the orders that it received, so that an order has no effect if it is a duplicate, or
+if it arrives after a later order or a destroy order; and the fields that an order omits because the agent can
+derive them.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,9 @@ REMEMBERED_SECONDS = 7 * 86400.0
 
 
 class _Memory(OrderedDict[str, V]):
-    """A dictionary by build id that drops entries unchanged for `seconds`, and beyond `size` the oldest."""
+    """A dictionary by build id that drops entries unchanged for `seconds`, and the oldest entries if there
+    are more than `size`.
+    """
 
     def __init__(self, size: int, seconds: float, now: Callable[[], float]) -> None:
         super().__init__()
@@ -163,12 +165,14 @@ def report(
 
 
 def sent_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:
-    """Return the allocations that an order must contain: {} if the agent can derive them from the flavor."""
+    """Return the part of `given`, a guest's allocations, that its order must contain: {} if the agent can
+    derive them from the flavor and the host.
+    """
     return {} if given == {root: _figures(spec.flavor)} else given
 
 
 def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
-    """Return an order's allocations by provider; if the order has none, derive them from its flavor."""
+    """Return an order's allocations by provider, or if the order has {}, derive them from its flavor."""
     if order.allocations:
         return order.allocations
     figures = _figures(order.spec.flavor)

@@ -1,4 +1,4 @@
-"""The audit trail: records of what people and programs requested of berth, which schedulers store."""
+"""The audit trail: records, stored by the schedulers, of the acts that people and programs requested."""
 
 from typing import Annotated, Literal
 
@@ -22,13 +22,13 @@ class Operator(Value, frozen=True, kw_only=True):
     project: Text = ""  # of its token
     cells: ShortList[Text] = ()  # empty: all
     projects: ShortList[KeystoneId] = ()  # empty: all
-    is_program: bool = False  # a client or service, whose records are stored for a shorter time
+    is_program: bool = False  # a client or service: its records are stored for a shorter time
 
 
 class ActRecord(Value, frozen=True, kw_only=True):
-    """The record of one act. A record with the outcome `begun` is replaced by a later one of the same id.
+    """The record of one act. A record with the outcome `begun` is replaced by a later record of its id.
 
-    A record stays `begun` if the process ended before it knew the outcome.
+    A record stays `begun` if the process that executed the act ended before it knew the outcome.
     """
 
     id: Id

@@ -12,8 +12,8 @@ _LIKE = (
 
 
 def single_urls(url: str) -> tuple[str, ...]:
-    """Return a URL for each address in the URL of a broker. Raise ValueError if it is malformed, without the
-    URL in the text, because it contains a password.
+    """Return a URL for each address in the URL of a broker. Raise ValueError if the URL is malformed; the
+    error does not contain the URL, which includes a password.
     """
     if not url.startswith(("amqp://", "amqps://")):
         raise ValueError("must begin with amqp:// or amqps://")
@@ -34,7 +34,9 @@ def single_urls(url: str) -> tuple[str, ...]:
 
 
 def first_url(url: str) -> str:
-    """Return the URL of a broker with its first address only, and any other URL unchanged, for `urlsplit`."""
+    """Return the URL of a broker with its first address only, which `urlsplit` can parse; return any other
+    URL unchanged.
+    """
     return single_urls(url)[0] if url.startswith(("amqp://", "amqps://")) else url
 
 
@@ -48,7 +50,7 @@ def vhost_of(url: str) -> str:
 
 
 def user_of(url: str) -> str | None:
-    """Return the user name in the URL of a broker, or None without a user name."""
+    """Return the user name in the URL of a broker, or None if the URL has no user name."""
     named = urlsplit(first_url(url)).username
     return unquote(named) if named else None
 

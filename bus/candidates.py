@@ -27,7 +27,7 @@ class SenselessQuery(ValueError):
     """The error for an invalid query for candidates; the text names the wrong field and the reason."""
 
 
-OnQuotas = Callable[[Collection[str]], None]  # projects that may use less now; "": any project
+OnQuotas = Callable[[Collection[str]], None]  # projects with less usage or another quota; "": any project
 OnChange = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
 
 
@@ -68,7 +68,7 @@ def kind_of(host: PlacedHost, aggregates: Mapping[str, Aggregate]) -> Hashable:
 
 
 class HostAmounts(Protocol):
-    """Looks up hosts and their amounts of resources by position: a host's row number in placement's index."""
+    """Returns hosts and their amounts of resources by position: a host's row number in placement's index."""
 
     def host(self, position: int) -> PlacedHost: ...
 
@@ -187,7 +187,9 @@ class CandidateSource(Protocol):
         """
 
     def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        """Register a callback for projects that may use less of their quota now, or whose quota changed."""
+        """Register a callback for projects that have released resources, or whose quota changed; its argument
+        is their ids ("": any project).
+        """
 
     def watch_for_more(self, on_change: OnChange) -> None:
         """Register a callback for changes that can help waiting requests, such as more capacity; its

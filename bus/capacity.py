@@ -11,10 +11,10 @@ MOST_SAMPLES = 5000  # in one answer
 
 
 class CapacitySample(Compact, frozen=True):
-    """Amounts of one resource class in a zone, or numbers of instances of one flavor.
+    """A sample: amounts of one resource class in a zone, or numbers of instances of one flavor.
 
-    Of a flavor, `free` are the instances that fit if no other flavor is built, and `waiting` those that wait
-    for capacity. A request that waits in no particular zone counts in the zone "".
+    For a flavor, `free` is how many instances fit if no other flavor is built, and `waiting` how many
+    instances wait for capacity. A request that waits in no particular zone counts in the zone "".
     """
 
     at: Seconds  # the begin of the interval
@@ -29,7 +29,7 @@ class CapacitySample(Compact, frozen=True):
 
 
 class FindCapacity(Message, frozen=True, kw_only=True):
-    """A query for the samples of a period, oldest first."""
+    """A query for the capacity samples of a period, oldest first."""
 
     since: Seconds = 0.0
     until: Seconds = 1e12
@@ -41,7 +41,7 @@ class FindCapacity(Message, frozen=True, kw_only=True):
 
 
 class CapacityFound(Message, frozen=True, kw_only=True):
-    """A page of samples."""
+    """The answer to FindCapacity: a page of capacity samples."""
 
     samples: LongList[CapacitySample] = ()
     last: tuple[Seconds, Text] | None = None  # `after` of the next page; None: this is the last page

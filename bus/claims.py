@@ -39,8 +39,8 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """A set of allocations to claim ({}: release all), with the shapes of its providers when they were
-    searched.
+    """A set of allocations to claim ({}: release all), with the shape that each of its providers had when the
+    candidate was found.
 
     With `draws_on`, all the allocations are taken from this slot of a reservation, in the same transaction.
     """
@@ -175,8 +175,8 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class NotReserved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: it may not draw from this slot of a reservation, or may not claim the
-    slot.
+    """The reason of a refused claim: its consumer may not draw from the slot of a reservation, or may not
+    become this slot.
     """
 
     slot: Text
@@ -231,8 +231,8 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended. Only a
-    move that revives it, such as an unshelve, can get allocations.
+    """The result of a claim for a retired consumer: its build has ended. Only a move that revives the build,
+    such as an unshelve, can get allocations.
     """
 
     why: Cause

@@ -30,7 +30,9 @@ def ids_in(requests: Iterable[BuildRequested]) -> tuple[set[Id], set[Id]]:
 
 
 def project_of(client: RegisteredClient, named: str) -> str:
-    """Return the project that a client names, or its only project; raise NotAllowed if it may not use it."""
+    """Return the project `named` by a client, or if empty, the client's only project. Raise NotAllowed if it
+    may not use the project, or does not name one of several.
+    """
     if named in client.projects:
         return named
     if named not in ("", UNSAID_ID):

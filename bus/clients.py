@@ -49,8 +49,8 @@ ClientName = Annotated[
 class RegisteredClient(Value, frozen=True, kw_only=True):
     """A client (a program outside berth, or an operator) and the projects that it acts for.
 
-    A client with a role may also send other messages, as far as the role covers them; its role is limited to
-    the cells and projects, if there are any.
+    A client with a role may also send the other messages that the role permits. If the client has cells or
+    projects, its role is limited to them.
     """
 
     name: ClientName
@@ -60,8 +60,8 @@ class RegisteredClient(Value, frozen=True, kw_only=True):
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's edit that registers a client with exactly these projects, role and cells; without
-    projects and role, removes it.
+    """An operator's edit that registers a client with exactly these projects, role and cells, or without
+    projects and role, removes the client.
     """
 
     client: ClientName
@@ -85,7 +85,7 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class FindProjects(Message, frozen=True, kw_only=True):
-    """A query for the projects of builds and requests. Only ids in `existing` are looked up in cells too."""
+    """A query for the projects of builds and requests. Cells are queried only for the ids in `existing`."""
 
     new: LongList[Id] = ()
     existing: LongList[Id] = ()
@@ -146,7 +146,7 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
 
 
 class ClientRelay(Message, frozen=True, kw_only=True):
-    """A client's message to a topic or query, to be sent on if the client's role covers it."""
+    """A client's message to a topic or query. A scheduler sends it on if the client's role permits that."""
 
     client: ClientName
     to: Text  # pattern of the topic, or name of the query
@@ -155,7 +155,7 @@ class ClientRelay(Message, frozen=True, kw_only=True):
 
 
 class RelayAnswered(Message, frozen=True, kw_only=True):
-    """The answer to a relayed query as JSON, or why there is none."""
+    """The answer to a relayed query as JSON, or the reason why the query has no answer."""
 
     answer: Annotated[str, Meta(max_length=1_000_000)] = ""
     problem: Literal["", "denied", "refused", "unavailable", "unroutable"] = ""

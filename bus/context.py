@@ -44,7 +44,7 @@ class Tracer(Protocol):
         """
 
     def beginning(self, type_: str) -> str:
-        """Return the traceparent of a new root span for the first message of a trace."""
+        """Return the traceparent of a new root span for the first message of a trace, of the type `type_`."""
 
 
 _tracer: Tracer | None = None
@@ -78,7 +78,9 @@ NO_CONTEXT = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Mark messages published within the `with` block as caused by these messages, which are handled now."""
+    """Mark messages as handled now within the `with` block. A single message is the cause of all messages
+    published in the block.
+    """
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)
@@ -90,15 +92,17 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages that the current task handles, the causes of all messages that the
-    task publishes.
+    """Return the envelopes of the messages that the current task handles. A single message is also the cause
+    of all messages that the task publishes.
     """
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
 
 def stored_context(message: Message) -> StoredContext:
-    """Return the tracing data of a message, to be stored with it; empty if it is not being handled now."""
+    """Return the tracing data of a message, to be stored with the message; empty if the message is not being
+    handled now.
+    """
     envelope = _arrived.get({}).get(id(message))
     if envelope is None:
         return NO_CONTEXT
@@ -135,7 +139,9 @@ def resumed(context: StoredContext) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """Return the envelope to publish a message; its cause is `cause`, or the message being handled now."""
+    """Return an envelope in which to publish a message. The cause is `cause`, by default the only message
+    being handled now.
+    """
     cause = cause or current.get()
     if cause is None:
         correlation, causation = "", ""
@@ -168,7 +174,7 @@ def _child(traceparent: str, clock: Clock) -> str:
     """Return a W3C traceparent: a new span in the given trace, or in a new trace if the given value is
     invalid.
 
-    Invalid values are not passed on: they would grow with every message.
+    An invalid value is not passed on to further messages.
     """
     span = f"{clock.chance.getrandbits(64):016x}"
     found = _TRACEPARENT.match(traceparent)

@@ -29,7 +29,7 @@ HANDED_OVER = Counter("berth_messages_handed_over", "messages handed to a worker
 
 
 class OpenInbox(ABC):
-    """An inbox that also gives its reader messages of other workers of the same process."""
+    """An inbox that gives its reader messages from the broker and from other workers of the same process."""
 
     def __init__(self) -> None:
         self.more = asyncio.Event()  # set when a message arrives
@@ -39,7 +39,7 @@ class OpenInbox(ABC):
 
     @abstractmethod
     def _next_received(self) -> Delivery | None:
-        """Return the next message from the broker, or None if there is none."""
+        """Return the next message from the broker, or None if no message has arrived."""
 
     def get_nowait(self) -> Delivery | None:
         self._offered_next = not self._offered_next  # so that neither kind of message waits for the other
@@ -56,7 +56,7 @@ class OpenInbox(ABC):
         return not self._stopping
 
     def withdraw(self, delivery: Delivery) -> bool:
-        """Take an offered message back; return False if a caller of `get` has it."""
+        """Take an offered message back; return False if a caller of `get` has received it already."""
         if delivery not in self._offered:
             return False
         self._offered.remove(delivery)
@@ -165,7 +165,7 @@ class DirectTransport:
         return reader
 
     def _handles_now(self, worker: str) -> bool:
-        """Return whether the current task handles a message of this worker."""
+        """Return whether the current task handles a message of the worker with this name."""
         for envelope in envelopes_handled():
             reader = self._readers.get(envelope.key)
             if (envelope.key.partition(":")[0] if reader is None else reader.worker) == worker:
@@ -173,7 +173,7 @@ class DirectTransport:
         return False
 
     async def _until_handled(self, awaited: Sequence[Handed]) -> None:
-        """Wait until the messages are handled; publish messages that their readers do not take in time."""
+        """Wait until the messages are handled. Messages that no reader takes in time go to the broker."""
         await asyncio.wait([handed.settled for handed in awaited], timeout=PATIENCE)
         late = [it for it in awaited if not it.settled.done() and it.reader.inbox.withdraw(it)]
         for handed in late:
@@ -182,7 +182,7 @@ class DirectTransport:
             await handed.settled
 
     def _return(self, handed: Handed) -> None:
-        """Send a message that its reader returned to its queue at the broker."""
+        """Publish a message at the broker that was handed to a reader, and that the reader requeued."""
         task = asyncio.get_running_loop().create_task(self._send(handed))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

@@ -27,9 +27,8 @@ Strength = Literal["required", "preferred"]
 
 
 class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The labels of one host by their source; for each level, the first source that has a label decides.
-
-    The metadata of aggregates is a further source, between `reported` and `of_fields`.
+    """The labels of one host by source. For each level, the first source with a label decides: `of_operator`,
+    then `reported` (by the agent), metadata of the host's aggregates, and `of_fields` (of the Ironic node).
     """
 
     of_operator: Labels = field(default_factory=dict)
@@ -60,14 +59,12 @@ class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def required_pack(self) -> str:
-        """Return the level of the required packing: a claim puts all instances into one domain of it; "" if
-        none.
-        """
+        """Return the level at which a claim must pack all instances into one domain; "" without packing."""
         return self.pack if self.pack_strength == "required" else ""
 
     @property
     def required_spread(self) -> str:
-        """Return the level of the required spreading: claims spread instances over its domains; "": none."""
+        """Return the level at which claims must spread instances over its domains; "" without spreading."""
         return self.spread if self.spread_strength == "required" else ""
 
     @property
@@ -105,7 +102,7 @@ class LabelEditRequested(Message, frozen=True, kw_only=True):
 
 
 class LabelsEdited(Tagged, frozen=True, kw_only=True):
-    changed: Whole  # hosts whose labels differ from before
+    changed: Whole  # hosts with changed labels
     number: Whole = 0  # of the change; 0: nothing changed
 
 

@@ -20,8 +20,8 @@ class Poison(Exception):
 
 
 class Unavailable(Exception):
-    """A service is unreachable. A message whose handler needs the service is retried without a limit, never
-    dead-lettered.
+    """A service is unreachable. A message is retried without a limit if its handler raises this error; a
+    query is refused, and the requester repeats it.
     """
 
 
@@ -34,7 +34,7 @@ class Unroutable(Exception):
 
 
 class BrokerRefused(Exception):
-    """The broker refused an operation; the text explains how to fix that."""
+    """The broker refused an operation; the text gives the broker's reason."""
 
 
 class AnswerRefused(Exception):

@@ -76,7 +76,7 @@ GroupResult = GroupEdited | Taken | InUse | Contended
 
 
 class FindGroups(Message, frozen=True, kw_only=True):
-    """A query for the server groups that meet the given conditions (none: all), with members and hosts."""
+    """A query for the server groups that meet all given conditions, with their members and hosts."""
 
     ids: LongList[Id] = ()
     project: Text = ""

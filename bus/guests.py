@@ -67,14 +67,14 @@ class ProbedHost(Compact, frozen=True):
 
 
 class HostsProbe(Value, frozen=True, kw_only=True):
-    """A question to an agent: which of these hosts does it reach over the network?"""
+    """A question to an agent: which of the given hosts does it reach over the network?"""
 
     id: Id  # of the question
     hosts: ShortList[ProbedHost]
 
 
 class ProbeResult(Value, frozen=True, kw_only=True):
-    """The answer to HostsProbe. A host is in neither list if the agent could not probe it."""
+    """The answer to HostsProbe. A host that the agent could not probe is not in `reached` or `unreached`."""
 
     id: Id
     reached: ShortList[Id] = ()
@@ -82,7 +82,7 @@ class ProbeResult(Value, frozen=True, kw_only=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """A query to an agent for its guests of the given builds; if none are given, for a page of all guests.
+    """A query to an agent for its guests of the given builds, or without builds for a page of all its guests.
     With `probe`, a query for the hosts that the agent reaches instead.
     """
 

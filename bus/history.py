@@ -57,10 +57,10 @@ class SnapshotPart(Value, frozen=True, kw_only=True):
 
 
 class FindHistory(Message, frozen=True, kw_only=True):
-    """A query for the state of placement at a time or after a change number, and the changes from then on.
+    """A query for the state of placement at the time `at` or after the change `number`, and later changes.
 
-    The answer is a sequence of pieces: the latest snapshot before that moment, then changes. If the answer
-    says that there are `more` pieces, the query is repeated with the fields that the last answer returned.
+    The answer is a sequence of pieces: the latest snapshot before the state, then changes. If the answer has
+    `more` pieces, the query is repeated with the fields that the last answer returned.
     """
 
     number: Ordinal | None = None  # the last change of the state; None: the state at the time `at`

@@ -14,9 +14,9 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")  # never an option of the
 async def run_hook(
     command: Sequence[str], arguments: Sequence[str], limit: float, names: Mapping[str, str] | None = None
 ) -> tuple[int | None, str]:
-    """Run a command with these last arguments and additional environment variables (`names`); return its exit
+    """Run a command with `arguments` appended and additional environment variables (`names`); return its exit
     code and a sentence with its output. The exit code is None if the command could not run, or did not end in
-    `limit` seconds: then it is killed with its children.
+    `limit` seconds and was killed with its children.
     """
     for argument in arguments:
         if not _ARGUMENT.fullmatch(argument):

@@ -40,7 +40,7 @@ def causes_in(traits: Iterable[str]) -> list[str]:
 
 
 def why_disabled(traits: Iterable[str]) -> str:
-    """Return a text with the causes that operators gave when they disabled a host with these traits."""
+    """Return a text with the causes that operators gave when they disabled a host with the given traits."""
     causes = causes_in(traits)
     if not causes:
         return "disabled"
@@ -49,8 +49,8 @@ def why_disabled(traits: Iterable[str]) -> str:
 
 
 def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return a root provider's traits after it was disabled for one more cause ("": the operator named none).
-    `kept_traits` are the traits that operators, not agents, have set.
+    """Return a root provider's traits, after its host was disabled for one more cause ("": a cause without a
+    name). `kept_traits` are the traits that operators, not agents, have set.
     """
     known, after = causes_in(traits), {*traits, DISABLED}
     if cause or known:
@@ -61,8 +61,9 @@ def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) 
 
 
 def opened_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return a root provider's traits without this cause of being disabled ("": the unnamed cause); if no
-    other cause is left, the provider is enabled.
+    """Return a root provider's traits without this cause of being disabled ("": a cause without a name). If
+    no cause is left, a host that operators disabled is enabled; `kept_traits` are the traits set by
+    operators.
     """
     before = {*traits}
     after = before - {f"{HELD}{(cause or UNNAMED).upper()}"}
@@ -171,8 +172,9 @@ def standing(
 ) -> HostStanding:
     """Return the state of a host, with reasons, from the traits of its root provider and its health.
 
-    Without `health` the host is up: schedulers report only hosts that are not up. `kept_traits` are the
-    traits that operators, not agents, have set (None: unknown).
+    Without `health`, no heartbeat is missing: schedulers report only hosts that are not up. `kept_traits` are
+    the traits that operators, not agents, have set (None: unknown). `deleted`: the agent has deleted the
+    host.
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")
@@ -221,7 +223,7 @@ def unanswered(root: Provider) -> HostHealth:
 async def every_health(
     ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
 ) -> AsyncIterator[HostHealth]:
-    """Query a scheduler page by page; yield the health of these hosts, or of all hosts that are not up."""
+    """Query a scheduler page by page; yield the health of `roots`, or of all hosts that are not up."""
     after, more = "", True
     while more:
         answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
@@ -264,7 +266,7 @@ def marked(
 
 
 def down_sentence(health: HostHealth) -> str:
-    """Return a sentence that says why a host is down and when its last heartbeat arrived."""
+    """Return a sentence with the reason why a host is down and the time of its last heartbeat."""
     return f"down{_since(health.since)}: {health.why}"
 
 

@@ -43,7 +43,7 @@ class HttpLimits:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens at HOST:PORT (port 0: any free port); early connections wait."""
+    """Return a socket that listens at HOST:PORT (port 0: any free port) and queues connections."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:8778")
@@ -67,7 +67,7 @@ def announce(server: str, listener: socket.socket, path: str = "", tls: TlsFiles
 
 
 def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """Return headers and body of a plain-text response that refuses a request for this reason."""
+    """Return headers and body of a plain-text response that refuses a request for the reason `why`."""
     return {"content-type": "text/plain; charset=utf-8"}, f"{why}\n".encode()
 
 

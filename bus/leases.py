@@ -35,7 +35,7 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
     epoch: Ordinal = 0  # a changed epoch voids all nodes of the previous one except the nodes in `nodes`
     seconds: Seconds = 0.0  # duration of the lease, from the moment of the request
     version: Ordinal = 0  # to send as `seen` after applying this answer
-    nodes: LongList[NodeLent] = ()  # nodes whose assignment changed
+    nodes: LongList[NodeLent] = ()  # nodes with a changed assignment
     more: bool = False  # there are further nodes: ask again immediately
     tells: bool = False  # this agent reports which nodes exist
 
@@ -84,11 +84,11 @@ class AgentsFound(Message, frozen=True, kw_only=True):
 
 
 class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's request about an agent. After `disable` a bare-metal agent gets no free nodes (without
-    an instance), and other agents get the free nodes that it has; `enable` undoes that. `rehome` assigns all
-    its nodes, or the given ones, with their instances to other agents, once this agent certainly does not act
-    on them any more. `remove` states that an agent of any type will not return and that none of its guests
-    runs: the cell ends its orders. `restore` undoes that for later orders.
+    """An operator's request about an agent. `disable`: a bare-metal agent gets no free nodes (without an
+    instance), and the free nodes that it has go to other agents; `enable` ends this. `rehome` assigns all its
+    nodes, or `nodes`, with their instances to other agents, once this agent certainly does not act on them
+    any more. `remove` states that an agent of any type will not return and that it runs no guests: the cell
+    ends its orders. `restore`: the removed agent gets orders again.
     """
 
     cell: Word

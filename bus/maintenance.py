@@ -32,7 +32,7 @@ EvacuationState = Literal[
 
 
 class MaintenanceWindow(Value, frozen=True, kw_only=True):
-    """A time in which hosts are to be without instances, and how they are drained before it."""
+    """A time in which hosts are to be without instances, and how the hosts are drained before this time."""
 
     id: Id
     roots: Roots
@@ -70,7 +70,7 @@ class WindowState(Value, frozen=True, kw_only=True):
 
 
 class HostEvacuation(Value, frozen=True, kw_only=True):
-    """The automatic evacuation of one host whose heartbeats are missing."""
+    """The automatic evacuation of one host after its heartbeats stopped."""
 
     id: Id
     root: Id
@@ -113,8 +113,8 @@ class MaintenanceMove(Value, frozen=True, kw_only=True):
 class FindMaintenance(Message, frozen=True, kw_only=True):
     """A query for maintenance windows and automatic evacuations that are not over."""
 
-    ended: bool = False  # also those that are over
-    subject: Text = ""  # only the window or evacuation whose id begins so, with its events and moves
+    ended: bool = False  # also windows and evacuations that are over
+    subject: Text = ""  # first characters of an id: only this window or evacuation, with its events and moves
     # only moves of this instance, with their windows and evacuations; and all open evacuations
     build: Text = ""
 
@@ -152,7 +152,7 @@ class CancelWindow(Tagged, frozen=True, kw_only=True):
 
 
 class FinishHosts(Tagged, frozen=True, kw_only=True):
-    """An edit that ends the maintenance of these hosts before the window ends: they are opened."""
+    """An edit that ends the maintenance of the given hosts before the window ends: they are opened."""
 
     roots: Roots
 

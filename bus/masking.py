@@ -20,8 +20,8 @@ _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
 def masked(value: Any) -> Any:
-    """Return a setting with stars in place of passwords in URLs, and of parameters, table entries and
-    arguments of a command whose names may be those of secrets.
+    """Return a setting with stars in place of secrets: passwords in URLs, and the values of URL parameters,
+    table entries and command options with a name such as `password` or `token`.
     """
     if isinstance(value, str):
         return _without_secret_parameters(_without_password(value))
@@ -35,7 +35,7 @@ def masked(value: Any) -> Any:
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """Yield the secrets in a setting, as they are written: the texts in whose place `masked` writes stars."""
+    """Yield the secrets in a setting, as they are written: the texts that `masked` replaces by stars."""
     if isinstance(value, str):
         with suppress(ValueError):
             yield from filter(None, (urlsplit(first_url(value)).password,) if "://" in value else ())

@@ -1,4 +1,4 @@
-"""The messages that workers and clients publish, by purpose. New fields get defaults; none is renamed."""
+"""The messages that workers and clients publish, by purpose. New fields get defaults; no field is renamed."""
 
 from typing import Annotated, Literal
 
@@ -76,10 +76,10 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     # resources in addition to the flavor's, such as for ports and accelerators
     groups: Annotated[tuple[ResourceGroup, ...], Meta(max_length=MAX_GROUPS)] = ()
     same_subtree: ShortList[ShortList[Text]] = ()  # suffixes of groups below one of their providers
-    root_required: ShortList[TraitName] = ()  # of the host, in addition to those of flavor and image
+    root_required: ShortList[TraitName] = ()  # of the host, in addition to the traits of flavor and image
     root_forbidden: ShortList[TraitName] = ()
     not_cells: ShortList[Word] = ()  # hosts of the cells are not considered
-    topology: DomainConstraints = NO_TOPOLOGY  # of all its instances; a server group has its own
+    topology: DomainConstraints = NO_TOPOLOGY  # of all instances; a server group has a separate topology
     # Flavors of the instances, in order; the counts add up to their number, and `flavor` is the first one's.
     roles: Annotated[tuple[GangRole, ...], Meta(max_length=64)] = ()
 
@@ -95,7 +95,7 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
-    """The host claimed for a build, whose instance the cell must create; the alternates are not claimed."""
+    """The host claimed for a build; the cell must create the instance there. No alternate is claimed."""
 
     build: Id
     request: Id
@@ -125,9 +125,9 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
 class HostsAsked(Message, frozen=True, kw_only=True):
     """A query to choose and claim hosts for instances that another system, such as Nova, creates.
 
-    No cell creates the given instances and no id is retired, so hosts for the same instances may be requested
+    No cell creates the instances and no id is retired, so hosts for the same instances may be requested
     again. If an instance has allocations, the reply contains them as the result of an earlier query. But if
-    the request excludes all their hosts (an evacuation), the instance keeps them and another host is claimed.
+    the request excludes all hosts of these allocations (an evacuation), another host is claimed in addition.
     """
 
     request: BuildRequested
@@ -295,14 +295,14 @@ class HostReported(Message, frozen=True, kw_only=True):
     sequence: Ordinal  # the highest of one run of the agent is valid
     run: Annotated[str, Meta(max_length=64)] = ""  # identifies a run of the agent; each run counts from 1
     period: Seconds = 10.0  # seconds until the next heartbeat
-    # True: the agent reports some hosts only, such as those that build, and all others are up while it is.
+    # True: the agent reports only some hosts, such as hosts that build; the rest are up while the agent is.
     # False: a host without a heartbeat is down, even if its agent reports other hosts.
     partial: bool = False
     hosts: LongList[HostState]
 
 
 class SchedulerAlive(Message, frozen=True, kw_only=True):
-    """A heartbeat of a scheduler. The schedulers divide the hosts: each prefers the hosts of its share."""
+    """A heartbeat of a scheduler. Each scheduler has a share of the hosts, and prefers these hosts."""
 
     scheduler: Word
     waits: Count = 0  # changes when a request starts or stops waiting, or lacks something else

@@ -38,7 +38,7 @@ MoveKind = Literal["migrate", "resize", "live", "evacuate", "shelve", "unshelve"
 MovePhase = Literal["prepare", "send", "start", "resume", "rebuild"]  # orders to an agent
 MoveEnd = Literal["done", "reverted", "aborted", "error", "deleted"]
 Steering = Literal["confirm", "revert", "abort", "force"]
-MovePlan = Literal["", "make_room", "rebalance", "undo"]  # the plan of which a move is part; empty: no plan
+MovePlan = Literal["", "make_room", "rebalance", "undo"]  # the plan that contains the move; empty: no plan
 
 BEGUN = "begun"  # reason of retirement of the id of a move that has begun
 SHELVED = "shelved"  # reason of retirement of a shelved instance; only a claim that begins a move revives it
@@ -52,7 +52,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     move: Id
     build: Id
     kind: MoveKind
-    cell: Text = ""  # cell of the instance; empty: it is looked up
+    cell: Text = ""  # cell of the instance; empty: the scheduler finds it
     to_cell: Text = ""  # destination cell; empty: the same cell
     flavor: Flavor | None = None  # resize: the new flavor
     image: Image | None = None  # rebuild: the new image
@@ -291,7 +291,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
 
 
 class FindMoves(Message, frozen=True, kw_only=True):
-    """A query for the moves that one cell has recorded: those with given ids, or a page, newest first."""
+    """A query for the moves that one cell has recorded: with the given ids, or a page, newest first."""
 
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()

@@ -1,5 +1,5 @@
-"""Credentials for OpenStack services (none, HTTP basic, or a Keystone token) and trusted certificates, read
-from clouds.yaml or OS_* variables as openstacksdk does.
+"""Credentials for OpenStack services (HTTP basic, a Keystone token, or no credentials) and trusted
+certificates, read from clouds.yaml or OS_* variables as openstacksdk does.
 """
 
 import asyncio
@@ -238,7 +238,7 @@ def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.e
 
 
 def secrets_of_cloud(name: str) -> set[str]:
-    """Return the cloud's passwords and tokens, which no log may contain; none if clouds.yaml is unusable."""
+    """Return the cloud's passwords and tokens, which no log may contain; empty if clouds.yaml is unusable."""
     try:
         auth = cloud_access(name).auth
     except ValueError:

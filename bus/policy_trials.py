@@ -12,8 +12,9 @@ MOST_TRIED = 20  # requests in one query
 
 
 class TrialPolicy(Value, frozen=True, kw_only=True):
-    """All filters, weighers and options of a policy to try. An operator's own functions are known to a
-    scheduler only if its present policy uses them."""
+    """All filters, weighers and options of a policy to try. Functions that an operator wrote can be used only
+    if the scheduler's present policy uses them.
+    """
 
     filters: LongList[Text] = ()  # empty: the default filters
     weighers: LargeMap[Text, Number] = field(default_factory=dict)  # multipliers; empty: the default weighers
@@ -27,14 +28,14 @@ class TrialPolicy(Value, frozen=True, kw_only=True):
 
 
 class TryPolicy(Message, frozen=True, kw_only=True):
-    """A query: which hosts would these requests get now with the present policy, and with this one?"""
+    """A query: which hosts would the given requests get now, with the present policy and with `policy`?"""
 
     policy: TrialPolicy
     requests: Annotated[tuple[BuildRequested, ...], Meta(min_length=1, max_length=MOST_TRIED)]
 
 
 class TrialChoice(Value, frozen=True, kw_only=True):
-    """The hosts that a request would get with one policy, or why it would get none."""
+    """The hosts that a request would get with one policy, or why it would get no host."""
 
     roots: LongList[Id] = ()
     hosts: LongList[Text] = ()  # their names

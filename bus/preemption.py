@@ -158,7 +158,7 @@ class Preemption(Value, frozen=True, kw_only=True):
 
 
 class FindPreemptions(Message, frozen=True, kw_only=True):
-    """A query for the preemptions by these builds, of these victims, and the latest ones of all builds."""
+    """A query for preemptions: all by the given builds, all of the given victims, and the `latest` of all."""
 
     by: LongList[Id] = ()
     victims: LongList[Id] = ()

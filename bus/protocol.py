@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
-        """Replace numbers that a broker cannot store by valid ones: other programs may send any number."""
+        """Replace numbers that a broker cannot store by valid numbers: other programs may send any number."""
         if not 1 <= self.attempt <= MAX_COUNT:
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
@@ -70,8 +70,8 @@ class QueueSpec:
     connection of its reader closes.
 
     With `notes_readers`, the in-process broker stores in its file which messages it has delivered. After a
-    crash of the broker's process, the count of crashes (`Delivery.crashes`) grows only for messages that had
-    been delivered, not for those still in the queue.
+    crash of the process, `Delivery.crashes` grows only for messages that had been delivered, and not for
+    messages that were still in the queue.
     """
 
     name: str
@@ -98,15 +98,15 @@ UNCOUNTED = 2  # crashes of a message that was delivered before, if the broker d
 
 
 def is_suspect(delivery: Delivery) -> bool:
-    """Return whether this message may be the one that ends its processes, so that it is handled alone.
+    """Return whether this message may be the cause of crashes of its processes, so that it is handled alone.
 
-    One crash is no sign: most processes end for other reasons, while they have many messages.
+    A single crash does not make a message a suspect: most processes end for another reason than a message.
     """
     return delivery.crashes >= UNCOUNTED or bool(delivery.envelope.suspect_of)
 
 
 class Inbox(Protocol):
-    """A reader of a queue; pauses while `prefetch` messages, or MAX_IN_HAND_BYTES of them, are unsettled."""
+    """A reader of a queue; pauses while `prefetch` messages or MAX_IN_HAND_BYTES are unsettled."""
 
     @property
     def buffered(self) -> int:
@@ -122,15 +122,13 @@ class Inbox(Protocol):
 
 
 class Intake(Inbox, Protocol):
-    """An inbox that takes messages from another one and gives them in a different order."""
+    """An inbox that takes messages from another inbox and gives them in a different order."""
 
     async def open(self, inbox: Inbox) -> None:
         """Begin to take the messages of this inbox."""
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
-        """Take note that a handler call has ended, and that its messages, `deliveries`, are settled or
-        requeued.
-        """
+        """Record that a handler call has ended, and its messages, `deliveries`, are settled or requeued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ async def page_of(letters: AsyncGenerator[DeadLetter, None], limit: int) -> list
 
 
 class Transport(Protocol):
-    """The interface of a connection to a broker. When a call returns, its effect is durable."""
+    """The interface of a connection to a broker. When a method returns, the broker has stored its effect."""
 
     async def open(self) -> None: ...
 
@@ -209,7 +207,7 @@ class Transport(Protocol):
         """Return how many AMQP messages of a queue are undelivered; each holds one or more envelopes."""
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """Return message counts: of these queues (if they exist), of dead letters, of delayed messages."""
+        """Return message counts of the given queues (if they exist), dead letters and delayed messages."""
 
     async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
         """Return the next dead letters, oldest first, without removing them; an empty list at the end.
@@ -220,8 +218,8 @@ class Transport(Protocol):
         """
 
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
-        """Yield the dead letters after the id `after` whose ids start with `beginning`, oldest first, without
-        removing them. To stop early, close the generator.
+        """Yield the dead letters after the id `after` with ids that start with `beginning`, oldest first,
+        without removing them. To stop early, close the generator.
         """
 
     async def remove_dead_letters(
@@ -262,7 +260,7 @@ def encode(message: Message) -> bytes:
 def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
     """Return the message in the bytes, or raise Undecodable with the name of the wrong field.
 
-    `named` is the message type that the sender stated; empty if it stated none, as plain AMQP clients do.
+    `named` is the message type that the sender stated; empty if it stated no type, as plain AMQP clients do.
     """
     if named and named != kind.__name__:
         raise Undecodable(f"type: {named!r} is unknown on this topic, which carries {kind.__name__}")

@@ -64,8 +64,8 @@ class Candidate(Compact, frozen=True):
 class OrderBy(Value, frozen=True, kw_only=True):
     """A criterion for sorting candidates: the free or total amount of one resource class, with a multiplier.
 
-    A host's score is the sum of multiplier × (amount − lowest) / (highest − lowest) over all criteria;
-    without `lowest` and `highest`, these are the lowest and highest amount of all hosts that fit.
+    A host's score is the sum of multiplier × (amount − lowest) / (highest − lowest) over all criteria. By
+    default, `lowest` and `highest` are the lowest and highest amount of all hosts that fit.
     """
 
     resource_class: ClassName
@@ -76,12 +76,12 @@ class OrderBy(Value, frozen=True, kw_only=True):
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
-    """A query for a page of candidates: hosts with complete allocations that would fit now. `after` continues
-    after the previous page.
+    """A query for a page of candidates: hosts with complete allocations that would fit now. `after` is `more`
+    of the previous page (0: first page).
 
     To get each host on exactly one page, send the same query for every page, but with the `order` from the
-    first answer, in which the lowest and highest amounts are filled in. A host whose free capacity changes
-    between two pages may appear twice or not at all.
+    first answer, in which the lowest and highest amounts are filled in. If the free capacity of a host
+    changes between two pages, the host may appear twice or not at all.
     """
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
@@ -160,7 +160,7 @@ class FindWaiting(Message, frozen=True, kw_only=True):
     project: Annotated[str, Meta(max_length=255)] = ""
     after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    projects: LongList[Text] = ()  # also count the waiting requests of each of these projects
+    projects: LongList[Text] = ()  # also count the waiting requests of each of the projects
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
@@ -244,7 +244,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):
-    """The answer to WhatIf: the hosts that the request would get now, or why it would get none."""
+    """The answer to WhatIf: the hosts that the request would get now, or why it would get no host."""
 
     fits: bool
     refusal: Cause = ""  # why the request is invalid
@@ -260,7 +260,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """A what-if question about several moves, each evaluated as if all previous ones were done."""
+    """A what-if question about several moves, each evaluated as if all previous moves were done."""
 
     moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
     closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
@@ -335,7 +335,7 @@ class FindInstances(Message, frozen=True, kw_only=True):
     host: Annotated[str, Meta(max_length=255)] = ""  # name of the host, or id of its root
     name: Annotated[str, Meta(max_length=255)] = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
-    since: Seconds = 0.0  # only instances whose last change was then or later; seconds since 1970
+    since: Seconds = 0.0  # only instances last changed then or later; seconds since 1970
     reply_to: ReplyTo = ""  # only instances with this reply address in their build request
     after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500

@@ -25,7 +25,7 @@ GROUP_MEMBERS = "server_group_members"  # members of one server group
 WEIGHT = "weight"  # no limit: the weight of the project where requests are backlogged
 COUNTS = (INSTANCES, GROUP_MEMBERS, WEIGHT)  # names that are no resource class
 UNLIMITED = -1
-DEFAULT = ""  # the "project" whose limits apply to projects without a limit of their own
+DEFAULT = ""  # the "project" of the default limits, for projects without a limit
 NAME_OF_DEFAULT = "default"  # how users name it
 
 Limit = Annotated[int, Meta(ge=UNLIMITED, le=2**53)]
@@ -34,12 +34,12 @@ ProjectOrDefault = Annotated[str, Meta(max_length=255)]
 
 
 def project_named(name: str) -> str:
-    """Return the project's id as messages about quotas have it; `default` means the default limits."""
+    """Return the project id for messages about quotas: "" for `default` (the default limits), else `name`."""
     return DEFAULT if name == NAME_OF_DEFAULT else name
 
 
 def name_of_project(project: str) -> str:
-    """Return how users name a project of messages about quotas: its id, or `default`."""
+    """Return what users see for a project id in messages about quotas: the id, or `default` for ""."""
     return project or NAME_OF_DEFAULT
 
 
@@ -63,7 +63,7 @@ class OverQuota(Tagged, frozen=True, kw_only=True):
 def over_quota(
     project: str, limits: Mapping[str, int], used: Mapping[str, int], growth: Mapping[str, int]
 ) -> OverQuota | None:
-    """Return a refusal if the growth of a project's usage exceeds a limit, else None."""
+    """Return a refusal if `growth`, added to a project's usage, exceeds a limit, else None."""
     for name, limit in limits.items():
         more, before = growth.get(name, 0), used.get(name, 0)
         if more > 0 and limit != UNLIMITED and before + more > limit:
@@ -76,13 +76,13 @@ class Quota(Value, frozen=True, kw_only=True):
 
     project: ProjectOrDefault  # "": the default for all projects
     limits: Limits = field(default_factory=dict)  # of the project itself; -1: unlimited, despite the default
-    # the limits that apply: those of the project, else the default
+    # the limits that apply: of the project, else the default
     effective: Limits = field(default_factory=dict)
     used: LargeMap[Text, Whole] = field(default_factory=dict)
 
 
 class QuotaBound(Value, frozen=True, kw_only=True):
-    """The limit of a project that permits the fewest further instances (or mixes), and how many."""
+    """The limit of a project that permits the fewest further instances, or sets of them, and how many."""
 
     resource: Text
     limit: Whole
@@ -96,8 +96,8 @@ class QuotaBound(Value, frozen=True, kw_only=True):
 def quota_bound(
     limits: Mapping[str, int], used: Mapping[str, int], growth: Mapping[str, int]
 ) -> QuotaBound | None:
-    """Return the limit that is reached first if the growth is added repeatedly, and how often it can be
-    added; None if no limit applies.
+    """Return the limit that is reached first if `growth` is added to the usage again and again, and how many
+    times it can be added; None if no limit applies.
     """
     bounds = [
         QuotaBound(
@@ -132,7 +132,7 @@ class ProjectShare(Value, frozen=True, kw_only=True):
 
 
 def shares_of(quota: Quota) -> list[ProjectShare]:
-    """Return the resources of a project that are limited or used, sorted by name."""
+    """Return a ProjectShare for each resource that the project uses or has a limit of, sorted by name."""
     return [
         ProjectShare(
             project=quota.project,
@@ -176,8 +176,9 @@ QuotaResult = QuotaEdited | Missing | QuotaSourceIsKeystone | Contended
 
 
 class FindQuotas(Message, frozen=True, kw_only=True):
-    """A query for the quotas of a project or, without one, for a page of all projects with a limit of their
-    own or, with `used`, of all projects with instances. The first page begins with the default."""
+    """A query for the quotas of `project`; without it, for a page of all projects with a limit that was set
+    and, with `used`, also of all projects with instances. The first page begins with the default.
+    """
 
     project: ProjectOrDefault | None = None
     used: bool = False
@@ -193,7 +194,7 @@ class QuotasFound(Message, frozen=True, kw_only=True):
 
 
 class FairShare(Value, frozen=True, kw_only=True):
-    """The weight of a project, its requests in the backlog, and its part of what was served recently."""
+    """A project's weight, its requests in the backlog, and its fraction of the resources served recently."""
 
     project: str
     weight: int = 1
@@ -218,7 +219,7 @@ def shares_in_backlog(
 
 
 class QuotaEditRequested(Message, frozen=True, kw_only=True):
-    """A request to set or delete limits."""
+    """A request to set or delete a project's limits."""
 
     edit: QuotaEdit
 

@@ -22,7 +22,7 @@ from bus.vocabulary import MAX_CAUSE, Message
 from bus.worker import Every, On, Worker, answers, messages_of
 
 PATIENCE = 0.05  # seconds until the answer that an order is still in progress
-AGAIN_SECONDS = 1.0  # until an order whose handler missed a service is relayed again
+AGAIN_SECONDS = 1.0  # until an order is relayed again after its handler missed a service
 CONCURRENCY = 256  # queries at a time; each takes at most PATIENCE
 
 Publish = Callable[..., Awaitable[None]]

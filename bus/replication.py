@@ -70,9 +70,7 @@ class KnownTree(Compact, frozen=True):
 
 
 class KnownTrees(Value, frozen=True, kw_only=True):
-    """Provider trees, and lists of distinct values; the trees contain positions in these lists instead of
-    values.
-    """
+    """Provider trees, and lists of distinct values; the trees contain positions in the lists, not values."""
 
     trees: LongList[KnownTree]
     inventories: LongList[KnownInventory] = ()
@@ -83,8 +81,8 @@ class KnownTrees(Value, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """The new state of a provider after a commit. Unless `reshaped` (other contents changed too) or `gone`
-    (deleted) is set, only its usage and generation changed.
+    """The new state of a provider after a commit. By default only its usage and generation changed;
+    `reshaped`: its other contents changed too; `gone`: the provider was deleted.
     """
 
     provider: Text
@@ -103,9 +101,9 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     changes: LongList[ProviderChange]
     aggregates: LongList[Aggregate] = ()  # changed aggregates
     cells: LongList[RegisteredCell] = ()  # changed cells
-    # projects with a quota that may use less than before, or whose quota was changed; "": all projects
+    # projects with a quota that released resources, or with a changed quota; "": all projects
     projects: LongList[Text] = ()
-    trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query the others
+    trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query all further trees
     # id of the database's commits: after a fail-over other commits may have the same numbers; empty: unknown
     history: Text = ""
 
@@ -128,7 +126,7 @@ class ChangesFound(Message, frozen=True, kw_only=True):
 
 class FindTrees(Message, frozen=True, kw_only=True):
     """A query for the provider trees of the given roots, or without roots, for a page of all trees. `after`
-    is the field `more` in the answer with the previous page.
+    is the field `more` of the answer that contained the previous page.
 
     To limit its size, an answer omits whole trees, or the last providers of a large tree. Query omitted trees
     again by root, and omitted providers by root with `skip`, the number of providers received so far.

@@ -60,13 +60,13 @@ class ProviderReport(Value, frozen=True, kw_only=True):
 
 
 class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Inventory of one resource class that moves from this provider to others, with all its allocations."""
+    """An inventory that moves from `provider` to the providers in `to`, with all its allocations."""
 
     provider: Id
     resource_class: ClassName
-    # Allocations of one consumer go to the first of these with enough free capacity for all of them.
+    # Allocations of one consumer go to the first provider with enough free capacity for all of them.
     to: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=SHORT)]
-    becomes: ClassName | None = None  # its class there, in the same amounts; None: the same class
+    becomes: ClassName | None = None  # its class there, in the same amounts; None: unchanged
 
 
 class GuestPlace(Compact, frozen=True):

@@ -21,8 +21,9 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """A request's scheduler hints, as in Nova: the server group, or instances whose hosts the request must
-    use or must avoid."""
+    """A request's scheduler hints, as in Nova: the server group, or other instances: the request must use
+    their hosts, or avoid them.
+    """
 
     group: Id | None = None  # a server group it joins
     same_host: ShortList[Id] = ()  # on the host of at least one of the instances
@@ -65,7 +66,8 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     """A request group: resources that must come from one provider. Only in the group without a suffix may
     resources come from several providers of a tree.
 
-    A group without resources requires a provider with its traits; `same_subtree` relates it to other groups.
+    A group without resources requires a provider with its traits, which `same_subtree` relates to the
+    providers of other groups.
     """
 
     suffix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""

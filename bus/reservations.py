@@ -71,7 +71,7 @@ class Reservation(Value, frozen=True, kw_only=True):
 
 
 class ReservedSlot(Value, frozen=True, kw_only=True):
-    """One slot of a reservation: what it reserved at first, and what it holds now."""
+    """One slot of a reservation: the allocations that it reserved at first, and that it still holds."""
 
     consumer: Id
     allocations: Allocations  # reserved at first
@@ -81,7 +81,7 @@ class ReservedSlot(Value, frozen=True, kw_only=True):
 
 
 class FindReservations(Message, frozen=True, kw_only=True):
-    """A query for the reservations that meet the given conditions (none: all), with their slots.
+    """A query for the reservations that meet the given conditions, by default all, with their slots.
 
     With `drawn_by`, no other condition applies: the reservation from which this consumer drew is returned.
     """
@@ -149,7 +149,7 @@ class ReservationEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class HeadroomTurn(Value, frozen=True, kw_only=True):
-    """The moment at which a headroom began to be kept, or no longer was."""
+    """A change of a headroom: when its slots became sufficient (`kept`) or insufficient for a failover."""
 
     at: Seconds
     kept: bool
@@ -157,7 +157,7 @@ class HeadroomTurn(Value, frozen=True, kw_only=True):
 
 
 class Headroom(Value, frozen=True, kw_only=True):
-    """A reservation for failover (see the glossary, headroom), with its present state."""
+    """A reservation for failover, and whether all instances of any one failed domain fit into its slots."""
 
     reservation: Reservation
     kept: bool  # all instances of any one failed domain fit into its slots

@@ -171,7 +171,9 @@ Edit = (
 
 
 class Edited(Tagged, frozen=True, kw_only=True):
-    """The result of a successful edit: the provider's new state; None if deleted, or if several changed."""
+    """The result of a successful edit: the provider's new state; None if the provider was deleted, or if
+    several providers changed.
+    """
 
     provider: Provider | None = None
     number: Whole = 0  # of the change; 0: nothing changed
@@ -179,7 +181,7 @@ class Edited(Tagged, frozen=True, kw_only=True):
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit because the provider's generation is not the one that the edit states."""
+    """The refusal of an edit because the provider's generation differs from the `generation` of the edit."""
 
     provider: Text
     actual: Whole
@@ -191,7 +193,9 @@ class HasChildren(Tagged, frozen=True, kw_only=True):
 
 
 class Tangled(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit that would make the provider tree invalid."""
+    """The refusal to set a provider's parent: it is the provider or below it, or re-parenting is
+    forbidden.
+    """
 
     why: Literal["itself", "loop", "re-parenting", "un-parenting"]
     provider: Text

@@ -51,13 +51,13 @@ class PlanRoom(Message, frozen=True, kw_only=True):
     request: BuildRequested
     budget: Budget = 10  # moves at most
     cold: bool = False  # move every instance stopped
-    # the hosts that this plan has closed: only these get instances, although they are disabled
+    # the hosts that this plan has closed: only they get instances, although they are disabled
     roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     fixed: ShortList[Id] = ()  # instances that stay, for example because they could not be moved before
 
 
 class RoomPlanned(Message, frozen=True, kw_only=True):
-    """The answer to PlanRoom: the moves, and the host of each instance then; or why not all fit."""
+    """The answer to PlanRoom: the moves and each instance's host after them, or why not all instances fit."""
 
     # empty: all instances fit after the moves; else a reason code (docs/reasons.md)
     code: Text = ""
@@ -69,8 +69,8 @@ class RoomPlanned(Message, frozen=True, kw_only=True):
 
 
 class HoldHosts(Message, frozen=True, kw_only=True):
-    """A request to close hosts for a plan: no builds and moves go to them. To be repeated before the time has
-    passed; then schedulers open the hosts again.
+    """A request to close hosts for a plan: no builds and moves go to them. After `seconds` schedulers open
+    the hosts, unless the request is repeated earlier.
     """
 
     plan: Id
@@ -80,8 +80,8 @@ class HoldHosts(Message, frozen=True, kw_only=True):
 
 
 class HostsHeld(Message, frozen=True, kw_only=True):
-    """The answer to HoldHosts. If `taken` or `opened` is not empty, the plan must stop: not all of its
-    hosts are closed.
+    """The answer to HoldHosts. If another plan has closed some of the hosts (`taken`), or some were opened
+    (`opened`), the plan must stop.
     """
 
     taken: LongList[Text] = ()  # hosts that another plan has closed
@@ -89,7 +89,7 @@ class HostsHeld(Message, frozen=True, kw_only=True):
 
 
 class PlanBalance(Message, frozen=True, kw_only=True):
-    """A query for moves from the fullest hosts to emptier ones. Nothing is claimed.
+    """A query for moves from the fullest hosts to emptier hosts. Nothing is claimed.
 
     The gain of a move is by how much the fuller of its two hosts becomes emptier, as a share of its capacity.
     """
@@ -98,7 +98,7 @@ class PlanBalance(Message, frozen=True, kw_only=True):
     resource_class: ClassName = "VCPU"
     budget: Budget = 10
     gain: Number = 0.1  # of each move at least
-    above: Number = 0.0  # only hosts of which a larger share is used become emptier
+    above: Number = 0.0  # only hosts with a larger used share become emptier
     cold: bool = False
     fixed: ShortList[Id] = ()
 

@@ -1,4 +1,4 @@
-"""Topics and queries: the message of each, and the lists of all of them."""
+"""Topics and queries: the message type of each topic and query, and lists of all topics and all queries."""
 
 from typing import Any, TypeVar
 

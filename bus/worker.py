@@ -69,7 +69,7 @@ class Answers:
     batch: int | None
     concurrency: int
     linger: float = 0.0
-    key: str = ""  # of this cell, if each cell has its own key
+    key: str = ""  # of this cell, if each cell has a separate key
     cell: str = ""  # the cell of `key`
     private: bool = False  # one process answers, and its queue is deleted with the process
 
@@ -135,8 +135,9 @@ def reply_prefix(query: Query[Any, Any], cell: str) -> str:
     """Return the prefix of the reply addresses of this query, which states in which direction answers travel.
 
     `reply.c1.` is for queries from inside cell c1, `reply.-c1.` for queries to cell c1 from outside, and
-    `reply.-.` for all others. Answers of agents begin with `reply.c1.orders-`, so that an agent cannot answer
-    other queries. Answers to a client have keys below `client.NAME.`, which only that client may bind.
+    `reply.-.` for all queries without a cell. The prefix for queries to agents is `reply.c1.orders-`, so that
+    an agent cannot answer any other query. Answers to a client have keys below `client.NAME.`, which only
+    that client may bind.
     """
     if query.of_client:
         return f"client.{cell}."
@@ -154,7 +155,7 @@ def asks_as(worker: str) -> str:
 
 
 def cell_of(queue: str) -> str:
-    """Return the cell whose workers consume the queue of this name; empty if the queue is of no cell."""
+    """Return the cell of the workers that consume the queue of this name; empty if they are in no cell."""
     reader, _, key = queue.partition(":")
     if reader == "ask":
         asked = key.split(".")
@@ -211,13 +212,13 @@ def on_many(
     returns for each message one outcome, which can contain messages to publish.
 
     If no worker consumes a published message, publishing is retried, and finally the handled message is
-    dead-lettered. If `unheard` is given, it is called with the unconsumed message after
-    `undeliverable_after` tries, and its result, which undoes the work, is published instead.
+    dead-lettered. If `unheard` is given, it is called instead, after `undeliverable_after` tries, with the
+    unconsumed message. The messages that it returns, which undo the work, are published.
 
     `linger` is for handlers with a cost per list (a transaction): if messages have arrived while the handler
     was busy, their list waits this long for further messages. A message for an idle handler never waits.
 
-    `intake` takes the messages from the queue and gives them to the handler in another order.
+    `intake` reorders the messages of the queue before the handler gets them.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
@@ -247,7 +248,7 @@ def answers(
     **fields: str,
 ) -> Answers:
     """Return a table row that answers a query, calling the handler once for each message. `fields`, such as
-    cell="c1", fill the braces in the query's name, so the row answers only queries with these values.
+    cell="c1", fill the braces in the query's name, so the row answers only queries with the given values.
     """
     cell = fields.get("cell", "")
     return Answers(query, handler, None, concurrency, key=query.at(**fields), cell=cell, private=private)
@@ -280,7 +281,9 @@ def every(
 
 
 def prune_period(*kept_for: float) -> float:
-    """Return the seconds between two deletions of old records, which are stored for `kept_for` seconds."""
+    """Return the seconds between two deletions of old records: a tenth of the shortest time for which records
+    are stored, at most an hour.
+    """
     return min([3600.0, *(seconds / 10 for seconds in kept_for)])
 
 

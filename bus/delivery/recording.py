@@ -1,7 +1,8 @@
-"""Records the acts of an operator in the audit trail, and refuses acts that the role does not cover.
+"""Records the acts of an operator in the audit trail, and refuses acts that the operator's role does not
+permit.
 
 Every act of a command or of the control room passes `RecordingBus`. Before an act, a record with the outcome
-`begun` is published, so that no act is without a record, even if this process is killed. After it, the
+`begun` is published, so that no act is without a record, even if this process is killed. After the act, the
 outcome is published under the same id.
 """
 
@@ -41,8 +42,8 @@ _NAMESPACE = uuid.UUID("6f1c7d5e-3c0e-4f57-9a6e-0d4f5b1f7a11")
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The operator of the current task, the door of the acts (such as command or control room), and the id of
-    the request.
+    """The operator of the current task, how the operator's acts arrive (`door`, such as command or control
+    room), and the id of the request.
     """
 
     operator: Operator
@@ -93,7 +94,7 @@ class _Begun:
 
 
 class RecordingBus(Bus):
-    """A connection to the bus whose acts are checked and recorded if the current task has a caller.
+    """A connection to the bus that checks and records each act if the current task has a caller.
 
     If `identify` is set, it is called when the connection is opened, and returns the caller of all acts.
     """
@@ -158,7 +159,7 @@ class RecordingBus(Bus):
         await self.deliver([begun.ended("done")])
 
     async def note(self, who: Caller, act: str, target: str, outcome: Outcome, why: str = "") -> None:
-        """Record something that is no act of the table, such as a sign-in or a refused form."""
+        """Record an event that is not in the table of acts, such as a sign-in or a refused form."""
         record = who.record(self.clock.uuid(), self.clock.now(), act, Target(target))
         await self.deliver([structs.replace(record, outcome=outcome, detail=acts.shortened(why))])
 
@@ -203,8 +204,8 @@ class RecordingBus(Bus):
     async def _check_reading(
         self, who: Caller, query: Query[Any, Any] | None, messages: Sequence[Message]
     ) -> None:
-        """Raise OperationRefused if the role does not cover a query. The control room checks the queries of
-        its pages itself.
+        """Raise OperationRefused if the caller's role does not permit a query. The control room checks the
+        queries of its pages itself.
         """
         if who.door == "control room":
             return
@@ -239,7 +240,7 @@ class RecordingBus(Bus):
                 )
 
     async def _states(self, begun: Sequence[_Begun]) -> list[Any]:
-        """Return the state of each act's target; None if it is not known."""
+        """Return the state of each act's target; None if the state is unknown."""
 
         async def read(each: _Begun) -> Any:
             if each.query is None:
@@ -253,7 +254,7 @@ class RecordingBus(Bus):
         return await asyncio.gather(*map(read, begun))
 
     async def _outcomes(self, begun: Sequence[_Begun], answers: Sequence[Message]) -> list[ActRecord]:
-        if not answers:  # published: the effect comes later, and is an event of its own
+        if not answers:  # published: the effect comes later, as a separate event
             return [
                 each.ended("done", before=acts.state_json(each.state) if each.state else "") for each in begun
             ]
@@ -273,7 +274,7 @@ def message_uuid(text: str) -> str:
 
 
 def in_messages(records: Sequence[ActRecord]) -> Iterator[ActsRecorded]:
-    """Yield messages with these records, each smaller than the limit of a message."""
+    """Yield messages that contain the records, each smaller than the limit of a message."""
     for some in portions_by_size(records, _size_of, LARGEST_MESSAGE):
         yield ActsRecorded(records=tuple(some))
 

@@ -1,4 +1,4 @@
-"""The connection of an operator whose RabbitMQ user is that of a client with a role.
+"""The connection of an operator who uses the RabbitMQ user of a client with a role.
 
 Such a user may send one query only, `scheduler.relay.NAME`. A scheduler checks the role, records the act,
 sends the message on, and returns the answer.

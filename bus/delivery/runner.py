@@ -1,5 +1,5 @@
-"""The connection of a process to the bus: publishes, subscribes, runs workers, and sends queries. Answers
-arrive in private reply queues of the process.
+"""The connection of a process to the bus: publishes, subscribes, runs workers, and sends queries. Each
+process receives the answers to its queries in reply queues that no other process reads.
 """
 
 import asyncio
@@ -92,8 +92,8 @@ class PendingQuestions:
         return envelope
 
     async def _make_ready(self, query: Query[Any, Any], prefixes: Set[str]) -> None:
-        """Declare the private reply queues whose names begin with these prefixes. A prefix names the cell of
-        a query, so that broker permissions let a cell answer only the queries sent to it.
+        """Declare the process's reply queues with these prefixes of their names. A prefix contains the cell
+        of a query, so that broker permissions let a cell answer only the queries sent to it.
         """
         if prefixes <= self._replies.keys() and query.name in self._declared:
             return
@@ -140,8 +140,8 @@ class Bus:
         turns: asyncio.Lock | None = None,
     ) -> None:
         """Create the connection. `asks_as` is the process's name in its reply queues' names, which broker
-        permissions check. `turns` is a lock that all Bus objects of a process share: only its holder handles
-        suspects.
+        permissions check. `turns` is a lock shared by all Bus objects of a process, so that only one worker
+        at a time handles suspects.
         """
         self.transport = transport
         self.clock = clock or Clock()

@@ -258,7 +258,7 @@ class _Serving:
             task.cancel()
 
     async def _read(self, rows: Sequence[ServedRow]) -> list[QueueReader]:
-        """Begin to read the queues of these rows, all in parallel.
+        """Begin to read the queues of the given rows of the worker's table, all in parallel.
 
         For each queue the broker needs several requests, so one queue after the other would be slow.
         """
@@ -292,7 +292,7 @@ class _Serving:
         return narrow
 
     async def _end(self, readers: Collection[QueueReader]) -> None:
-        """Stop the readers: consume no more messages, and wait a limited time for running handler calls."""
+        """Stop the queue readers: start no further handler calls; wait a limited time for running calls."""
 
         for reader in readers:
             reader.take_no_more()

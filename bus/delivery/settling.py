@@ -64,7 +64,9 @@ class ServedRow(ABC):
 
     @abstractmethod
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        """Send a refusal if the message is a query with a reply address; return whether one was sent."""
+        """If the message is a query with a reply address, send a refusal and return True, else return False.
+        `again` permits the sender to repeat the query.
+        """
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
         """Handle the messages of a list and settle each: acknowledge the message, schedule a retry, or move
@@ -223,7 +225,7 @@ def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
     """Return two lists made from the handler's outcomes: the messages to publish, each with the handled
-    envelope as cause; and all deliveries, each with the exception of the handler or None.
+    envelope as cause; and all deliveries, each with the exception that the handler raised for it, or None.
     """
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
@@ -283,7 +285,9 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message or, if no queue receives the message, the messages that `row.unheard` returns."""
+        """Publish a message. If no queue receives it, publish instead the messages that `row.unheard`
+        returns, which undo the work of the handler.
+        """
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)

@@ -1,10 +1,10 @@
 """Handles messages that were redelivered twice one at a time, to find a message that ends its process, and
 make it a dead letter.
 
-When a process ends, a broker redelivers all messages that it was handling, and they are handled as before.
-A message that a second process leaves is a suspect: it moves to the suspects' queue of its worker, which is
-read with a prefetch of 1; a process reads one such queue at a time. If the process that reads it ends too,
-its only message gets a strike (a count). A message with MAX_STRIKES becomes a dead letter.
+When a process ends, the broker redelivers all messages that it was handling; after the first redelivery they
+are handled as usual. A message redelivered twice is a suspect: it moves to the suspects' queue of its worker,
+which is read with a prefetch of 1; a process reads one such queue at a time. If the process that reads it
+ends too, its only message gets a strike (a count). A message with MAX_STRIKES becomes a dead letter.
 
 A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its original
 queue.
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_STRIKES = 2
 POLL_SECONDS = 15.0  # between checks for suspects that another replica left
-ALONE_SECONDS = 2.0  # a handler that blocks the event loop, as deadly ones do, has no time limit
+ALONE_SECONDS = 2.0  # a handler that blocks the event loop, as a deadly handler does, has no time limit
 _IDLE_SECONDS = 0.3  # without a message: the queue is empty
 _PUT_BACK_SECONDS = 5.0
 _FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed

@@ -59,7 +59,7 @@ class Crossing:
 
     @property
     def expected(self) -> bool:
-        """Return whether it is an error if a forwarded message has no consumer at the receiving broker."""
+        """Return whether a forwarded message without a consumer at the receiving broker is an error."""
         return self.of.expected if isinstance(self.of, Topic) else self.asked
 
     def key_of(self, envelope: Envelope) -> str:

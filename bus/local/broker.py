@@ -142,8 +142,8 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Store in the broker's file how often a message was delivered without being settled, if the queue
-        has `notes_readers`. `back`: the message is requeued, so its last delivery does not count.
+        """Store in the broker's file how many times a message was delivered without being settled, if the
+        queue has `notes_readers`. `back`: the message is requeued, and its last delivery is not counted.
         """
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
@@ -164,7 +164,7 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the dead letters stored after the one with the id `after` ("": all) whose ids start with
+        """Yield the dead letters stored after the letter `after` ("": all), with ids that start with
         `beginning`. Raise NoSuchLetter if no letter has the id `after`.
         """
         if after and after not in self.dead:

@@ -94,9 +94,7 @@ class Journal:
         return items, letters
 
     def queues(self) -> list[QueueSpec]:
-        """Return the durable queues stored in the journal's file; queues whose stored declaration is
-        undecodable are left out.
-        """
+        """Return the durable queues in the journal's file, except queues with an undecodable declaration."""
         specs = []
         for name, data in self._file.execute("SELECT name, spec FROM queues ORDER BY rowid"):
             try:
@@ -110,7 +108,7 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Store a message; return its row number. `delivered`: number of its deliveries, or None."""
+        """Store a message; return its row number. `delivered`: number of deliveries; None: not counted."""
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
         self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))

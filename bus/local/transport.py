@@ -102,7 +102,7 @@ class _LocalInbox(OpenInbox):
         self._end(tuple(self._unsettled))
 
     def _end(self, deliveries: Sequence[_LocalDelivery]) -> None:
-        """Stop consuming the queue, and put these unsettled messages back at its front, in their order."""
+        """Stop consuming the queue, and put its unsettled `deliveries` back at its front, in their order."""
         if self in self.queue.readers:
             self.queue.readers.remove(self)
         for delivery in reversed(deliveries):

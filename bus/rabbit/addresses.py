@@ -64,7 +64,7 @@ def _key(address: BrokerAddress) -> tuple[str, int]:
 
 async def resolved(url: str) -> tuple[list[BrokerAddress], list[Unavailable]]:
     """Return all addresses in the URL of a broker, also if a host name has several; and an error for each
-    host name that has none.
+    host name without an address.
     """
     singles = single_urls(url)
     answers = await asyncio.gather(*map(_ips, addresses(url)), return_exceptions=True)

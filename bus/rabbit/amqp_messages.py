@@ -32,7 +32,7 @@ _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 
 def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
-    """Return the AMQP properties of an envelope that has an AMQP message of its own. `key` is the routing key
+    """Return the AMQP properties of an envelope that is alone in its AMQP message. `key` is the routing key
     that the consumer will see, `user` the RabbitMQ user that publishes the message.
     """
     # Numbers of seconds are texts: AMQP's float has half the precision.
@@ -73,11 +73,11 @@ def properties_of_frame(id_: str, user: str | None = None) -> Any:
 def open_message(
     message: Arrived, key: str, *, names_key: bool = True, problem: str = ""
 ) -> tuple[list[Envelope], str]:
-    """Return the envelopes in an AMQP message, and why it cannot be processed (empty if it can).
+    """Return the envelopes in an AMQP message, and why the message cannot be processed (empty if it can).
 
-    `key` is the AMQP message's routing key. If `names_key` is true, an envelope may state another routing
-    key; if false, the stated key is ignored. If the caller passes a `problem`, the message is not split into
-    envelopes, so that it is requeued as a whole.
+    `key` is the routing key of the AMQP message. With `names_key`, the key that an envelope states itself is
+    used instead; without, it is ignored. If the caller already knows a `problem`, the message is not split
+    into envelopes, so that it is requeued as a whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem
@@ -134,7 +134,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
 
 
 def _id_for_stranger(message: Arrived) -> str:
-    """Return an id for an AMQP message that has none, derived from its content: equal after a redelivery."""
+    """Return an id for an AMQP message without an id, derived from its content: equal after a redelivery."""
     content = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
     return str(uuid.uuid5(_STRANGERS, content))
 
@@ -161,8 +161,8 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
 
 
 def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
-    """Return the dead letter in an AMQP message, also if the broker made it one (its routing key is
-    <ms>.<queue>).
+    """Return the dead letter in an AMQP message, whose routing key is <ms>.<queue> if the broker itself made
+    it a dead letter.
 
     The dead letter's cell is taken from the routing key only, which the broker's permissions verify.
     """

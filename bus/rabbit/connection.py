@@ -30,7 +30,7 @@ from bus.rabbit.wire import Wire
 logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
 HEARTBEAT = 5  # seconds; a broker that is silent for two of them counts as lost
-ANSWER_SECONDS = 60.0  # limit for a reply on a live connection whose broker has lost a request or a confirm
+ANSWER_SECONDS = 60.0  # limit for a reply on a live connection: the broker may lose a request or a confirm
 _OPENING_SECONDS = (
     30.0  # a broker short of memory blocks connections; a broker that ends meanwhile never replies
 )
@@ -74,7 +74,9 @@ async def answered() -> AsyncIterator[None]:
 
 @contextmanager
 def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
-    """In the `with` block, convert RequestRefused to BrokerRefused, and connection errors to Unavailable."""
+    """In the `with` block, convert RequestRefused to BrokerRefused, and connection errors to Unavailable. The
+    text of Unavailable contains `meanwhile`, such as " while queues were deleted".
+    """
     try:
         yield
     except RequestRefused as refused:
@@ -94,8 +96,8 @@ def refusal(closed: ChannelClosed) -> Exception:
 
 
 def broker_url(url: str, name: str, heartbeat: int = HEARTBEAT) -> str:
-    """Return this RabbitMQ URL with a connection name and heartbeat; raise ValueError if it is invalid,
-    without the URL in the text, because it contains a password.
+    """Return this RabbitMQ URL with a connection name and heartbeat. Raise ValueError if the URL is invalid;
+    the error does not contain the URL, which includes a password.
     """
     try:
         for single in single_urls(url):
@@ -108,8 +110,8 @@ def broker_url(url: str, name: str, heartbeat: int = HEARTBEAT) -> str:
 
 
 async def dial(url: str) -> Connection:
-    """Return a new connection to a broker, or raise Unavailable or BadCredentials. Of several addresses, each
-    is tried for a short time, and those that failed recently are tried last.
+    """Return a new connection to a broker, or raise Unavailable or BadCredentials. Each address is tried for
+    a short time, recently failed addresses last.
     """
     found, problems = await resolved(url)
     for address in _order.ordered(found):
@@ -157,7 +159,7 @@ async def _dial(address: BrokerAddress, limit: float) -> Connection:
 
 
 async def open_channel(connection: AbstractConnection, *, confirms: bool) -> AbstractChannel:
-    """Open a channel. With `confirms`, the broker confirms messages, and unroutable ones raise an error."""
+    """Open a channel. With `confirms`, the broker confirms messages; unroutable messages raise an error."""
     async with asyncio.timeout(_OPENING_SECONDS):
         return await connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
 

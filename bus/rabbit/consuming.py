@@ -106,7 +106,7 @@ class RabbitInbox(OpenInbox):
             await self._reading.close()
 
     def send_back(self, parcel: Parcel, envelopes: Sequence[Envelope]) -> None:
-        """Publish the given envelopes of an AMQP message to its queue again, then count them as settled."""
+        """Publish the given envelopes of an AMQP message to its queue again, then mark them as settled."""
 
         async def send() -> None:
             backoff = Backoff(self._link.clock)
@@ -177,10 +177,11 @@ class RabbitInbox(OpenInbox):
             self.more.set()  # waiters notice a broken link
 
     async def _prove(self) -> None:
-        """Check periodically that the broker has our queue with a consumer; if not, consume it again.
+        """Check periodically that the broker has our queue with a consumer; if not, consume the queue again.
 
         After a partition of a cluster the broker may have deleted a private queue, without a notice to its
-        consumer. A quorum queue without a leader reports no consumers, so it is checked twice.
+        consumer. A quorum queue without a leader reports no consumers, so only two such reports in a row
+        count.
         """
         without = 0
         while not self._ended.is_set():
@@ -199,8 +200,8 @@ class RabbitInbox(OpenInbox):
                 end()
 
     async def _count_consumers(self) -> int | None:
-        """Return how many consumers the broker has for our queue, -1 if the queue is missing or belongs to
-        another connection, and None if the broker does not reply.
+        """Return how many consumers our queue has, -1 if the queue is missing or is private to another
+        connection, and None if the broker does not reply.
         """
         try:
             session = await self._link.session()
@@ -284,5 +285,5 @@ class RabbitInbox(OpenInbox):
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return True if this prefetch count is between a quarter and four times the optimal count."""
+        """Return True if the prefetch count `in_advance` is between 1/4 and 4 times the optimal count."""
         return in_advance / 4 <= self._wanted() <= in_advance * 4

@@ -1,5 +1,5 @@
-"""Stores, lists and removes the dead letters in the dead-letter queue. Also sends delayed messages again
-whose queue was missing after the delay.
+"""Stores, lists and removes the dead letters in the dead-letter queue. Also sends delayed messages again if
+their queue was missing after the delay.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class DeadLetterQueue:
         await self._link.insist_on_queue(self._link.declare_dead, partial(self._link.post, post))
 
     async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
-        """Yield the dead letters after the id `after` (empty: from the oldest) whose ids start with
+        """Yield the dead letters after the id `after` (empty: from the oldest) with ids that start with
         `beginning`, without removing them; continue after a reconnect. Raise NoSuchLetter if no letter has
         the id `after`.
         """
@@ -188,9 +188,9 @@ _PREFETCH = 32
 
 @dataclass(eq=False)
 class UnroutedMessages:
-    """Consumes <exchange>.dead.0, the queue of delayed messages whose own queue was missing after the delay.
-    Sends each message to its own queue again; if that is still missing, makes the message a dead letter. Runs
-    in the process that declares the queues that all workers share.
+    """Consumes <exchange>.dead.0, the queue of delayed messages that found their target queue missing after
+    the delay. Sends each message to the target queue again; if that is still missing, makes the message a
+    dead letter. Runs in the process that declares the queues that all workers share.
     """
 
     _link: Link
@@ -209,7 +209,7 @@ class UnroutedMessages:
             await backoff.pause()
 
     async def _read(self, session: Session) -> None:
-        """Send the messages in <exchange>.dead.0 to their own queues again until the channel closes, then
+        """Send the messages in <exchange>.dead.0 to their target queues again until the channel closes, then
         raise ConnectionError.
         """
         await session.topology.unrouted()

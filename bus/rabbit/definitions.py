@@ -1,4 +1,4 @@
-"""Reads the file that `rabbitmqctl export_definitions` wrote on a broker, and prepares it for another one."""
+"""Reads the file that `rabbitmqctl export_definitions` wrote, and prepares it for another broker."""
 
 from typing import Any, TypeVar
 
@@ -45,7 +45,8 @@ class _Definitions(msgspec.Struct, frozen=True):
 def durable_queues(exported: bytes, vhost: str, exchange: str) -> list[str]:
     """Return the names of the durable queues of a virtual host, or raise NotDefinitions.
 
-    Streams are left out, and queues of other installations of berth than that of `exchange`.
+    Streams are left out, and the queues of any installation of berth that uses another exchange than
+    `exchange`.
     """
     definitions = _decoded(exported, _Definitions)
     queues = definitions.queues
@@ -90,7 +91,7 @@ def importable(exported: bytes) -> tuple[bytes, int]:
     def has_both_ends(binding: _ExportedBinding) -> bool:
         source, target = (binding.vhost, binding.source), (binding.vhost, binding.destination)
         targets = queues if binding.destination_type == "queue" else exchanges
-        # Every broker has exchanges whose names begin with amq., and exports none.
+        # Every broker has exchanges with names that begin with amq., and does not export them.
         return target in targets and (source in exchanges or binding.source.startswith("amq."))
 
     kept = [

@@ -125,7 +125,7 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope delivered to a consumer, which settles it. If the connection breaks before, the broker
+    """An envelope delivered to a consumer, which must settle it. If the connection breaks earlier, the broker
     redelivers the envelope.
     """
 

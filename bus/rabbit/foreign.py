@@ -52,11 +52,12 @@ Gap = Callable[[], None]
 class ForeignListener:
     """Consumes messages from another system's exchange, through a durable queue of berth.
 
-    berth never declares the exchange, because its owner could not use an exchange that has other arguments,
-    but checks repeatedly whether it exists. A transient exchange disappears with its broker, and the binding
-    with it: so the binding is renewed periodically, and the caller is informed if messages may be lost.
-    All replicas share the queue, and RabbitMQ delivers to one replica at a time, in order. Messages are
-    acknowledged in batches after they are handled; all others are redelivered.
+    berth never declares the exchange, because the other system could not use an exchange declared with
+    different arguments, but checks repeatedly whether it exists. A transient exchange disappears with its
+    broker, and so does the binding of berth's queue: the binding is renewed periodically, and the caller is
+    informed if messages may be lost. All replicas share the queue, and RabbitMQ delivers to one replica at a
+    time, in order. Messages are acknowledged in batches after they are handled; unacknowledged messages are
+    redelivered.
     """
 
     url: str
@@ -83,7 +84,9 @@ class ForeignListener:
         self._is_full = False  # the queue has reached most_messages
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
-        """Pass messages to `handle` in order, until cancelled; call `gap` if messages may have been lost."""
+        """Pass messages to `handle` in order, until cancelled. Call `gap` after each new subscription, or if
+        the queue was full; `has_lost` then states whether messages may have been lost.
+        """
         backoff = Backoff(self.clock)
         while True:
             try:
@@ -149,7 +152,7 @@ class ForeignListener:
         return subscription
 
     async def unread(self, queues: Iterable[str]) -> dict[str, int]:
-        """Return the number of messages in each of these queues that exists and has no consumer; raise
+        """Return the number of messages in each of the given queues that exists and has no consumer; raise
         Unavailable or BrokerRefused.
         """
         return await unread(self._url, queues)
@@ -197,7 +200,7 @@ class ForeignListener:
 
 
 class _Subscription:
-    """Messages that a channel has received and that are not handled or acknowledged yet."""
+    """The messages that a channel has received and that are not handled, or handled but not acknowledged."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel

@@ -1,9 +1,10 @@
-"""Converts a message that was read from a queue of one broker to one for the same queue of another broker.
+"""Converts a message that was read from a queue of one broker to a message for the same queue of another
+broker.
 
 Workers read the routing key and the exchange of a message, because RabbitMQ's permissions verify both. So a
-message for a queue of a worker is published as workers requeue it: to the exchange <exchange>.queues, with
-the original key in the message. The readers of all other queues (clients, delays) receive the message as it
-was, with its routing key, through a fan-out exchange that is bound to this queue only.
+message for a queue of a worker is published as workers requeue messages: to the exchange <exchange>.queues,
+with the original key in the message. A message for any other queue (of clients, delays) is published
+unchanged, with its routing key, to a fan-out exchange that is bound to that queue only.
 """
 
 import copy
@@ -25,7 +26,7 @@ def fan_out_name(names: BrokerNames, queue: str) -> str:
 
 def post_to_worker(message: Arrived, names: BrokerNames, queue: str, user: str | None) -> Post | None:
     """Return the message for a worker's queue, or for the dead-letter queue; None if workers would refuse the
-    message, or if the queue does not belong to a worker.
+    message, or if the queue is not a worker's.
     """
     if message.exchange == names.dead and queue == names.dead:
         return _unchanged(message, names.dead, user)
@@ -43,8 +44,8 @@ def post_to_worker(message: Arrived, names: BrokerNames, queue: str, user: str |
 
 
 def post_unchanged(message: Arrived, names: BrokerNames, queue: str, user: str | None) -> Post:
-    """Return the message with its routing key and properties for any queue. A worker refuses a message that
-    it receives so, because the exchange is not one that workers use.
+    """Return the message for any queue, with unchanged routing key and properties, to publish to a fan-out
+    exchange. A worker refuses such a message, because workers do not use that exchange.
     """
     return _unchanged(message, fan_out_name(names, queue), user)
 

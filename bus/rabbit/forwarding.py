@@ -62,7 +62,7 @@ class Forwarder:
         return len(self._transfer.queues) if self._transfer is not None else 0
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Forward messages until `stopping` is set, then complete those that were received.
+        """Forward messages until `stopping` is set, then complete all received messages.
 
         Raise Unavailable if the first connection fails, OperationRefused if a queue is missing at the new
         broker or both URLs lead to one broker, and BrokerRefused if a broker permits no forwarding.
@@ -146,7 +146,9 @@ class Forwarder:
         return present
 
     async def _count(self, transfer: Transfer, here: Topology) -> None:
-        """Count the waiting messages periodically, until cancelled; note since when there are none."""
+        """Count the waiting messages of the queues periodically, until cancelled; set `idle_since` when no
+        message is left.
+        """
         seen = -1
         while True:
             waiting: dict[str, int] = {}
@@ -172,14 +174,14 @@ async def _exists(topology: Topology, name: str) -> bool:
     except RequestRefused as refused:
         if "no queue" in str(refused):
             return False
-        # A queue whose leader has not started is refused as NOT_FOUND, too.
+        # A queue without a running leader is refused as NOT_FOUND, too.
         failure = Unavailable if refused.code == "NOT_FOUND" else BrokerRefused
         raise failure(f"the queue {name} cannot be used: {refused}") from None
     return True
 
 
 def _cause(failure: Exception) -> Exception:
-    """Return one error of a group that several tasks raised, if possible one that a retry cannot correct."""
+    """Return one error of a group that several tasks raised, preferably not correctable by a retry."""
     if not isinstance(failure, ExceptionGroup):
         return failure
     causes = [_cause(each) for each in failure.exceptions]

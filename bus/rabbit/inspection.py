@@ -34,7 +34,7 @@ class BrokerState:
     version: str = ""
     fresh: bool = False  # our exchange is not there
     stuck: bool = False
-    alarm: str = ""  # why it accepts no messages, as it reports to those who publish
+    alarm: str = ""  # why it accepts no messages, as it reports to publishers
     refused: list[str] = field(default_factory=list)
     waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue: messages, readers
 
@@ -93,7 +93,8 @@ async def _takes(
 ) -> bool:
     """Return whether the broker accepts test messages in time; no queue receives them.
 
-    With an alarm, a broker accepts the first message of a connection, and then reads nothing more from it.
+    A broker with a resource alarm accepts only the first message of a connection: further messages are not
+    read.
     """
     wire, _ = streams_of(connection)
     try:
@@ -118,7 +119,9 @@ _AGAIN_SECONDS = 0.2
 
 @dataclass
 class DeletedQueues:
-    """The result of a deletion of queues: the queues that were kept, and the messages in all others."""
+    """The result of a deletion of queues: the names of the queues that were kept, and how many messages the
+    deleted queues had.
+    """
 
     kept: list[str] = field(default_factory=list)
     messages: int = 0

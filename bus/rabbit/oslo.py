@@ -64,7 +64,7 @@ class RpcFailure(Exception):
 
 @dataclass(frozen=True)
 class RpcCall:
-    """An RPC call of a method, or a cast (a call whose caller expects no reply; it has no reply address)."""
+    """An RPC call of a method, or a cast (a call without a reply address, because no reply is expected)."""
 
     method: str
     version: str
@@ -143,8 +143,8 @@ class RpcAddress:
 
 
 class RpcServer:
-    """Server of an oslo.messaging topic: it receives and executes RPC calls, each of which goes to one of the
-    topic's servers, and casts, which go to all of them.
+    """Server of an oslo.messaging topic: it receives and executes RPC calls and casts, each sent to one
+    server of the topic, and fan-out casts, each sent to all servers of the topic.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class RpcServer:
         raise ConnectionError(why)
 
     async def _declare(self, connection: AbstractConnection) -> str:
-        """Declare missing exchanges and queues; return the name of the queue for RPC messages without a reply
-        (casts) that are sent to every RPC server of the topic.
+        """Declare missing exchanges and queues; return the name of this server's queue for fan-out casts (RPC
+        messages without a reply that are sent to every server of the topic).
         """
         topic, durable = self._address.topic, self._address.durable or self._address.quorum
         await self._exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)
@@ -311,8 +311,8 @@ class RpcServer:
 
 
 async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[asyncio.Task[None]]) -> None:
-    """Stop consuming RPC calls, and wait for those in progress: if another server repeated them, they could
-    claim capacity twice.
+    """Stop consuming RPC calls, and wait for calls in progress: if another server repeated an unfinished
+    call, the call could claim capacity twice.
     """
     with suppress(*BROKEN, RequestRefused):
         for consumer in consumers:

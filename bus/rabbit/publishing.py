@@ -1,5 +1,5 @@
 """Publishes envelopes. While an AMQP message with a routing key is unconfirmed, further envelopes with that
-key wait, and then share the next AMQP message. If none is unconfirmed, an envelope is published immediately.
+key wait, and then share the next AMQP message. Without such a message, an envelope is published immediately.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
 
 
 class Receipt:
-    """Counts the confirms that one call of `send` still waits for."""
+    """Counts the confirms that are still missing for the messages of one call of `send`."""
 
     __slots__ = ("done", "missing", "problem")
 

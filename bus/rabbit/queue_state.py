@@ -11,7 +11,7 @@ from bus.rabbit.underlay import hang_up
 
 @dataclass(frozen=True)
 class QueueState:
-    """The number of messages in a queue that are not delivered to a consumer yet, and of its consumers."""
+    """The number of undelivered messages in a queue, and the number of its consumers."""
 
     messages: int
     consumers: int
@@ -34,7 +34,7 @@ async def queue_state(connection: AbstractConnection, name: str) -> QueueState |
 
 
 async def unread(url: str, names: Iterable[str]) -> dict[str, int]:
-    """Return the number of messages in each of these queues that exists and has no consumer; raise
+    """Return the number of messages in each of the given queues that exists and has no consumer; raise
     Unavailable or BrokerRefused.
     """
     connection = await dial(url)

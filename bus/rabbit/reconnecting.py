@@ -119,7 +119,7 @@ class Link:
 
     async def insist(self, action: Callable[[Session], Awaitable[T]]) -> T:
         """Call an action with the connection, again after each reconnect until it succeeds; return the
-        result.
+        result. Raise BrokerRefused if the broker refuses the action.
         """
         backoff = Backoff(self.clock)
         while True:

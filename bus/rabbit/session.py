@@ -72,9 +72,9 @@ class Session:
         """Publish a message on another channel after the broker refused it on `refused_by`. If the broker
         confirms the message there, the other channel replaces `refused_by` for all messages.
 
-        A channel of RabbitMQ 3.10 whose first message for a quorum queue arrives between the failure of the
-        leader's node and the election of the next leader refuses all messages for that queue until the node
-        is back.
+        RabbitMQ 3.10: if the first message of a channel for a quorum queue arrives between the failure of the
+        leader's node and the election of the next leader, the channel refuses all messages for that queue
+        until the node is back.
         """
         async with self._apart:
             if refused_by is self._publisher:
@@ -157,8 +157,8 @@ class Session:
             await asyncio.sleep(2 * self._poll_seconds)
 
     def missed(self, redeclarations: int) -> None:
-        """Make this process stop publishing because an exchange is missing, unless exchanges were declared
-        again since the caller read the counter `redeclarations`.
+        """Make this process stop publishing, because the caller found an exchange missing. Do nothing if
+        exchanges were declared again since the caller read the counter `redeclarations`.
         """
         if redeclarations == self.redeclarations:
             self.whole.clear()

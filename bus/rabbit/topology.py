@@ -133,8 +133,8 @@ class Topology:
     _without_locator: set[str] = field(default_factory=set)
 
     async def missing(self, *, delays: bool) -> list[str]:
-        """Return the names of those exchanges of berth that do not exist; with `delays`, check the exchange
-        of delayed messages too.
+        """Return the names of berth's exchanges that do not exist; with `delays`, check the exchange of
+        delayed messages too.
         """
         names = self.names
         wanted = [names.exchange, names.dead, names.queues, *([names.delay] if delays else [])]
@@ -220,7 +220,7 @@ class Topology:
             self._made.add(name)
 
     async def unrouted(self) -> None:
-        """Declare the queue for delayed messages whose queue was missing after the delay."""
+        """Declare the queue for delayed messages that find their target queue missing after the delay."""
         async with self._one_at_a_time:
             await self._unrouted()
 

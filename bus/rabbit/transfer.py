@@ -64,7 +64,7 @@ class Transfer:
         return sum(queue.in_hand for queue in self.queues.values())
 
     async def run(self, queues: Sequence[str], stopping: asyncio.Event) -> None:
-        """Forward messages to the new broker until `stopping` is set; then complete those received."""
+        """Forward messages to the new broker until `stopping` is set; then complete all received messages."""
         with plainly(self._old_url):
             source = await BulkChannel().open(self._old, confirms=False)
         self.queues = {name: QueueTransfer(name, self, source) for name in queues}
@@ -113,7 +113,7 @@ class Transfer:
         self.received += 1
 
     def on_forwarded(self, messages: Sequence[Arrived], source: BulkChannel) -> None:
-        """Acknowledge messages at the old broker; after the stop, those of all queues together at the end."""
+        """Acknowledge messages at the old broker immediately, or after the stop, at the end of `run`."""
         self.forwarded += len(messages)
         for message in messages:
             del self._unacknowledged[message.tag]
@@ -126,8 +126,8 @@ class Transfer:
         self._confirmed_tags.clear()
 
     async def publish(self, posts: Sequence[Post]) -> list[BaseException | None]:
-        """Publish messages in this order on a channel that no other queue uses meanwhile: a returned message
-        is identified by its id only. Return for each message None if it was confirmed, else NotTaken or
+        """Publish messages in this order on a channel without messages of other queues: a returned message is
+        identified by its id only. Return for each message None if it was confirmed, else NotTaken or
         NoQueueBound.
         """
         with plainly(self.new_url):
@@ -253,10 +253,11 @@ class QueueTransfer:
             raise BrokerRefused(f"messages of {self.name} cannot be forwarded: {refused}") from None
 
     async def _on_returned(self) -> None:
-        """Note that the new broker returned messages: the queue is not bound as queues of workers are.
+        """Count a return of messages by the new broker, because the queue is not bound as queues of workers
+        are. From the second return on, bind a fan-out exchange to the queue.
 
-        The worker that has just declared the queue may be about to bind it, so the first time the messages
-        are only published again.
+        The worker that has just declared the queue may be about to bind it, so after the first return the
+        messages are only published again.
         """
         self._returns += 1
         if self._returns > 1:

@@ -43,8 +43,8 @@ class BulkChannel:
 
     @property
     def oldest(self) -> int:
-        """Return the delivery tag of the oldest message that the broker has not confirmed; 0 if there is
-        none, or while the broker accepts no messages.
+        """Return the delivery tag of the oldest message that the broker has not confirmed; 0 if all are
+        confirmed, or while the broker accepts no messages.
         """
         return 0 if self._wire.blocked else self._frames.oldest
 
@@ -111,11 +111,12 @@ class BulkChannel:
         self._frames.ack(tag, multiple=multiple)
 
     def acknowledge_all(self, tags: Sequence[int], unsettled: Iterable[int]) -> None:
-        """Acknowledge messages; the tags of all other unsettled messages are given oldest first.
+        """Acknowledge the messages with these delivery tags. `unsettled` are the tags of all messages that
+        stay unsettled, oldest first.
 
         RabbitMQ sends a quorum queue at most 32 acknowledgements before the queue confirms them. RabbitMQ
-        buffers the others, and discards the buffer when the channel closes. So one acknowledgement settles
-        all messages that are older than the unsettled ones.
+        buffers further acknowledgements, and discards the buffer when the channel closes. So one
+        acknowledgement settles all messages that are older than every unsettled message.
         """
         oldest = next(iter(unsettled), math.inf)
         if upto := max((tag for tag in tags if tag < oldest), default=0):

@@ -1,6 +1,6 @@
 """Encodes and decodes the AMQP frames of messages directly as bytes: publish, confirm, deliver, acknowledge.
 
-aio-pika's objects and queues for these frames take half of a conductor's processor time. All other frames are
+aio-pika's objects and queues for such frames take half of a conductor's processor time. All other frames are
 left to aio-pika.
 """
 
@@ -24,7 +24,7 @@ _KINDS = (_METHOD, _HEADER, _BODY, _HEARTBEAT)
 _SIGN_OF_LIFE = _START.pack(_HEARTBEAT, 0, 0) + _END
 _LIFE_SECONDS = 5.0  # aio-pika gives a connection up that it reads nothing from for three heartbeats
 
-# Class and method ids of the frames that are encoded and decoded here, and of those that are only decoded.
+# Class and method ids of the frames that are encoded and decoded here, and of the frames only decoded here.
 _DELIVER, _RETURN, _PUBLISH, _ACK, _NACK = 0x3C003C, 0x3C0032, 0x3C0028, 0x3C0050, 0x3C0078
 _CLOSE, _CLOSED = 0x140028, 0x140029
 _BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker accepts no messages; accepts them again
@@ -294,7 +294,7 @@ class _Coming:
 
 
 def _properties(header: bytes) -> Any | None:
-    """Return the message properties in a content header frame, or None if it is unreadable."""
+    """Return the message properties in a content header frame, or None if the frame is unreadable."""
     properties = Properties()
     try:
         *_, flags = _CONTENT.unpack_from(header)
@@ -309,7 +309,7 @@ def _properties(header: bytes) -> Any | None:
 def _readable(kind: int, frame: bytes) -> bytes:
     """Return the AMQP frame, or if its message properties are unreadable, a copy without properties.
 
-    An invalid timestamp in a foreign message would otherwise close the connection at every redelivery.
+    With an invalid timestamp in a foreign message, aio-pika would close the connection at every redelivery.
     """
     if kind != _HEADER or _properties(frame[_START.size : -len(_END)]) is not None:
         return frame

@@ -14,7 +14,7 @@ _SHAPE = "must look like postgresql://user:password@host:5432/database"
 
 
 class DatabaseHost(NamedTuple):
-    """A host name or address, and the port of its PostgreSQL."""
+    """The name or address of a host that runs PostgreSQL, and PostgreSQL's port."""
 
     name: str
     port: int
@@ -91,7 +91,7 @@ def _repeated(ports: Sequence[str], count: int) -> Sequence[str]:
 
 
 def _host(text: str, port: str) -> DatabaseHost:
-    """Return the host that `text` names, such as h1 or h1:5432; a port in `text` overrides `port`."""
+    """Return the host that `text` names, such as h1 or h1:5432. `port` is used if `text` has no port."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/]+))(?::(.*))?", text.strip())
     if found is None:
         raise ValueError(f"{text!r} in the list of hosts is no host: it takes host:5432,host:5432")

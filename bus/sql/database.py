@@ -129,8 +129,8 @@ class Database:
         return self._transaction(self._begin_write, writes=True)
 
     async def write_single(self, statement: BoundStatement, *preceding: BoundStatement) -> Sequence[Any]:
-        """Execute one writing statement, together with those to execute before it, as a transaction; return
-        its rows. On PostgreSQL this takes one round trip.
+        """Execute one writing statement, after the `preceding` statements in the same transaction; return the
+        rows of the writing statement. On PostgreSQL this takes one round trip.
         """
         if self.dialect == "sqlite":  # no round trip to save, and writers must queue
             async with self.write() as tx:
@@ -156,8 +156,8 @@ class Database:
         return self._postgres is not None and bool(self._postgres.servers.hosts)
 
     async def watch(self) -> None:
-        """Notice that another host was promoted, and close all connections to the former primary: before
-        each writing transaction, and once a second. Runs until it is cancelled.
+        """Until cancelled, check once a second whether another host was promoted, and if so, close all
+        connections to the former primary. While this runs, each writing transaction checks too.
         """
         if self._postgres is not None:
             await self._postgres.servers.watch()
@@ -180,8 +180,9 @@ class Database:
 
     @asynccontextmanager
     async def _transaction(self, begin: str, *, writes: bool = False) -> AsyncIterator[Transaction]:
-        """Yield a transaction; `begin` is empty for a single statement, which needs no commit. Raise
-        Unavailable if a newer version of berth has changed the database's schema.
+        """Yield a transaction. `begin` is the SQL that begins it; empty for a single statement, which needs
+        no commit. With `writes`, commit at the end. Raise Unavailable if a newer version of berth has changed
+        the database's schema.
         """
         try:
             async with self._writing if writes else self._reading:

@@ -1,8 +1,8 @@
 """Copies a PostgreSQL database that is in use to another server, by logical replication.
 
-The tables must exist on the new server and be empty. `begin` copies all rows and keeps the copy current.
-`switch` makes the old database read-only, waits for its last commit on the new server, copies the sequences
-and compares all row counts. Until then `abandon` removes the copy and leaves the old database as it was.
+The tables must exist on the new server. `begin` deletes their rows there, copies all rows and keeps the copy
+current. `switch` makes the old database read-only, waits for its last commit on the new server, compares all
+row counts and copies the sequences. Until then `abandon` ends the copy, and the old database stays in use.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class CopyProgress:
     """The progress of a database's copy to the new server."""
 
     tables: int
-    copied: int  # tables whose first copy is complete
+    copied: int  # tables with a complete first copy
     lag: int  # bytes of write-ahead log that the new server has not confirmed
 
     @property
@@ -73,7 +73,7 @@ class CopyProgress:
 
 
 class LiveCopy:
-    """A copy of some schemas of a database on another server. Both users administer their database."""
+    """A copy of some schemas of a database on another server, by connections of two administrators."""
 
     def __init__(self, old: AsyncConnection, new: AsyncConnection, url: str, schemas: Sequence[str]) -> None:
         self._old = old
@@ -82,7 +82,9 @@ class LiveCopy:
         self._schemas = list(schemas)
 
     async def begin(self) -> None:
-        """Copy all rows, and then each commit; raise OperationRefused if the servers do not permit that."""
+        """Empty the tables on the new server; copy all rows, and then each commit. Raise OperationRefused if
+        the servers do not permit the copy.
+        """
         tables = await self._tables(self._old)
         if problem := await self._problem(tables):
             raise OperationRefused(problem)

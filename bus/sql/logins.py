@@ -23,7 +23,7 @@ _ROUNDS = 4096  # the server's default
 
 
 def scram_verifier(password: str, salt: bytes) -> str:
-    """Return PostgreSQL's SCRAM verifier of a password (RFC 5803), with which no client can log in."""
+    """Return PostgreSQL's SCRAM verifier of a password (RFC 5803); no client can log in with the verifier."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ROUNDS)
     client = hmac.digest(salted, b"Client Key", "sha256")
     server = hmac.digest(salted, b"Server Key", "sha256")
@@ -33,7 +33,7 @@ def scram_verifier(password: str, salt: bytes) -> str:
 
 @dataclass(frozen=True)
 class LoginLimits:
-    """Limits of a PostgreSQL login. A session can change its time limits, but no other of these limits."""
+    """Limits of a PostgreSQL login. A session of the login can change the time limits, but no other limit."""
 
     connections: int
     statement_seconds: float
@@ -66,7 +66,7 @@ class Logins:
         do, attributes = "CREATE", "LOGIN NOCREATEDB NOCREATEROLE NOSUPERUSER NOREPLICATION"
         if await self.has_login(name):
             do = "ALTER"
-            if not is_superuser:  # may not name these two, even to leave them as they are
+            if not is_superuser:  # may not name NOSUPERUSER and NOREPLICATION, even without effect
                 attributes = "LOGIN NOCREATEDB NOCREATEROLE"
         await self._do(
             f"{do} ROLE {quoted} {attributes} CONNECTION LIMIT {limits.connections} PASSWORD '{verifier}'"
@@ -86,7 +86,7 @@ class Logins:
 
     async def close_to_public(self, database: str) -> list[str]:
         """Revoke all rights of the role PUBLIC on this database; return the logins that could connect only
-        because of these rights. The caller keeps its rights. A caller that does not own the database changes
+        because of PUBLIC. The caller keeps its rights. A caller that does not own the database changes
         nothing.
         """
         open_to_all = (
@@ -116,7 +116,9 @@ class Logins:
         return str((await self._connection.execute(text("SELECT current_user"))).scalar_one())
 
     async def enters(self, name: str) -> list[str]:
-        """Return the other databases to which this login may connect, usually because the role PUBLIC may."""
+        """Return the further databases to which this login may connect, usually by rights of the role
+        PUBLIC.
+        """
         found = await self._connection.execute(
             text(
                 """
@@ -150,7 +152,9 @@ async def logins(url: str) -> AsyncIterator[Logins]:
 
 @asynccontextmanager
 async def administering(url: str) -> AsyncIterator[AsyncConnection]:
-    """Connect to a database for statements outside of transactions; raise Unavailable if any fails."""
+    """Connect to a database, to execute statements outside of transactions. If the connection or a statement
+    fails, raise Unavailable.
+    """
     parsed = parse_url(url)
     address, security = secured(parsed.url.set(drivername="postgresql+asyncpg"))
     connecting = {"async_creator_fn": DatabaseServers(parsed.hosts).connect, **security}

@@ -52,8 +52,8 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 async def migrate(database: Database, package: str) -> list[str]:
     """Apply a package's missing migrations to a database, all or none; return their names. Concurrent
-    processes wait for each other. A long transaction on a table delays its migration, for 10 minutes at most,
-    but never other queries of that table for longer than a second.
+    processes wait for each other. A long transaction on a table delays the table's migration, for 10 minutes
+    at most, but never other queries of that table for longer than a second.
     """
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)

@@ -75,7 +75,7 @@ async def roll_back(driver: asyncpg.Connection) -> None:
 
 
 class PostgresPool:
-    """A pool of connections to one database. When one connection breaks, all older ones are discarded.
+    """A pool of connections to one database. When one connection breaks, all older connections are discarded.
 
     So after a restart of the server no stale connection is used, and after a silent network failure only one
     statement waits for the time-out.
@@ -123,7 +123,7 @@ class PostgresPool:
         event.listen(self.engine.sync_engine, "handle_error", self._notice)
 
     async def _open(self, **options: Any) -> ServerSession:
-        """Return a new connection; raise ConnectionError if a pooler ignored its schema, because several
+        """Return a new connection. Raise ConnectionError if a pooler ignored the connection's schema: several
         workers would share tables.
         """
         session = await self.servers.connect(**options)

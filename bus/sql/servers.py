@@ -2,8 +2,8 @@
 
 PostgreSQL begins a new timeline whenever a standby is promoted. So of two primaries of one system the one
 with the lower timeline is a former primary, which must not be used: its commits are lost. Each pool remembers
-the newest timeline that any host has shown, refuses connections to servers with a lower one, and closes
-those that are open.
+the newest timeline that any host has shown; it refuses new connections to servers with a lower timeline, and
+closes the open connections.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class ServerState(NamedTuple):
 
 def refusal(state: ServerState, newest: ServerHistory | None, *, listed: bool) -> str:
     """Return why a server must not be used, or an empty text. `newest`: the newest known history. `listed`:
-    the server is one of several hosts, of which only the primary is used.
+    the server is one of several hosts, and only their primary is used.
     """
     if listed and state.recovering:
         return "it is a standby"
@@ -90,7 +90,7 @@ class ServerSession(asyncpg.Connection):  # type: ignore[misc]
 
 
 class DatabaseServers:
-    """The servers of one database: a single host, or several of which one is the primary.
+    """The servers of one database: a single host, or several hosts, one being the primary.
 
     `on_new_history` is called when the server's history has changed, before any connection to the new primary
     is used.
@@ -107,7 +107,7 @@ class DatabaseServers:
         self._open: WeakSet[ServerSession] = WeakSet()
         self._others: dict[DatabaseHost, ServerSession] = {}  # connections that only check for a promotion
         self._checking = asyncio.Lock()
-        self._calls = self._checked = 0  # calls of `confirm_primary`, and the last one that a check answers
+        self._calls = self._checked = 0  # calls of `confirm_primary`; the last call that a check answers
 
     async def connect(self, **options: Any) -> ServerSession:
         """Return a connection to the primary; raise ConnectionError if no server may be used."""
@@ -137,9 +137,10 @@ class DatabaseServers:
             self._others.clear()
 
     async def confirm_primary(self) -> None:
-        """Ask all connected database hosts except the primary whether they were promoted. Concurrent calls
-        share a check, but each call returns only after a check that began later than the call. If a host was
-        promoted, all connections to the former primary are closed.
+        """Ask all connected database hosts except the primary whether they were promoted. If one was, all
+        connections to the former primary are closed.
+
+        Concurrent calls share a check, but a call returns only after a check that began later than the call.
         """
         if not self._others:
             return

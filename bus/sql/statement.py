@@ -66,7 +66,9 @@ class Rows:
         return self._sql
 
     def bind(self, values: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """Return the parameters for these rows; each row has its values in the sequence of the columns."""
+        """Return the parameters for the rows in `values`, each with its values in the order of the
+        columns.
+        """
         listed = list(values)
         if self._json:
             listed = [self._with_json(row) for row in listed]
@@ -135,8 +137,8 @@ class Statement:
         values: Iterable[Sequence[Any]] = (),
         **params: Any,
     ) -> Sequence[Any]:
-        """Execute the other statements and then this one; return the rows of this one. On PostgreSQL this
-        takes one round trip.
+        """Execute the statements `calls`, and then this statement; return the rows of this statement. On
+        PostgreSQL this takes one round trip.
 
         On PostgreSQL no statement may depend on the effect of another, nor change the same rows.
         """
@@ -209,7 +211,7 @@ def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
 
 
 def _joined(made: Sequence[_Made]) -> str:
-    """Return one SQL text that executes these statements, with all but the last in a WITH clause."""
+    """Return one SQL text that executes the statements, with all but the last in a WITH clause."""
     *preceding, leading = made
     first, parts = 1, ""
     for position, statement in enumerate(preceding):
