@@ -83,7 +83,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return ports.get(role, 0)
 
     def workers_of(self, role: str) -> list[str]:
-        """Return the names of the workers that run in the process of this role."""
+        """Return the names of the workers in the process that `berth run ROLE` has started."""
         if role == SHARED:
             return [name for name in self.workers if name not in _APART]
         return ["replica", role] if role == "scheduler" else [role]

@@ -31,7 +31,7 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 class ServerGroup(Value, frozen=True, kw_only=True):
     """Instances that a policy places on the same host or on different hosts, or that a topology places into
-    the same domain or different domains. Each claim checks both.
+    the same domain or different domains. Each claim checks policy and topology.
     """
 
     id: Id

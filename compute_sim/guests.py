@@ -144,7 +144,7 @@ LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wake
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """A running build or move phase of an agent.
+    """One build of a guest, or one phase of a move, that an agent is executing.
 
     If the order is delivered again, only the last delivery waits for the job's result.
     """

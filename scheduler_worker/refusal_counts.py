@@ -1,4 +1,4 @@
-"""Counts the answers of placement to claims, and refusals by the level of a topology."""
+"""Counts placement's answers to claims by type, and requests and claims that a topology refused by its level."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.commands.options import Commands, option, positional, url_or_file
+from berth.commands.options import Commands, described, option, positional, url_or_file
 from berth.commands.terminal import Cli, progress_bar
 from berth.operations.database_copy import copying, make_tables
 from bus.sql.live_copy import LiveCopy
@@ -16,6 +16,10 @@ commands = Commands(name="database", no_args_is_help=True)
 
 New = Annotated[
     str, positional("URL of the new database as workers will use it, or a file that holds it.", metavar="NEW")
+]
+
+Replace = Annotated[
+    bool, described("Delete all rows of NEW first, such as those of an abandoned copy.", "--replace")
 ]
 
 
@@ -29,7 +33,7 @@ class CopyOptions:
 
 
 @commands.command("copy")
-async def copy_command(cli: Cli, new: New, options: CopyOptions) -> int:
+async def copy_command(cli: Cli, new: New, options: CopyOptions, *, replace: Replace = False) -> int:
     """Copy the database to NEW, and keep the copy current while workers continue.
 
     The old server needs `wal_level = logical`. The new server makes a subscription, so it must reach the old
@@ -39,7 +43,7 @@ async def copy_command(cli: Cli, new: New, options: CopyOptions) -> int:
     """
     await make_tables(cli.settings, url_or_file(new), cell=options.cell)
     async with _copy(cli, new, options) as copy:
-        await copy.begin()
+        await copy.begin(replace=replace)
         with progress_bar(not cli.as_json) as bar:
             shown = bar.add_task("tables", total=None)
             while not (progress := await copy.progress()).is_current:

@@ -34,9 +34,9 @@ class AcceptedRequests:
             group.create_task(self._adding.run())
 
     async def projects(self, new: Collection[str], existing: Collection[str]) -> Mapping[str, str]:
-        """Return, by id, the projects of the given ids that a worker has recorded; the result may contain
-        other ids, too. Only `existing` ids are also searched in cells: a cell may be slow, so this query is
-        not shared.
+        """Return the project of each request or build id that any worker has recorded; ids of concurrent calls
+        may be in the result, too. `new` ids are of requests to accept. `existing` ids are of builds, which
+        cells know: a query to cells may be slow, so such a call is not combined with concurrent ones.
         """
         return await (self._find(new, existing) if existing else self._finding(new))
 

@@ -22,6 +22,7 @@ from bus.sql.logins import administering, quoted_name
 
 NAME = "berth_copy"  # of the publication, the subscription and its replication slot
 CATCH_UP_SECONDS = 120.0
+_FILLED_BY_MIGRATIONS = ("alembic_version", "changes")  # tables with rows before any worker has started
 
 _TABLES = """
     SELECT n.nspname AS schema, c.relname AS name,
@@ -81,12 +82,13 @@ class LiveCopy:
         self._url = url  # of the old server, for the new server's subscription
         self._schemas = list(schemas)
 
-    async def begin(self) -> None:
+    async def begin(self, *, replace: bool = False) -> None:
         """Empty the tables on the new server; copy all rows, and then each commit. Raise OperationRefused if
-        the servers do not permit the copy.
+        the servers do not permit the copy, or if tables on the new server have rows and `replace` is false.
         """
         tables = await self._tables(self._old)
-        if problem := await self._problem(tables):
+        problem = await self._problem(tables) or ("" if replace else await self._rows_to_lose(tables))
+        if problem:
             raise OperationRefused(problem)
         listed = ", ".join(map(_quoted, tables))
         # Migrations write first rows, which the copy contains.
@@ -126,6 +128,13 @@ class LiveCopy:
         there = {_quoted(table) for table in await self._tables(self._new)}
         if missing := [_quoted(table) for table in tables if _quoted(table) not in there]:
             return f"the new database lacks tables, such as {missing[0]}"
+        return ""
+
+    async def _rows_to_lose(self, tables: Sequence[RowMapping]) -> str:
+        for table in tables:
+            rows = f"SELECT EXISTS (SELECT 1 FROM {_quoted(table)}) AS found"
+            if table["name"] not in _FILLED_BY_MIGRATIONS and (await _first(self._new, rows))["found"]:
+                return f"{_quoted(table)} has rows on the new server: --replace deletes all rows there first"
         return ""
 
     async def progress(self, until: str | None = None) -> CopyProgress:

@@ -1,4 +1,4 @@
-"""Holds the known states of all nodes (see `known_state.py`) and the sequence numbers of their reports."""
+"""Holds the last known state of each node (see `known_state.py`) and the sequence number of its last report."""
 
 from msgspec.structs import replace
 

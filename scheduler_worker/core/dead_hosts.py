@@ -25,8 +25,8 @@ class MissingHost:
 
 @dataclass(frozen=True, slots=True)
 class EvacuationLimits:
-    """The limits of automatic evacuation: the least time without heartbeats, and the most hosts of one
-    domain that may be lost or evacuated within a period.
+    """The limits of automatic evacuation: the time without heartbeats before it begins, and the most hosts of
+    one domain that may be lost or evacuated within a period.
     """
 
     after: float = 300.0  # seconds without heartbeats

@@ -1,4 +1,4 @@
-"""Finds the host of an existing claim, and the provider that serves each of its resource groups."""
+"""Finds the host of an existing claim, and the provider that serves each of its request groups."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
