@@ -203,8 +203,8 @@ class RestDoor:
     async def delete(self, caller: RestCaller, id_: str) -> BuildAccepted:
         """Publish the deletion of a build, or of all builds of a request that waits.
 
-        If the caller's permissions are limited to cells, the message names the build's cell, so that they can be
-        checked.
+        If the caller's role is limited to cells or projects, the message names the build's cell, so that the
+        limits can be checked.
         """
         order: Message = BuildCancelRequested(build=id_, reply_to=REPLY_TO, anywhere=True, fence=False)
         project = await self._project(caller, id_, order)
