@@ -165,8 +165,8 @@ class Builds:
             return await instances_page(tx, question)
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return a report `overdue` for each build or move whose agent has not built, moved or destroyed a guest
-        within the time limit.
+        """Return a report `overdue` for each build or move whose agent has not built, moved or destroyed a
+        guest within the time limit.
         """
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)

@@ -104,7 +104,9 @@ class CloudStatus:
 
 class StatusReader:
     def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
-        """Construct a reader of the cloud's status; it always queries the `configured` cells, and further cells that it discovers."""
+        """Construct a reader of the cloud's status; it always queries the `configured` cells, and
+        further cells that it discovers.
+        """
         self._queries = queries
         self._configured = tuple(configured)
         self._counts: CellsFound | None = None

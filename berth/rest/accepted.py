@@ -35,8 +35,8 @@ class AcceptedRequests:
 
     async def projects(self, new: Collection[str], existing: Collection[str]) -> Mapping[str, str]:
         """Return the project of each request or build id that any worker has recorded; ids of concurrent
-        calls may be in the result, too. `new` ids are of requests to accept. `existing` ids are of builds, which
-        cells know: a query to cells may be slow, so such a call is not combined with concurrent ones.
+        calls may be in the result, too. `new` ids are of requests to accept. `existing` ids are of builds,
+        which cells know: a query to cells may be slow, so such a call is not combined with concurrent ones.
         """
         return await (self._find(new, existing) if existing else self._finding(new))
 

@@ -1,4 +1,4 @@
-"""Holds the last known state of each node (see `known_state.py`) and the sequence number of its last report."""
+"""Holds the last known state of each node (see `known_state.py`), and its last report's sequence number."""
 
 from msgspec.structs import replace
 

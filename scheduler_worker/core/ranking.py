@@ -245,8 +245,8 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_emptiest(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """Return one of the emptiest hosts as an alternate, except hosts in `taken` (root ids), and on providers
-        except those in `avoid`; None if no host fits. Successive calls return different hosts.
+        """Return one of the emptiest hosts as an alternate, except hosts in `taken` (root ids), with none of
+        the providers in `avoid`; None if no host fits. Successive calls return different hosts.
         """
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced

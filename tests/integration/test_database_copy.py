@@ -95,7 +95,7 @@ async def test_the_new_server_has_every_commit_and_the_old_one_accepts_no_more(
     async with live_copy(old.url, new.url, SCHEMAS) as copy:
         async with written(old) as stored:
             await until(lambda: len(stored) > 20)
-            with pytest.raises(OperationRefused, match='"one"."rows" has rows on the new server: --replace'):
+            with pytest.raises(OperationRefused, match="has rows on the new server: --replace"):
                 await copy.begin()
             await copy.begin(replace=True)
             with pytest.raises(OperationRefused, match="a copy has begun already"):
