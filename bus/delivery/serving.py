@@ -4,9 +4,10 @@ the stop completes the messages in progress.
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ from bus.errors import Unavailable, Unroutable
 from bus.protocol import Delivery, Inbox
 from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_queue
 
+Work = Callable[[], Awaitable[None]]
 MAX_PREFETCH = 20_000
 UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
 
@@ -101,11 +103,11 @@ class QueueReader:
                 raise
             self._batch_average += (len(deliveries) - self._batch_average) / 4
             self.taken += len(deliveries)
-            task = self._call(deliveries, self._handle(deliveries))
+            task = self._call(deliveries, partial(self._handle, deliveries))
             task.add_done_callback(lambda _: self._slots.release())
 
-    def _call(self, deliveries: Sequence[Delivery], call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._group.create_task(self._settle(deliveries, call))
+    def _call(self, deliveries: Sequence[Delivery], work: Work) -> asyncio.Task[None]:
+        task = self._group.create_task(self._settle(deliveries, work))
         self._busy[task] = self._clock.monotonic(), tuple(deliveries)
         task.add_done_callback(self._busy.pop)
         return task
@@ -126,14 +128,14 @@ class QueueReader:
             slow = [each for each in readable if self._is_slow(each[1])]
             readable = [each for each in readable if not self._is_slow(each[1])]
             if slow:
-                self._call([delivery for delivery, _ in slow], self.served.handle(slow))
+                self._call([delivery for delivery, _ in slow], partial(self.served.handle, slow))
         if readable:
             await self.served.handle(readable)
 
-    async def _settle(self, deliveries: Sequence[Delivery], call: Coroutine[Any, Any, None]) -> None:
+    async def _settle(self, deliveries: Sequence[Delivery], work: Work) -> None:
         started = self._clock.monotonic()
         try:
-            await call
+            await work()
         except asyncio.CancelledError:
             for delivery in deliveries:
                 delivery.requeue()  # no effect on settled ones
