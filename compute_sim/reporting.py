@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 HOSTS_IN_A_REPORT = 500
 PROVIDERS_A_QUESTION = 250
 PAGE_GAP = 1.0  # seconds between pages after the first check, as claims wait behind them
-LEISURE = 3.0  # least pause after work of a check, as a multiple of its duration
+LEISURE = 3.0  # least pause after reading a page, as a multiple of its duration
 HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
+STRETCH_GAP = 0.05  # seconds between stretches after the first check
 HOSTS_IN_A_BEAT = 250  # handling a heartbeat blocks its receiver
 BUILT_MOVES = "evacuate", "unshelve"  # moves that build the guest again
 SIMULATED_MOVES = "migrate", "resize", "live", "shelve", "rebuild", *BUILT_MOVES
@@ -196,13 +197,11 @@ class HostReports:
         for owner in owners.values():
             self._sequence.follow(owner.sequence)
         differing = []
-        began = self.clock.monotonic()
         for index, (root, differs) in enumerate(self._trees.compare(check.found, owners, check.since), 1):
             if differs:
                 differing.append(root)
             if index % HOSTS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0 if check.is_first else LEISURE * (self.clock.monotonic() - began))
-                began = self.clock.monotonic()
+                await asyncio.sleep(0 if check.is_first else STRETCH_GAP)
         await self._settle()
         return metal + differing
 
