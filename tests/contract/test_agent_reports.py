@@ -316,7 +316,11 @@ async def test_later_checks_read_a_page_a_second_and_omit_hosts_reported_meanwhi
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 5)
     agent = OneAgent(placement, wall, hosts(GPU, count=2))  # three providers each
-    await agent.says()
+    assert [await agent.says(), await agent.says(after=20.0), await agent.says(after=1.0)] == [
+        [ONE, TWO],
+        [],
+        [],
+    ]
     second = agent.hosts[1]
     changed = SetInventory(provider=second.root, resource_class="VCPU", inventory=Inventory(total=1))
     await edit(placement, changed)
