@@ -41,6 +41,7 @@ class On:
     undeliverable_after: int = 0  # after this many tries
     intake: Intake | None = None  # gives the messages of the queue in another order
     prefetch: int = 0  # unsettled messages at most; 0: twice what the handler calls take
+    slow: Callable[[Any], bool] | None = None  # which messages get a handler call of their own
 
     @property
     def name(self) -> str:
@@ -207,6 +208,7 @@ def on_many(
     undeliverable_after: int = 20,
     intake: Intake | None = None,
     prefetch: int = 0,
+    slow: Callable[[M], bool] | None = None,
 ) -> On:
     """Return a table row that consumes a topic and calls the handler with lists of messages. The handler
     returns for each message one outcome, which can contain messages to publish.
@@ -219,6 +221,9 @@ def on_many(
     was busy, their list waits this long for further messages. A message for an idle handler never waits.
 
     `intake` reorders the messages of the queue before the handler gets them.
+
+    `slow` returns whether the handler needs another worker's answer for a message. The slow messages of a
+    list are handled in a call of their own, and neither the others nor the next list wait for it.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
@@ -236,6 +241,7 @@ def on_many(
         undeliverable_after,
         intake,
         prefetch,
+        slow,
     )
 
 

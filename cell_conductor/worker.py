@@ -64,7 +64,12 @@ def cell_conductor(
         consumes=[
             on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=_BUILD),
             on_many(
-                AGENT_REPORT.at(cell=cell), builds.report_many, emits=_MOVE, concurrency=1, linger=LINGER
+                AGENT_REPORT.at(cell=cell),
+                builds.report_many,
+                emits=_MOVE,
+                concurrency=1,
+                linger=LINGER,
+                slow=lambda report: report.outcome not in ("built", "progress"),
             ),
             on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
             on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_BUILD),

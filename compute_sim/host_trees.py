@@ -84,15 +84,17 @@ class HostTrees:
         return changed
 
     def compare(
-        self, providers: Iterable[Provider], owners: Mapping[str, Provider]
+        self, providers: Iterable[Provider], owners: Mapping[str, Provider], since: int
     ) -> Iterator[tuple[str, bool]]:
         """Compare placement's `providers` with the hosts' trees; yield each host's root, and whether to
-        report the host. `owners`: the hosts' root providers in placement, by id.
+        report the host. `owners`: the hosts' root providers in placement, by id. Hosts reported with a
+        sequence above `since` are not compared: `providers` may be older than the report.
         """
         answers: dict[str, list[Provider]] = {}
         for provider in providers:
             answers.setdefault(provider.root, []).append(provider)
         coming = self._still_coming(owners)
+        coming |= {root for root, sequence in self._reported.items() if sequence > since}
         for root, host in self._hosts.items():
             yield root, root not in coming and self._differs(host, owners.get(root), answers.get(root, []))
 

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import cycle, islice
+from math import inf
 
 from msgspec.structs import replace
 
@@ -24,9 +26,10 @@ log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
 PROVIDERS_A_QUESTION = 250
-LEISURE = 3.0  # pause after an answer, as a multiple of its duration
-LONGEST_REST = 1.0  # total of the pauses while changes wait to be reported
+PAGE_GAP = 1.0  # seconds between pages after the first check, as claims wait behind them
+LEISURE = 3.0  # least pause after reading a page, as a multiple of its duration
 HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
+STRETCH_GAP = 0.05  # seconds between stretches after the first check
 HOSTS_IN_A_BEAT = 250  # handling a heartbeat blocks its receiver
 BUILT_MOVES = "evacuate", "unshelve"  # moves that build the guest again
 SIMULATED_MOVES = "migrate", "resize", "live", "shelve", "rebuild", *BUILT_MOVES
@@ -35,6 +38,17 @@ GUESTS_A_QUESTION = 250
 RESHAPE_GAP = 1.0  # after a report that moves allocations, until its effect is checked
 STARTING_SECONDS = 10.0  # placement may be starting too
 FIRST_GAP = 10.0  # first interval between announcements, doubled each time: placement may not be running yet
+
+
+@dataclass
+class InventoryCheck:
+    """A comparison of all hosts of an agent with placement, in progress."""
+
+    since: int  # later reports may be missing in the pages
+    is_first: bool  # complete it immediately
+    after: str = ""  # the last provider read
+    due: float = 0.0  # when to read the next page
+    found: list[Provider] = field(default_factory=list)
 
 
 class HostReports:
@@ -64,7 +78,8 @@ class HostReports:
         self._crashes = 0  # power failures noticed
         self._to_announce: dict[str, None] = {}
         self._gap = FIRST_GAP
-        self._next_round = 0.0
+        self._next_check = 0.0
+        self._check: InventoryCheck | None = None
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
@@ -110,10 +125,14 @@ class HostReports:
             return []
         now = self.clock.monotonic()
         if self._crashes != self._does.power.failed:
-            self._crashes, self._gap, self._next_round = self._does.power.failed, FIRST_GAP, 0.0
-        if now >= self._next_round and not self._to_announce:
+            self._crashes, self._gap = self._does.power.failed, FIRST_GAP
+            self._check, self._next_check = None, 0.0
+        if self._check is None and now >= self._next_check:
+            self._check = InventoryCheck(self._sequence.next(), is_first=self._next_check == 0.0)
+            self._next_check = inf
+        if self._check is not None and now >= self._check.due and not self._to_announce:
             try:
-                self._to_announce.update(dict.fromkeys(await self._differing_hosts()))
+                await self._continue(self._check)
             except Unavailable as away:
                 if now - self._begun > STARTING_SECONDS:
                     raise
@@ -121,60 +140,71 @@ class HostReports:
                 return []
             if not self._does.ready:  # the process stalled meanwhile
                 return []
-            self._next_round = now + self._gap
-            self._gap = min(2 * self._gap, self.announce_every)
         if changed := self._trees.take_changed():
             self._to_announce.update(dict.fromkeys(changed))
-            self._gap, self._next_round = FIRST_GAP, min(self._next_round, now + FIRST_GAP)
+            self._gap, self._next_check = FIRST_GAP, min(self._next_check, now + FIRST_GAP)
         sequence = self._sequence.next()
         chunk = [*islice(self._to_announce, HOSTS_IN_A_REPORT)]
         for root in chunk:
             del self._to_announce[root]
         return [self._report_of(self.hosts[root], sequence) for root in chunk]
 
-    async def _differing_hosts(self) -> list[str]:
-        # Later reports get sequences above that of any earlier report.
-        metal = [root for root, host in self.hosts.items() if host.metal]
+    async def _continue(self, check: InventoryCheck) -> None:
+        """Read the next page of the hosts' providers in placement; after the last page, record which hosts to
+        report, and when the next check begins.
+        """
         if self._providers is None:
-            return list(self.hosts)
-        found = await self._found(self._providers) if self._trees.roots else []
-        owners = {provider.id: provider for provider in found if provider.id == provider.root}
-        strange = [root for root in self._trees.roots if root not in owners]
-        for some in portions(strange, HOSTS_IN_A_REPORT):
-            answer = await self._providers(FindProviders(ids=some, parts=("owner",), cell=self.cell))
-            owners.update((provider.id, provider) for provider in answer.providers)
-        for owner in owners.values():
-            self._sequence.follow(owner.sequence)
-        differing = []
-        for index, (root, differs) in enumerate(self._trees.compare(found, owners), 1):
-            if differs:
-                differing.append(root)
-            if index % HOSTS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0)
-        await self._settle()
-        return metal + differing
+            differing = list(self.hosts)
+        elif not await self._read_page(self._providers, check):
+            return
+        else:
+            differing = await self._differing_hosts(self._providers, check)
+        self._check = None
+        self._to_announce.update(dict.fromkeys(differing))
+        self._next_check = min(self._next_check, self.clock.monotonic() + self._gap)
+        self._gap = min(2 * self._gap, self.announce_every)
 
-    async def _found(self, ask: Ask[FindProviders, ProvidersFound]) -> list[Provider]:
-        # After the first time pages are read with pauses, as claims wait behind them.
-        found: list[Provider] = []
-        after, more, rest = "", True, LONGEST_REST if self._next_round else 0.0
+    async def _read_page(self, ask: Ask[FindProviders, ProvidersFound], check: InventoryCheck) -> bool:
+        """Read a page of providers, in the first check all pages; return whether the last page was read."""
+        more = bool(self._trees.roots)
         while more:
             asked = FindProviders(
                 parts=("inventories", "traits", "aggregates", "owner"),
                 agents=(self.agent,),
-                after=after,
+                after=check.after,
                 limit=PROVIDERS_A_QUESTION,
                 cell=self.cell,
             )
             began = self.clock.monotonic()
             page = (await ask(asked)).providers
-            found += page
-            after, more = max((each.id for each in page), default=""), len(page) == PROVIDERS_A_QUESTION
-            if more and rest:
-                pause = min(LEISURE * (self.clock.monotonic() - began), rest)
-                rest -= pause
-                await asyncio.sleep(pause)
-        return found
+            check.found += page
+            check.after, more = max((each.id for each in page), default=""), len(page) == PROVIDERS_A_QUESTION
+            if more and not check.is_first:
+                now = self.clock.monotonic()
+                check.due = now + max(PAGE_GAP, LEISURE * (now - began))
+                return False
+        return True
+
+    async def _differing_hosts(
+        self, ask: Ask[FindProviders, ProvidersFound], check: InventoryCheck
+    ) -> list[str]:
+        # Later reports get sequences above that of any earlier report.
+        metal = [root for root, host in self.hosts.items() if host.metal]
+        owners = {provider.id: provider for provider in check.found if provider.id == provider.root}
+        strange = [root for root in self._trees.roots if root not in owners]
+        for some in portions(strange, HOSTS_IN_A_REPORT):
+            answer = await ask(FindProviders(ids=some, parts=("owner",), cell=self.cell))
+            owners.update((provider.id, provider) for provider in answer.providers)
+        for owner in owners.values():
+            self._sequence.follow(owner.sequence)
+        differing = []
+        for index, (root, differs) in enumerate(self._trees.compare(check.found, owners, check.since), 1):
+            if differs:
+                differing.append(root)
+            if index % HOSTS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0 if check.is_first else STRETCH_GAP)
+        await self._settle()
+        return metal + differing
 
     async def _settle(self) -> None:
         # Placement moved the allocations of guests on reshaped hosts with the inventory.
@@ -258,7 +288,7 @@ class HostReports:
         providers, reshape = self._trees.report(host.root, sequence)
         if reshape is not None and host.root not in self._reshaped:  # check the effect soon
             self._reshaped.add(host.root)
-            self._next_round = min(self._next_round, self.clock.monotonic() + RESHAPE_GAP)
+            self._next_check = min(self._next_check, self.clock.monotonic() + RESHAPE_GAP)
         return InventoryReported(
             root=host.root,
             host=host.host,

@@ -4,9 +4,10 @@ the stop completes the messages in progress.
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ from bus.errors import Unavailable, Unroutable
 from bus.protocol import Delivery, Inbox
 from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_queue
 
+Work = Callable[[], Awaitable[None]]
 MAX_PREFETCH = 20_000
 UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
 
@@ -32,6 +34,7 @@ class QueueReader:
         row = served.row
         prefetch = row.prefetch if isinstance(row, On) else 0
         self._intake = row.intake if isinstance(row, On) else None
+        self._is_slow = row.slow if isinstance(row, On) else None
         self.prefetch = min(prefetch or (row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
         self.concurrency = row.concurrency
         self.taken = 0  # messages
@@ -84,10 +87,11 @@ class QueueReader:
     async def drained(self, seconds: float) -> None:
         """Wait at most `seconds` until running handlers end; cancel the rest and requeue their messages."""
         READERS.pop(self, None)
-        if self._busy:
-            _, late = await asyncio.wait(self._busy, timeout=seconds)
-            for task in [busy for busy in self._busy if busy in late]:
-                task.cancel()
+        until = self._clock.monotonic() + seconds
+        while self._busy and (left := until - self._clock.monotonic()) > 0:
+            await asyncio.wait(self._busy, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        for task in [*self._busy]:
+            task.cancel()
 
     async def _read(self) -> None:
         while True:
@@ -98,10 +102,15 @@ class QueueReader:
                 self._slots.release()
                 raise
             self._batch_average += (len(deliveries) - self._batch_average) / 4
-            task = self._group.create_task(self._handle(deliveries))
-            self._busy[task] = self._clock.monotonic(), tuple(deliveries)
             self.taken += len(deliveries)
-            task.add_done_callback(self._finished)
+            task = self._call(deliveries, partial(self._handle, deliveries))
+            task.add_done_callback(lambda _: self._slots.release())
+
+    def _call(self, deliveries: Sequence[Delivery], work: Work) -> asyncio.Task[None]:
+        task = self._group.create_task(self._settle(deliveries, work))
+        self._busy[task] = self._clock.monotonic(), tuple(deliveries)
+        task.add_done_callback(self._busy.pop)
+        return task
 
     async def _next(self) -> list[Delivery]:
         first = self._inbox.get_nowait() if self._linger else None
@@ -113,14 +122,20 @@ class QueueReader:
             self._lingering.clear()
         return [first, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._busy.pop(task, None)
-        self._slots.release()
-
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
+        readable = await self.served.decode(deliveries)
+        if self._is_slow is not None:
+            slow = [each for each in readable if self._is_slow(each[1])]
+            readable = [each for each in readable if not self._is_slow(each[1])]
+            if slow:
+                self._call([delivery for delivery, _ in slow], partial(self.served.handle, slow))
+        if readable:
+            await self.served.handle(readable)
+
+    async def _settle(self, deliveries: Sequence[Delivery], work: Work) -> None:
         started = self._clock.monotonic()
         try:
-            await self.served.handle(deliveries)
+            await work()
         except asyncio.CancelledError:
             for delivery in deliveries:
                 delivery.requeue()  # no effect on settled ones

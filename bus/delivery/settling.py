@@ -68,11 +68,9 @@ class ServedRow(ABC):
         `again` permits the sender to repeat the query.
         """
 
-    async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Handle the messages of a list and settle each: acknowledge the message, schedule a retry, or move
-        the message to the suspects' queue or the dead letters.
-
-        If an exception is raised, messages not settled yet stay in their queue.
+    async def decode(self, deliveries: Sequence[Delivery]) -> Readable:
+        """Return the decoded messages of a list, except invalid ones and suspects: these are moved to the
+        dead letters and to the suspects' queue.
         """
         readable = []
         suspects = []
@@ -86,13 +84,12 @@ class ServedRow(ABC):
                 readable.append((delivery, message))
         if suspects:
             await asyncio.gather(*(self._suspects.take(self.queue.name, suspect) for suspect in suspects))
-        if readable:
-            await self._settle(readable)
+        return readable
 
     async def handle_alone(self, delivery: Delivery) -> None:
         """Handle one message alone, also if it was redelivered, and remove it from its queue."""
         if (message := await self._readable(delivery)) is not None:
-            await self._settle([(delivery, message)])
+            await self.handle([(delivery, message)])
 
     async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a message from its queue to the dead letters, with this reason."""
@@ -119,7 +116,12 @@ class ServedRow(ABC):
         if expected != key and not ("*" in key and matches(key, expected)):
             raise Undecodable(f"it came by the key {key}, and is a message of {expected}")
 
-    async def _settle(self, readable: Readable) -> None:
+    async def handle(self, readable: Readable) -> None:
+        """Handle the messages of a list and settle each: acknowledge the message, schedule a retry, or move
+        the message to the dead letters.
+
+        If an exception is raised, messages not settled yet stay in their queue.
+        """
         if (tracer := current_tracer()) is None:
             await self._handle_together(readable)
             return
@@ -161,7 +163,7 @@ class ServedRow(ABC):
                     await self._judge(delivery, fate)
             return None
         for single in readable:  # one message made the batch fail: handle each alone
-            await self._settle([single])
+            await self.handle([single])
         return None
 
     def _log_messages(self, readable: Readable, made: Made) -> None:

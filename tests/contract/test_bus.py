@@ -299,6 +299,53 @@ async def test_a_failing_answerer_replies_with_the_error_immediately(
             await ask(QUESTION)
 
 
+async def test_slow_messages_delay_no_others_and_are_completed_at_the_stop(
+    connect: Connect, bus: Bus
+) -> None:
+    at_work, may_finish, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    lists: list[list[int]] = []
+
+    def number_of(message: BuildRequested | BuildUnplaceable) -> int:
+        return int(message.request[-3:])
+
+    async def handle(requests: Sequence[BuildRequested]) -> list[Outcome]:
+        lists.append([number_of(request) for request in requests])
+        if any(map(is_slow, requests)):
+            at_work.set()
+            await may_finish.wait()
+        return [no_host(request) for request in requests]
+
+    def is_slow(request: BuildRequested) -> bool:
+        return number_of(request) in (2, 4)
+
+    row = on_many(
+        topics.BUILD_REQUESTED, handle, emits=[topics.BUILD_UNPLACEABLE], concurrency=1, slow=is_slow
+    )
+    worker = Worker("scheduler", consumes=[row])
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+
+    async def answered(count: int) -> list[int]:
+        async with asyncio.timeout(DEADLINE):
+            return sorted([number_of(await listener.get()) for _ in range(count)])
+
+    async with Bus(connect()) as first, asyncio.TaskGroup() as group:
+        await first.transport.declare(worker.queue_of(row))
+        await bus.publish(*map(a_small_request, (1, 2, 3)))
+        serving_first = group.create_task(first.serve(worker, stopping, drain=DEADLINE))
+        assert await answered(2) == [1, 3]
+        await bus.publish(*map(a_small_request, (4, 5)))
+        assert await answered(1) == [5]
+        await until(lambda: [4] in lists)
+        stopping.set()
+        assert not serving_first.done()
+        may_finish.set()
+    assert await answered(2) == [2, 4]
+    async with serving(connect, worker):
+        await bus.publish(a_small_request(6))
+        assert await answered(1) == [6]
+    assert sorted(number for numbers in lists for number in numbers) == [1, 2, 3, 4, 5, 6]
+
+
 async def test_a_stopping_worker_finishes_the_messages_in_hand(connect: Connect, bus: Bus) -> None:
     at_work, may_finish = asyncio.Event(), asyncio.Event()
     handled: list[str] = []
