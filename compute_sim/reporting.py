@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
 PROVIDERS_A_QUESTION = 250
-PAGE_GAP = 1.0  # seconds between pages after the first check, as claims wait behind them
+PAGE_GAP = 2.0  # seconds between pages after the first check, as claims wait behind them
 LEISURE = 3.0  # least pause after reading a page, as a multiple of its duration
 HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
 STRETCH_GAP = 0.05  # seconds between stretches after the first check

@@ -27,7 +27,6 @@ from tests.support.waiting import receive_all, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-KILLS = [1, pytest.param(12, marks=pytest.mark.soak)]
 SLOTS, SLOT_VCPUS = 6, 8
 GANG = ("ps:1,memory_mb=60000", "worker:3,memory_mb=40000", "evaluator:1,memory_mb=10000")
 MEMBERS = 5
@@ -173,7 +172,8 @@ async def test_slots_are_never_overdrawn(
         assert (await audit(berth.settings, settled=True)).clean
 
 
-@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.soak
+@pytest.mark.parametrize("kills", [1, 12])
 async def test_a_gang_of_three_roles_is_never_partial(
     kills: int, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:

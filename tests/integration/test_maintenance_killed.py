@@ -100,7 +100,8 @@ def _script(path: Path, line: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("confirmed", [by_hook, pytest.param(by_quorum, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("confirmed", [by_hook, by_quorum])
 async def test_an_evacuation_survives_kills_and_the_return_of_the_host(
     confirmed: Callable[[Path, Path], dict[str, Any]],
     settings: Settings,

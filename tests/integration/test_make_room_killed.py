@@ -170,6 +170,7 @@ class Outcomes(FirstMove):
         self.ends.append(outcome.end)
 
 
+@pytest.mark.soak
 async def test_a_rebalancing_of_which_half_fails_is_undone_while_schedulers_are_killed(
     settings: Settings,
 ) -> None:

@@ -52,9 +52,8 @@ SMALL = Region(2, 6, 2, 1.0, 12, 3.0, "uniform:0.5,2", 100.0)
 LARGE = Region(4, 250, 2, 10.0, 1000, 60.0, "uniform:1,8", 1500.0)
 
 
-@pytest.mark.parametrize(
-    "region", [pytest.param(SMALL, id="12"), pytest.param(LARGE, id="1000", marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("region", [pytest.param(SMALL, id="12"), pytest.param(LARGE, id="1000")])
 async def test_boots_end_once_while_gateways_and_agents_are_killed(
     region: Region, database_url: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
