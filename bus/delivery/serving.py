@@ -103,11 +103,11 @@ class QueueReader:
                 raise
             self._batch_average += (len(deliveries) - self._batch_average) / 4
             self.taken += len(deliveries)
-            task = self._call(deliveries, partial(self._handle, deliveries))
+            task = self._call(deliveries, partial(self._handle_list, deliveries))
             task.add_done_callback(lambda _: self._slots.release())
 
     def _call(self, deliveries: Sequence[Delivery], work: Work) -> asyncio.Task[None]:
-        task = self._group.create_task(self._settle(deliveries, work))
+        task = self._group.create_task(self._handle(deliveries, work))
         self._busy[task] = self._clock.monotonic(), tuple(deliveries)
         task.add_done_callback(self._busy.pop)
         return task
@@ -122,7 +122,7 @@ class QueueReader:
             self._lingering.clear()
         return [first, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
 
-    async def _handle(self, deliveries: Sequence[Delivery]) -> None:
+    async def _handle_list(self, deliveries: Sequence[Delivery]) -> None:
         readable = await self.served.decode(deliveries)
         if self._is_slow is not None:
             slow = [each for each in readable if self._is_slow(each[1])]
@@ -132,7 +132,7 @@ class QueueReader:
         if readable:
             await self.served.handle(readable)
 
-    async def _settle(self, deliveries: Sequence[Delivery], work: Work) -> None:
+    async def _handle(self, deliveries: Sequence[Delivery], work: Work) -> None:
         started = self._clock.monotonic()
         try:
             await work()

@@ -148,14 +148,14 @@ def _void_attempts_built() -> Sequence[Any]:
 
 
 def _acknowledged_first() -> Sequence[Any]:
-    settle = ServedRow._settle
+    handle = ServedRow.handle
 
-    async def acknowledge_and_settle(row: ServedRow, readable: Any) -> None:
+    async def acknowledge_and_handle(row: ServedRow, readable: Any) -> None:
         for delivery, _ in readable:
             delivery.done()
-        await settle(row, readable)
+        await handle(row, readable)
 
-    return [patch.object(ServedRow, "_settle", acknowledge_and_settle)]
+    return [patch.object(ServedRow, "handle", acknowledge_and_handle)]
 
 
 def _unconfirmed_results() -> Sequence[Any]:

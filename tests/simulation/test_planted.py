@@ -15,6 +15,7 @@ QUICK = {
     "claim-generation": (2, _SMALL),
     "retired-consumer": (1, _SMALL),
     "release-generation": (1, _SMALL),
+    "capacity": (18, _SMALL),
     "leftover": (0, _SMALL),
     "move-source": (0, _SMALL),
     "source-stopped": (1, _SMALL),
