@@ -83,8 +83,8 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Ask a move's cell to confirm, revert, abort or force the move (`to`); return the move's phase, or a
-        sentence if the cell does not answer.
+        """Ask a move's cell to confirm, revert, abort or force the move (`to`); return the move's phase in
+        the cell's reply, or a sentence if the cell does not answer.
         """
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):

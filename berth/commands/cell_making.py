@@ -156,9 +156,9 @@ async def broker_password(
     user: str, known: CellFile | None, admin: RecordedUsers, file: Path, rotate: bool
 ) -> str:
     """Return a RabbitMQ user's password: the one in the cell's file (`known`), or a new one if the user is
-    new or with `rotate`. `admin` lists the users.
+    new or `rotate` is set. `admin` lists the users.
 
-    Raise OperationRefused if the user exists and the file lacks its password.
+    Raise OperationRefused if the user exists, the file lacks its password, and `rotate` is not set.
     """
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():

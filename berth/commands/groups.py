@@ -139,7 +139,9 @@ async def delete(
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
-    """Ask placement to create or delete a server group; raise OperationRefused if placement refuses."""
+    """Ask placement to create or delete a server group; raise OperationRefused if placement refuses. `name`:
+    the group to delete, for the error's text.
+    """
     match (await bus.asker(topics.EDIT_GROUP)(order)).result:
         case GroupEdited() as edited:
             return edited

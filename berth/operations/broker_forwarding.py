@@ -80,8 +80,10 @@ def _reading(path: str) -> Iterator[None]:
 def forwarder_for(
     settings: Settings, old: str, new: str, queues: Sequence[str], *, all_must_exist: bool
 ) -> Forwarder:
-    """Return a forwarder of the given queues from the broker at the URL `old` to the broker at `new`. Both
-    have the exchanges that the settings name.
+    """Return a forwarder of the given queues from the broker at the URL `old` to the broker at `new`.
+
+    Both have the exchanges that the settings name. With `all_must_exist` the forwarder fails if `old` lacks a
+    queue, else the queue is left out.
     """
     return Forwarder(old, new, BrokerNames(settings.bus.exchange), queues, all_must_exist=all_must_exist)
 

@@ -81,8 +81,8 @@ class Gathered:
 async def recorded_decisions(
     bus: Bus, settings: Settings, since: float, project: str, limit: int, until: float = math.inf
 ) -> Gathered:
-    """Return the newest decisions between two times, at most `limit`: of placed builds from their cells, of
-    builds without a host from schedulers.
+    """Return the newest decisions between the times `since` and `until`, at most `limit`: of placed builds
+    from their cells, of builds without a host from schedulers. `project` "": of all projects.
     """
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)

@@ -175,7 +175,7 @@ class RestDoor:
         return BuildDetails(build=id_, project=project, status=status, decision=decision)
 
     async def _stands(self, build: str) -> tuple[str, BuildStands | None]:
-        """Return the cell that has a build, and its record of the build, or ("", None)."""
+        """Return the cell that has a build, and the cell's record of it; ("", None) if no cell has it."""
         find = self.bus.asker(topics.FIND_BUILDS)
         cells = await known_cells(self.bus, self.settings)
         found, _ = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
