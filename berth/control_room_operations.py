@@ -247,8 +247,8 @@ class ControlRoomDrains:
         return state
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop the drain of a host, and return the host's new state. Moves in progress complete. The host
-        stays disabled unless `and_open` is true."""
+        """Stop the drain of a host, and return the host's new state. Moves in progress complete. With
+        `and_open` the host is enabled unless it has another cause; else it stays disabled."""
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

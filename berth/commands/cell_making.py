@@ -135,7 +135,7 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step; if the `with` block raises, undo all steps."""
+    """Yield a function that registers how to undo a step; if the `with` block raises, undo the last first."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda label, step: steps.append((label, step))
@@ -214,7 +214,7 @@ async def _make_login(new_cell: NewCell, password: str, undo: Undo) -> DatabaseA
 
 
 async def _reaches_placement(bus: Bus, cell: str) -> bool:
-    """Return whether placement answers a query that is sent with the cell's RabbitMQ user."""
+    """Return whether placement answers, within PLACEMENT_SECONDS, a query of the cell's RabbitMQ user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
     until = monotonic() + PLACEMENT_SECONDS
     while True:

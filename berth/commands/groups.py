@@ -177,7 +177,9 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """Return the names of the hosts of a server group's members, by the id of the host's root provider."""
+    """Return the names of the hosts of a server group's members and of its guests left behind, by the id of
+    the host's root provider.
+    """
     places = (*group.members.values(), *group.left.values())
     return await host_names(bus, {root for listed in places for root in listed})
 

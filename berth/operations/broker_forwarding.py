@@ -35,7 +35,7 @@ def chosen_queues(
 ) -> list[str]:
     """Return the queues to forward: `queues` or, if empty, the durable queues in the file of exported
     `definitions` for the virtual host of the URL `old`; in both cases without the queues in `excluding`.
-    Raise BadSetting if no queue is left.
+    Raise BadSetting if no queue is left, or if a queue in `excluding` is unknown.
     """
     found = list(dict.fromkeys(queues))
     if not found:
