@@ -59,7 +59,7 @@ async def write_in_bulk(target: PlacementClient, providers: Iterable[ImportedPro
 
 
 async def write_stepwise(target: PlacementClient, providers: Iterable[ImportedProvider]) -> list[Written]:
-    """Write providers one by one into any Placement, by its ordinary requests; several trees in parallel."""
+    """Write providers one by one by requests that any Placement has; different trees in parallel."""
     trees: list[list[ImportedProvider]] = []
     tree_of: dict[str | None, list[ImportedProvider]] = {}
     for provider in providers:

@@ -52,8 +52,8 @@ def chosen_queues(
 
 
 def write_importable(exported: str, written: str) -> int:
-    """Write the definitions in the file `exported` to the file `written`, in a form that another broker can
-    import, and with the same file mode. Return the number of bindings that were left out. Raise BadSetting if
+    """Write the definitions in the file `exported` to the file `written` (a new file gets the same mode), in a
+    form that another broker can import. Return the number of bindings that were left out. Raise BadSetting if
     a file is unusable.
     """
     with _reading(exported):

@@ -300,7 +300,7 @@ async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildR
 
 
 async def _id(bus: Bus, name: str) -> str:
-    """Return the uuid of the aggregate with this name; a uuid is returned unchanged."""
+    """Return the uuid of the aggregate with this name; a uuid is returned in lower case with dashes."""
     try:
         return str(uuid.UUID(name))
     except ValueError:

@@ -196,7 +196,7 @@ async def _tried(bus: Bus, policy: TrialPolicy, requests: Iterable[BuildRequeste
 
 
 def _class_of(request: BuildRequested) -> bytes:
-    """Return a key that is equal for all requests that every filter and weigher treats alike."""
+    """Return a key of a request; every filter and weigher treats requests with equal keys alike."""
     plain = structs.replace(request, request="", instances=(), name="", reply_to="", metadata={}, user="")
     return _encode((plain, len(request.instances)))
 
