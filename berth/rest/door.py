@@ -277,8 +277,8 @@ class RestDoor:
     # Events
 
     async def events(self, caller: RestCaller, named: str, after: int | None, wait: float) -> EventsListed:
-        """Return a project's events with numbers above `after` (None: the newest); without any, wait up to
-        `wait` seconds for one.
+        """Return a project's events with numbers above `after` (None: above the newest number); without any,
+        wait up to `wait` seconds for one.
         """
         project = caller.reading(named)
         deadline = self.bus.clock.monotonic() + wait
