@@ -153,7 +153,7 @@ class Supervisor:
                 watch.cancel()
 
     def processes(self) -> dict[str, tuple[int, int]]:
-        """Return the process id and metrics port of each running process of this supervisor, by its name."""
+        """Return the process id and metrics port of each running process of this supervisor, by name."""
         return {
             child.name: (child.process.pid, child.metrics_port)
             for child in self.children

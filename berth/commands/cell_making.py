@@ -135,7 +135,7 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step; if the `with` block raises, undo the last first."""
+    """Yield a function that registers how to undo a step; if the `with` block raises, undo all in reverse."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda label, step: steps.append((label, step))

@@ -52,7 +52,7 @@ def chosen_queues(
 
 
 def write_importable(exported: str, written: str) -> int:
-    """Write the definitions in the file `exported` to the file `written` (a new file gets its mode), in a
+    """Write the definitions in the file `exported` to the file `written` (if new, with equal mode), in a
     form that another broker can import. Return the number of bindings that were left out. Raise BadSetting if
     a file is unusable.
     """
