@@ -36,7 +36,7 @@ class Management:
     """Administers RabbitMQ's users through the management API; a repeated operation has no further effect."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Store the management API's URL; user and password default to the AMQP URL's user and password."""
+        """Store the management API's `url`, with user and password of this or else of the AMQP URL."""
         parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
@@ -166,10 +166,10 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the means to administer RabbitMQ's users: the command `rabbitmqctl` or the management API at the
-    URL `management`, whichever is not "".
+    """Return the means to administer RabbitMQ's users: the command `rabbitmqctl` or, if that is "", the
+    management API at the URL `management`.
 
-    Without both, use the first management API that answers, or else a local broker's rabbitmqctl; raise
+    If both are "", use the first management API that answers, or else a local broker's rabbitmqctl; raise
     Unavailable if there is neither.
     """
     if rabbitmqctl:

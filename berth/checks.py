@@ -64,8 +64,8 @@ _CHOICES = {
 
 
 def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first unusable value. `given`: the values that are not left at defaults, by
-    setting name; `origins`: the sources of the values.
+    """Raise `BadSetting` for the first unusable setting. `given`: the values that replace defaults, by
+    setting name; `origins`: the source of each of these values.
     """
     values = {**by_name(settings), **given}
 
@@ -294,7 +294,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Check the settings of simulator, scheduler and requests by parsing them.
+    """Parse the settings of simulator, scheduler and requests, and call `refuse` for each wrong one.
 
     A group of settings with only default values is skipped, because the parsers' modules load slowly.
     """

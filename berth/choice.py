@@ -56,7 +56,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the options of filters and weighers, by the name of the filter or weigher.
 
-    Unless its options list other classes, the weigher `pci` also counts resource classes of PCI aliases.
+    Unless the settings list the classes of the weigher `pci`, it also counts the PCI aliases' classes.
     """
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [
@@ -71,7 +71,7 @@ def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def extension_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """Return an operator's own filters and weighers, imported from names of the form `module:function`."""
+    """Import an operator's own filters and weighers; return them by their names, `module:function`."""
     return {name: _function(name) for name in names if ":" in name}
 
 

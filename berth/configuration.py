@@ -132,7 +132,7 @@ def _from_file(named: Path | None) -> dict[str, Any]:
 
 
 def _flatten_simulator(values: dict[str, Any], path: str) -> None:
-    """Move the settings in the TOML table [simulator] to the top level of `values`."""
+    """Move the settings in the table [simulator] of the TOML file at `path` to the top level of `values`."""
     if misplaced := sorted(SIMULATOR & values.keys()):
         raise BadSetting(f"{path}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
     table = values.pop("simulator", {})
@@ -145,8 +145,8 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
-    """Convert TOML tables [cells.NAME] to settings with a value for each cell, such as `cell_amqp_urls`;
-    return the names of the cells with a table.
+    """Convert the tables [cells.NAME] of the TOML file at `path`, read into `values`, to settings with a
+    value for each cell, such as `cell_amqp_urls`; return the names of the cells with a table.
     """
     tables = values.get("cells")
     if not isinstance(tables, dict):

@@ -122,7 +122,7 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
 
 
 def _is_node(provider: Provider) -> bool:
-    """Return whether a provider is a root with exactly one unit of one custom resource class, like a node."""
+    """Return whether a provider is a bare-metal node: a root with one unit of one custom resource class."""
     has = provider.inventories
     return (
         provider.parent is None

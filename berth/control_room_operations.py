@@ -83,8 +83,8 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Ask a move's cell to confirm, revert, abort or force the move (`to`); return the move's phase, or a
-        sentence if the cell does not answer.
+        """Ask a move's cell to confirm, revert, abort or force the move (`to`); return the move's phase in
+        the cell's reply, or a sentence if the cell does not answer.
         """
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
@@ -247,8 +247,8 @@ class ControlRoomDrains:
         return state
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop the drain of a host, and return the host's new state. Moves in progress complete. The host
-        stays disabled unless `and_open` is true."""
+        """Stop the drain of a host, and return the host's new state. Moves in progress complete. With
+        `and_open` the host is enabled unless it has another cause; else it stays disabled."""
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

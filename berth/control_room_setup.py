@@ -116,7 +116,10 @@ async def opened_pages(
     events: Events,
     tables: tuple[QueuesOf, AgentQueues],
 ) -> AsyncIterator["PageContext"]:
-    """Yield the objects that all pages share; stop background tasks and drains at the end."""
+    """Yield the objects that all pages share; stop background tasks and drains at the end.
+
+    `tables`: functions that list the queues of workers and of an agent.
+    """
     from berth.control_room_access import opened_access
     from berth.control_room_operations import drains_here
     from control_room.pages.frame import PageContext

@@ -113,7 +113,9 @@ def _selected(selection: Iterable[str]) -> dict[str, Any]:
 
 
 def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
-    """Return the configured mapping of Ironic's nodes to cells, without the entry "*" for all other nodes."""
+    """Return the node field that decides the cell (`cell_by`), and the cell for each value of the field
+    (`cells`), without the entry "*" for all other nodes.
+    """
     return {
         "cell_by": nodes.cell_by,
         "cells": {value: cell for value, cell in nodes.cells.items() if value != "*"},

@@ -99,7 +99,7 @@ def _systemd(cells: Sequence[str], berth: str) -> Iterator[tuple[str, str]]:
 
 
 def _metered(cells: Sequence[str]) -> Sequence[str]:
-    """Return the workers with a metrics port, in the order of ports; a cell's name means its conductor."""
+    """Return the names of workers with a metrics port, in port order; a conductor has its cell's name."""
     return ("placement", "scheduler", *cells, "control-room", "rest")
 
 

@@ -21,7 +21,7 @@ def operator_bus(settings: Settings, transport: Transport, through: str, request
     """Return a connection to the bus for the operator that runs this command. The audit trail records the
     command, as `through`, and the id `request` with each act.
 
-    If the broker user is a client with a role, a scheduler checks and records the acts, else this connection.
+    If the broker user is a registered client, a scheduler checks and records the acts, else this connection.
     """
     user, prefix = user_of(settings.bus.amqp_url) or "", client_user("", settings.bus.exchange)
     if user.startswith(prefix):

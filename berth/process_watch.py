@@ -115,9 +115,9 @@ class ProcessWatch:
         self._ran = True
 
     def _log(self, text: str, *values: object) -> None:
-        """Log an error from a separate thread, and wait for it at most some seconds.
+        """Log an error in a new thread, and wait at most some seconds until that thread has ended.
 
-        The blocked event loop may hold the log's lock, so logging here could block forever.
+        The blocked event loop may hold the log's lock, so this thread could block forever if it logged.
         """
         logging_ = threading.Thread(target=log.error, args=(text, *values), daemon=True)
         logging_.start()

@@ -153,7 +153,7 @@ class Supervisor:
                 watch.cancel()
 
     def processes(self) -> dict[str, tuple[int, int]]:
-        """Return the running processes of this supervisor, each with its process id and metrics port."""
+        """Return the process id and metrics port of each running process of this supervisor, by name."""
         return {
             child.name: (child.process.pid, child.metrics_port)
             for child in self.children
@@ -264,7 +264,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the state directory while the `with` block runs, so that only one berth at a time uses it."""
+    """Lock the state directory while the `with` block runs; raise Unavailable if another berth uses it."""
     opened = os.open(directory, os.O_RDONLY)
     try:
         try:

@@ -157,6 +157,8 @@ async def serve(
 ) -> None:
     """Run the workers of the roles `together` on a new bus over the connection `way` until `stopping` is set;
     then stop them in stages.
+
+    `shared` has placement's index. `turns` is a lock, shared by all buses of a process, for suspect messages.
     """
     kinds = {role.worker for role in together}
     if len(kinds) > 1:
@@ -341,7 +343,7 @@ def _made(
 
 
 def _as_agents(made: list[Worker], settings: Settings, bus: RecordingBus) -> list[Worker]:
-    """Return the agents with shared queues; unchanged if the setting `agent_queues` is `own`."""
+    """Return agents changed to use shared queues, or as given if the setting `agent_queues` is `own`."""
     if settings.cells.agent_queues == "own":
         return made
     return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]

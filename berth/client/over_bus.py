@@ -75,7 +75,7 @@ class BusClient:
         await self._stack.aclose()
 
     async def publish(self, *acts: Act) -> None:
-        """Publish requests and wait until the broker has stored all. Repetitions have no effect."""
+        """Publish requests and wait until the broker has stored all. A repeated request has no effect."""
         async with asyncio.TaskGroup() as group:
             for act in acts:
                 field: dict[str, Any] = {_FIELDS[type(act)]: structs.replace(act, reply_to=self.name)}

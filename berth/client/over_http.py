@@ -104,13 +104,14 @@ class RestClient:
         return await self._send(MoveAccepted, "POST", f"/v1/moves/{move}/steer", body=SteerRequested(to=to))
 
     async def newest_event(self, project: str = "") -> int:
-        """Return the number of the newest event, after which `events` can begin."""
+        """Return the number of a project's newest event ("": of the token's project), to pass to `events`."""
         return (await self._send(EventsListed, "GET", "/v1/events", _of(project))).last
 
     async def events(self, after: int | None = None, project: str = "") -> AsyncIterator[Event]:
-        """Yield events, without end: with numbers greater than `after`, or from now on if `after` is None.
+        """Yield a project's events without end: those numbered above `after`, or new ones if `after` is None.
 
-        If the connection is lost, it is opened again after the last event that was yielded.
+        If `project` is "", the events are of the token's project. A lost connection is opened again, and
+        continues after the last event that was yielded.
         """
         last = await self.newest_event(project) if after is None else after
         began = monotonic()

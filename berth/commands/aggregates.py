@@ -223,8 +223,8 @@ def _facts(aggregate: Aggregate) -> dict[str, Any]:
 
 
 async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
-    """Ask placement to change or delete the aggregate with the given name or uuid; print the answer, and
-    return the exit code.
+    """Ask placement to change or delete the aggregate with the given name or uuid; print the result, and
+    return the exit code 0. Raise OperationRefused if placement refuses.
     """
     checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
     async with cli.bus("aggregate") as bus:

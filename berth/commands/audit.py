@@ -166,7 +166,7 @@ async def examine(cli: Cli, management: str = "") -> int:
 
 
 def report_findings(cli: Cli, found: Sequence[Finding]) -> int:
-    """Print findings, the most severe first, and return the exit code."""
+    """Print findings in the given order; return 0 if all is fine, 1 with warnings, 2 with broken parts."""
     code = exit_code(found)
     if cli.as_json:
         write_json({"exit_code": code, "findings": msgspec.to_builtins(found)})

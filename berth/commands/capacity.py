@@ -29,7 +29,7 @@ class HistoryOptions:
 
 
 async def _read(cli: Cli, options: HistoryOptions) -> list[CapacityHistory]:
-    """Return the history that the options select; raise OperationRefused if there is no sample of it."""
+    """Return the histories that the options select; raise OperationRefused if no sample is recorded."""
     if options.flavor and options.resource_class:
         raise BadSetting("--class and --flavor: use one of them")
     query = FindCapacity(

@@ -135,7 +135,7 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step; if the `with` block raises, undo all steps."""
+    """Yield a function that registers how to undo a step; if the `with` block raises, undo all in reverse."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda label, step: steps.append((label, step))
@@ -156,9 +156,9 @@ async def broker_password(
     user: str, known: CellFile | None, admin: RecordedUsers, file: Path, rotate: bool
 ) -> str:
     """Return a RabbitMQ user's password: the one in the cell's file (`known`), or a new one if the user is
-    new or with `rotate`. `admin` lists the users.
+    new or `rotate` is set. `admin` lists the users.
 
-    Raise OperationRefused if the user exists and the file lacks its password.
+    Raise OperationRefused if the user exists, the file lacks its password, and `rotate` is not set.
     """
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():
@@ -214,7 +214,7 @@ async def _make_login(new_cell: NewCell, password: str, undo: Undo) -> DatabaseA
 
 
 async def _reaches_placement(bus: Bus, cell: str) -> bool:
-    """Return whether placement answers a query that is sent with the cell's RabbitMQ user."""
+    """Return whether placement answers, within PLACEMENT_SECONDS, a query of the cell's RabbitMQ user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
     until = monotonic() + PLACEMENT_SECONDS
     while True:

@@ -56,8 +56,8 @@ class RecordedUsers:
         self.by, self.users, self.queues = admin.by, admin.users, admin.queues
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Create or change users. `definitions` lists all of them under `permissions`, and under `users` only
-        users with a new password.
+        """Create or change the users that `definitions` lists: under `permissions` each user, under `users`
+        only users with a new password.
         """
         names = ", ".join(user["name"] for user in definitions["users"])
         changed = names or ", ".join({each["user"]: "" for each in definitions["permissions"]})
@@ -178,7 +178,7 @@ def check_agent(name: str) -> None:
 
 
 def check_identifiers(settings: Settings, name: str) -> None:
-    """Raise BadSetting if the name of the cell's login or schema is longer than PostgreSQL allows."""
+    """Raise BadSetting if a cell's name is invalid, or makes its login or schema too long for PostgreSQL."""
     check_name(name)
     if login := login_of(settings, name):
         longest = max((login, wiring.store_of(worker_roles.Role("conductor", name))), key=len)
@@ -217,7 +217,9 @@ def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
     """Return RabbitMQ definitions that create the user `user` with the password, permissions and limits in
-    `known`; `bounded` adds a policy that limits placement's queues to which only this cell publishes.
+    `known`; `bounded` adds a policy that limits the bytes in queues to which only `cell` publishes.
+
+    If `vhost` is "", the virtual host is that of the central broker's URL.
     """
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()

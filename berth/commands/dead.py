@@ -116,7 +116,7 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return a connection to the broker with the dead letters: the central broker or that of the cell."""
+    """Return a connection to the broker with a cell's dead letters; `cell` "": to the central broker."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no separate RabbitMQ: its dead letters are at the central one")
     return wiring.transport(settings, "dead", cell)
@@ -147,8 +147,8 @@ async def _chosen(transport: Transport, ids: Sequence[str], console: Console) ->
 async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
-    """Yield the dead letters after the id `after` with ids that begin with `beginning`: a stored id, or an id
-    as `berth dead list` prints it.
+    """Yield the dead letters after the id `after` with ids that begin with `beginning`, either as stored or
+    with characters escaped as in the output of `berth dead list`.
     """
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)

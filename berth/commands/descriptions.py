@@ -18,7 +18,7 @@ Markdown = Annotated[bool, described("As the Markdown tables of the documents.",
 
 
 def show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
-    """Print a description of berth: `facts` as JSON, `text` as Markdown, or `tables` for a terminal."""
+    """Print `facts` as JSON if `as_json`; else the Markdown `text` or, if that is None, the `tables`."""
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     elif text is not None:

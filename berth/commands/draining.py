@@ -172,7 +172,7 @@ def _is(holder: Consumer) -> str:
 
 async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
     """Print what a drain would do with each instance, without a move; return 1 if instances would stay, else
-    0. `state`: the state that the hosts would have, such as "disabled".
+    0. `asked`: the move to suppose for each; `state`: the hosts' state then, such as "disabled".
     """
     found = await suppose_emptying(bus, hosts, asked)
     for drain in found:

@@ -139,7 +139,9 @@ async def delete(
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
-    """Ask placement to create or delete a server group; raise OperationRefused if placement refuses."""
+    """Ask placement to create or delete a server group; raise OperationRefused if placement refuses. `name`:
+    the group to delete, for the error's text.
+    """
     match (await bus.asker(topics.EDIT_GROUP)(order)).result:
         case GroupEdited() as edited:
             return edited
@@ -175,7 +177,9 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """Return the names of the hosts of a server group's members, by the id of the host's root provider."""
+    """Return the names of the hosts of a server group's members and of its guests left behind, by the id of
+    the host's root provider.
+    """
     places = (*group.members.values(), *group.left.values())
     return await host_names(bus, {root for listed in places for root in listed})
 

@@ -216,8 +216,8 @@ class _Report:
 def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Return how many missing or different objects an import would write, by type, and how many objects it
-    would remove (0 without `prune`). Objects in `refused` are not counted.
+    """Return how many missing or different objects of each type an import would write, except objects in
+    `refused`, and how many objects it would remove (0 without `prune`).
     """
     wanted = {kind: len({unlike.id for unlike in found
                          if unlike.what == kind and not unlike.ours_alone and unlike.id not in refused})

@@ -153,7 +153,10 @@ async def sim(options: SimulatedIronicOptions) -> int:
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
-    """Return a simulated Ironic, and the address of the AMQP exchange for its notifications ("": none)."""
+    """Return a simulated Ironic, and the address of the AMQP exchange for its notifications ("": none).
+
+    `broker` is the RabbitMQ for notifications if the options name none ("": send no notifications).
+    """
     from bus.http import listen
     from compute_sim.ironic.conductor import SimPlan
     from compute_sim.ironic.node import enrolled

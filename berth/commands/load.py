@@ -167,7 +167,9 @@ def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
 
 
 async def demo(settings: Settings, plan: LoadPlan, stay: bool, console: Console) -> int:
-    """Run `berth demo`, and return its exit code; the last line has the address of the control room."""
+    """Run `berth demo`, and return its exit code; with `stay`, the demo runs on until a signal stops it. The
+    last printed line has the address of the control room.
+    """
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
         console.print(

@@ -59,7 +59,7 @@ class Destination:
     to_cell: str = option("", "To a host of this cell; stopped if another.", metavar="CELL", panel=_WHERE)
 
     def of(self, request: MoveRequested) -> MoveRequested:
-        """Return the move request with the selected destination; raise BadSetting for contradictions."""
+        """Return the move request with the selected destination; raise BadSetting if the options conflict."""
         excluded = tuple(self.not_ or ())
         if self.to and self.force_to:
             raise BadSetting("--to and --force-to both name the destination: use one of them")

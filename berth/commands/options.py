@@ -30,7 +30,7 @@ def positional(help: str | None = None, **more: Any) -> Any:
 
 
 def one_of(values: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return a function with which a shell completes the beginning of a value in `values`."""
+    """Return a function for shell completion, which returns the `values` that begin with a typed text."""
 
     def completed(incomplete: str) -> list[str]:
         return [value for value in values if value.startswith(incomplete)]
@@ -110,7 +110,7 @@ def url_or_file(given: str) -> str:
 
 
 class WaitingCommand(TyperCommand):
-    """A command with `--wait`, which may have a time: `--wait 30m` lets a request wait for capacity."""
+    """A command with the option `--wait`, alone or with a time: `--wait 30m` allows a wait for capacity."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
@@ -205,8 +205,8 @@ def _cli(as_json: bool, context: typer.Context, state_dir: str | None = None) ->
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
     """Return a keyword parameter from which typer makes an option or argument.
 
-    `about`: typer's description of the parameter. `default`: a value or a dataclass field, which also has the
-    description if `about` is None.
+    `about`: typer's description of the parameter. `default`: a default value, or a dataclass field with a
+    default value and with the description to use if `about` is None.
     """
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)

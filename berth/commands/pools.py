@@ -140,7 +140,7 @@ def id_of(name: str) -> str:
 
 
 async def _shared_by(bus: Bus, pool: str, name: str, hosts: tuple[str, ...]) -> str:
-    """Create the aggregate of a pool's hosts, or add hosts to the existing one; return its uuid."""
+    """Create the aggregate of a pool's `hosts`, or add them if it exists; return its uuid, `pool`."""
     made = await _edit(bus, MakeAggregate(aggregate=pool, name=f"pool {name}", hosts=hosts))
     if made is not None and not made.made:
         await _edit(bus, ChangeAggregate(aggregate=pool, add=hosts))

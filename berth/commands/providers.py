@@ -260,7 +260,7 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
 
 async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
     """Assign root providers without a cell to this cell if their names match the pattern `match`, except
-    pools that share resources with hosts.
+    pools that share resources with hosts. Return the exit code 0; raise OperationRefused if some failed.
     """
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])

@@ -128,8 +128,8 @@ class Cli:
     @asynccontextmanager
     async def recorded(self, act: str, target: str, detail: str) -> AsyncIterator[None]:
         """Check that the operator may do an act that no message requests, such as a change of a
-        RabbitMQ user, and record the act; the `with` block executes the act. If no berth answers, this is
-        done without a record: credentials are also made before the first start.
+        RabbitMQ user, and record the act; the `with` block executes the act. If no berth answers, the
+        act is neither checked nor recorded: credentials are also made before the first start.
         """
         bus = self.bus(act)
         try:

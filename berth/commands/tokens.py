@@ -100,8 +100,8 @@ async def revoke(cli: Cli, id_: Id) -> int:
 async def _changed(
     cli: Cli, act: str, id_: str, change: Callable[[StoredToken], StoredToken | None]
 ) -> StoredToken:
-    """Change the token with an id that begins with `id_`, or remove the token if `change` returns nothing;
-    return the changed or removed token.
+    """Change the only token with an id that begins with `id_`, or remove this token if `change` returns None;
+    return the changed or removed token. `act`: what is done, for the audit trail.
     """
     file = _file(cli)
     tokens = tokens_in(file)

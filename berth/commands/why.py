@@ -115,7 +115,7 @@ def show_records(cli: Cli, known: Known, id_: str) -> None:
 
 
 async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
-    """Query all cells and a scheduler in parallel; return their records about a build, request or move. Raise
+    """Query all cells, a scheduler and placement; return their records about a build, request or move. Raise
     OperationRefused without any record."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)

@@ -99,8 +99,8 @@ def _listed(queues: Sequence[DurableQueue]) -> str:
 
 
 def _deletion(queues: Sequence[DurableQueue], at: ManagementSeen) -> str:
-    """Return a shell command that deletes all queues of the cell's agents (or of its gateway) that have no
-    consumer when it runs.
+    """Return a shell command that deletes, at the broker `at`, queues without a consumer: those of a cell's
+    gateway if the first of `queues` is one of them, else those of the cell's agents.
     """
     vhost = "" if at.vhost == "/" else f" -p {at.vhost}"
     first = queues[0]

@@ -140,7 +140,8 @@ async def _broker(
     settings: Settings, clock: Clock, url: str, expected: list[tuple[str, QueueSpec]], management: str
 ) -> tuple[BrokerSeen, list[QueueSeen], list[str]]:
     """Return a broker's state, the states of the existing queues in `expected` (worker and queue), and the
-    workers in `expected` without any existing queue.
+    workers in `expected` without any existing queue. `management`: the URL of the central broker's management
+    API ("": the default URLs).
     """
     from bus.rabbit.inspection import inspect as inspect_broker
 

@@ -20,7 +20,7 @@ _AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 
 async def read_cluster(urls: Sequence[str], amqp_url: str, clock: Clock, exchange: str) -> ManagementSeen:
     """Return the state of a RabbitMQ cluster from the first URL of its management API that answers; an empty
-    state without any answer.
+    state without any answer. `exchange`: the exchange of the berth to report about.
     """
     reports = await asyncio.gather(*(read_management(url, amqp_url, clock, exchange) for url in urls))
     return next((report for report in reports if report is not None), ManagementSeen())
@@ -29,7 +29,10 @@ async def read_cluster(urls: Sequence[str], amqp_url: str, clock: Clock, exchang
 async def read_management(
     url: str, amqp_url: str, clock: Clock, exchange: str = "berth"
 ) -> ManagementSeen | None:
-    """Return the state that RabbitMQ's management API at this URL reports, or None without a valid answer."""
+    """Return the state that RabbitMQ's management API at this URL reports, or None without a valid answer.
+
+    `amqp_url` has the virtual host and, if `url` has none, user and password; `exchange` is berth's exchange.
+    """
     parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     user, password = parts.username or known.username, parts.password or known.password

@@ -92,7 +92,7 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _rename_conflicting(self, prune: bool) -> None:
-        """Rename providers of the target with names that imported providers need, before the import writes
+        """Rename each provider of the target whose name an imported provider needs, before the import writes
         providers. Without `prune`, only providers that the source also has are renamed.
         """
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}

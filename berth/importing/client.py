@@ -97,7 +97,10 @@ class PlacementClient:
         return answer
 
     async def request(self, method: str, path: str, body: Any = None, *, minor: int | None = None) -> Any:
-        """Return the decoded JSON body of a response; raise `Rejected` if the server refuses the request."""
+        """Return a response's decoded JSON body, None if empty; raise `Rejected` if the server refuses.
+
+        `minor` is the microversion 1.`minor`; None: the newest that client and server know.
+        """
         try:
             answer = await self._send(method, path, body, self.minor if minor is None else minor)
         except _Away as away:

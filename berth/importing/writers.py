@@ -59,7 +59,7 @@ async def write_in_bulk(target: PlacementClient, providers: Iterable[ImportedPro
 
 
 async def write_stepwise(target: PlacementClient, providers: Iterable[ImportedProvider]) -> list[Written]:
-    """Write providers one by one into any Placement, by its ordinary requests; several trees in parallel."""
+    """Write providers one by one by requests that any Placement has; different trees in parallel."""
     trees: list[list[ImportedProvider]] = []
     tree_of: dict[str | None, list[ImportedProvider]] = {}
     for provider in providers:
@@ -89,7 +89,10 @@ async def _written(target: PlacementClient, provider: ImportedProvider) -> Writt
 
 
 async def _make_equal(target: PlacementClient, wanted: ImportedProvider) -> Done:
-    """Make a provider of the target equal to `wanted`; raise Rejected if the target refuses."""
+    """Make a provider of the target equal to `wanted`; return "made", "changed" or "same".
+
+    Raise Rejected if the target refuses.
+    """
     at = f"/resource_providers/{wanted.id}"
     did: Done = "same"
     found = await target.provider(wanted.id)
@@ -141,7 +144,7 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
 
 
 def portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
-    """Yield the providers in lists of about 500, the number in one request; a tree is never divided."""
+    """Yield the providers in lists, each for one request: 500 providers, and the rest of the last tree."""
     portion: dict[str, ImportedProvider] = {}
     for provider in providers:
         if len(portion) >= _PORTION and provider.parent not in portion:

@@ -222,9 +222,9 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider with allocations of the consumer, in the tree of its only host; or, as text, why
-    berth cannot adopt the consumer: no host, several hosts, a deleted host, or a host without a cell or
-    agent.
+    """Return, if all allocations of a consumer are on one host and in pools, any provider of the host's tree
+    with such an allocation. Else return, as text, why berth cannot adopt the consumer: no host, several
+    hosts, a deleted host, or a host without a cell or agent.
     """
     trees: dict[str, Provider] = {}
     pools = set()

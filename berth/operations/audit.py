@@ -267,7 +267,9 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
 def _ended(
     before: BuildsByCell, after: BuildsByCell, held: Collection[str]
 ) -> Iterator[tuple[str, KnownBuild]]:
-    """Yield the builds that had ended before placement was read, and still have allocations."""
+    """Yield the id and the record of each build that had ended or was shelved before placement was read, and
+    still has allocations. `held`: the ids of all consumers with allocations.
+    """
     for id_, known in before.builds.items():
         if id_ in held and known.status in ("error", "deleted", "shelved") and after.builds.get(id_) == known:
             yield id_, known

@@ -86,8 +86,8 @@ def names_of(options: BootOptions) -> ByName:
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Convert boot options to a build request, without server group, aggregates and reservation: `resolved`
-    queries their uuids.
+    """Convert boot options to a build request, without server group, aggregates and reservation: the function
+    `resolved` adds their uuids.
     """
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:

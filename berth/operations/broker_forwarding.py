@@ -35,7 +35,7 @@ def chosen_queues(
 ) -> list[str]:
     """Return the queues to forward: `queues` or, if empty, the durable queues in the file of exported
     `definitions` for the virtual host of the URL `old`; in both cases without the queues in `excluding`.
-    Raise BadSetting if no queue is left.
+    Raise BadSetting if no queue is left, or if a queue in `excluding` is unknown.
     """
     found = list(dict.fromkeys(queues))
     if not found:
@@ -52,8 +52,8 @@ def chosen_queues(
 
 
 def write_importable(exported: str, written: str) -> int:
-    """Write the definitions in the file `exported` to the file `written`, in a form that another broker can
-    import, and with the same file mode. Return the number of bindings that were left out. Raise BadSetting if
+    """Write the definitions in the file `exported` to the file `written` (if new, with equal mode), in a
+    form that another broker can import. Return the number of bindings that were left out. Raise BadSetting if
     a file is unusable.
     """
     with _reading(exported):
@@ -80,8 +80,10 @@ def _reading(path: str) -> Iterator[None]:
 def forwarder_for(
     settings: Settings, old: str, new: str, queues: Sequence[str], *, all_must_exist: bool
 ) -> Forwarder:
-    """Return a forwarder of the given queues from the broker at the URL `old` to the broker at `new`. Both
-    have the exchanges that the settings name.
+    """Return a forwarder of the given queues from the broker at the URL `old` to the broker at `new`.
+
+    Both have the exchanges that the settings name. With `all_must_exist` the forwarder fails if `old` lacks a
+    queue, else the queue is left out.
     """
     return Forwarder(old, new, BrokerNames(settings.bus.exchange), queues, all_must_exist=all_must_exist)
 

@@ -37,8 +37,8 @@ class BuildsByCell:
     failed: set[str] = field(default_factory=set)
 
     def add(self, build: str, records: Sequence[KnownBuild]) -> None:
-        """Add all cells' records of a build. The build has the state of the record without an end or, if all
-        have ended, of a deleted, failed or moved record, in this order.
+        """Add a build with all cells' records of it. The build's state is that of a record without an end;
+        else of a deleted record, else of a failed record, else of a moved record.
         """
         known = max(records, key=lambda record: _ENDED.get(record.status, len(_ENDED)))
         self.builds[build] = known

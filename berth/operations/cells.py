@@ -84,7 +84,7 @@ def named(cells: Sequence[str]) -> str:
 
 
 def uuid_of(given: str, what: str = "a build") -> str:
-    """Return a uuid in lower case with dashes; raise BadSetting if the given text is no uuid of `what`."""
+    """Return a uuid in lower case with dashes; raise BadSetting, which names `what`, for any other text."""
     try:
         return str(uuid.UUID(given))
     except ValueError:
@@ -198,7 +198,11 @@ async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsF
 async def edit_agent(
     bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
 ) -> tuple[str, AgentEditAnswered]:
-    """Send a change of a bare-metal agent to the cell that has it; return the cell's name and its answer."""
+    """Send a change of a bare-metal agent to its cell; return the cell's name and answer.
+
+    If `cell` is "", all cells are searched for the agent. Raise OperationRefused if the cell refuses, or if
+    not exactly one cell has the agent.
+    """
     checked(request)
     cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
     answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))

@@ -44,7 +44,9 @@ class DeleteOptions:
 async def delete_build(
     bus: Bus, settings: Settings, build: str, options: DeleteOptions, note: Callable[[str], None]
 ) -> list[Deleted]:
-    """Delete a build, or cancel its waiting request; call `note` about cells that do not answer."""
+    """Delete a build, or cancel its waiting request; if no cell has a record of the build, call `note` with
+    the names of the cells that do not answer.
+    """
     deletion, cell, silent = _Deletion(bus, build, options), options.cell, list[str]()
     if not cell:
         find = bus.asker(topics.FIND_BUILDS, timeout=min(options.timeout, SECONDS))

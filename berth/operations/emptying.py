@@ -100,7 +100,7 @@ class Emptying:
 
     async def _round(self, moves: FollowedMoves) -> bool:
         """Try once to move each instance on the hosts, except instances that are known to stay; return False
-        if no other instance is on the hosts.
+        if the hosts have no instances except these.
         """
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}

@@ -163,7 +163,9 @@ class FollowedMoves:
                 return
 
     async def _that_wait(self, moves: Collection[str]) -> Collection[str] | None:
-        """Return which of the moves wait for capacity, or None if no scheduler answers."""
+        """Return which of the moves wait for capacity, or None if no scheduler answers. Only moves that this
+        client has requested, with permission to wait, are queried.
+        """
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
         may = [open.asked.move for open in open_ if open.asked is not None and open.asked.wait]
         if not may:

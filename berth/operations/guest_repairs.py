@@ -199,8 +199,8 @@ class GuestMending:
         )
 
     async def _destroy(self, difference: GuestDifference) -> str:
-        """Order an agent to destroy exactly this guest, and wait until the agent no longer lists the guest;
-        return "", or that the guest is not destroyed yet.
+        """Order an agent to destroy the difference's guest, of exactly this attempt, and wait until the agent
+        no longer lists the guest; return "", or that the guest is not destroyed yet.
         """
         guest, (cell, agent) = difference.guest, difference.agent
         assert guest is not None

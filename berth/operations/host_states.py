@@ -101,10 +101,10 @@ class HostStandings:
 
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
-        """Return the states of hosts: query a scheduler for their health, and for the hypervisors of the
-        hosts in `described`. If no scheduler answers, the health is unknown.
+        """Return the states of hosts: query a scheduler for the health of the hosts `roots`, and for the
+        hypervisors of the hosts `described`. If no scheduler answers, the health is unknown.
 
-        Both arguments are ids of root providers; without `roots`, the health of all hosts that are not up.
+        Hosts are given as ids of root providers. Without `roots`, query the health of all hosts not up.
         """
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
         capabilities: list[HostCapabilities] = []
@@ -300,7 +300,7 @@ async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildR
 
 
 async def _id(bus: Bus, name: str) -> str:
-    """Return the uuid of the aggregate with this name; a uuid is returned unchanged."""
+    """Return the uuid of the aggregate with this name; a uuid is returned in lower case with dashes."""
     try:
         return str(uuid.UUID(name))
     except ValueError:

@@ -65,8 +65,8 @@ async def prepare_moves(
 
 
 async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
-    """Return the cell of the destination host that a move request names; empty if the request names no known
-    host, or names the cell already.
+    """Return the cell of the destination host that a move request names; "" if the request names no known
+    host, already names a cell, or is of a type without a destination.
     """
     name = asked.wanted_host or asked.forced_host
     if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
@@ -127,8 +127,8 @@ def why_not(answer: WhatIfAnswered) -> str:
 def flavor_changed(
     flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
-    """Return a copy of a flavor with the given sizes and extra specs; an empty value removes an extra spec.
-    If `name` is empty, the copy's name lists the changes.
+    """Return a copy of a flavor with the given sizes (None: unchanged) and extra specs ("": no such extra
+    spec). If `name` is empty, the copy's name lists the changes.
     """
     given = {key: value for key, value in sizes.items() if value is not None}
     for key, value in specs.items():

@@ -62,7 +62,8 @@ async def _confirm(
     """Read again the instances and consumers with different records in Nova and Placement, and replace them
     in `nova` and `contents`.
 
-    A build or move may have changed a record after the read of Nova and before the read of Placement.
+    A build or move may have changed a record after the read of Nova and before the read of Placement. If more
+    than CONFIRMED records differ, nothing is read again.
     """
     suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:

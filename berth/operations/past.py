@@ -53,7 +53,7 @@ class StateHistory:
         self._commits = self._read()
 
     async def state(self) -> PastCloud:
-        """Return the state of placement at the moment; raise OperationRefused if it is not stored."""
+        """Return placement's state at the history's moment; raise OperationRefused if changes are missing."""
         async for commit in self._commits:
             if not self._moment.includes(commit):
                 self._next = commit
@@ -70,7 +70,7 @@ class StateHistory:
         return self._query.snapshot or 0
 
     async def later(self) -> AsyncIterator[LoggedCommit]:
-        """Yield the commits after the moment, up to the history's end time `until`; call `state` before."""
+        """Yield the commits after the history's moment, up to its time `until`; call `state` before."""
         if self._next is not None:
             yield self._next
         async for commit in self._commits:

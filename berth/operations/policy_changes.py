@@ -41,7 +41,7 @@ class ChangedPolicy:
 
 @dataclass
 class ChangedNumbers:
-    """Changed multipliers and options with an effect that can be computed from a decision record alone."""
+    """Changed multipliers and options. A decision record alone suffices to compute their effect."""
 
     multipliers: dict[str, float] = field(default_factory=dict)
     subset: int | None = None

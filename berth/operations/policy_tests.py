@@ -81,8 +81,8 @@ class Gathered:
 async def recorded_decisions(
     bus: Bus, settings: Settings, since: float, project: str, limit: int, until: float = math.inf
 ) -> Gathered:
-    """Return the newest decisions between two times, at most `limit`: of placed builds from their cells, of
-    builds without a host from schedulers.
+    """Return the newest decisions between the times `since` and `until`, at most `limit`: of placed builds
+    from their cells, of builds without a host from schedulers. `project` "": of all projects.
     """
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
@@ -196,7 +196,7 @@ async def _tried(bus: Bus, policy: TrialPolicy, requests: Iterable[BuildRequeste
 
 
 def _class_of(request: BuildRequested) -> bytes:
-    """Return a key that is equal for all requests that every filter and weigher treats alike."""
+    """Return a key of a request; every filter and weigher treats requests with equal keys alike."""
     plain = structs.replace(request, request="", instances=(), name="", reply_to="", metadata={}, user="")
     return _encode((plain, len(request.instances)))
 

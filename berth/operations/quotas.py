@@ -81,7 +81,7 @@ async def quotas_of(bus: Bus, project: str | None, *, used: bool = True) -> list
 
 
 async def waiting_by_project(bus: Bus, projects: Sequence[str]) -> dict[str, int]:
-    """Return how many requests of each project wait; projects without waiting requests are missing."""
+    """Return how many requests of each of these projects wait; projects without any are missing."""
     ask, found = bus.asker(topics.WAITING), dict[str, int]()
     for at in range(0, len(projects), _MOST_PROJECTS):
         question = FindWaiting(projects=tuple(projects[at : at + _MOST_PROJECTS]), limit=1)

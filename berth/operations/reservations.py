@@ -107,7 +107,7 @@ async def unset_headroom(bus: Bus) -> int:
 
 def time_given(option: str, given: str, now: float) -> float:
     """Return the time that an option's text such as `+2h` or `2026-12-24T08:00` means (UTC without another
-    offset); 0 for an empty text.
+    offset); 0 for an empty text. Raise BadSetting, which names the `option`, for any other text.
     """
     if not given:
         return 0.0

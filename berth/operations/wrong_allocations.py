@@ -44,7 +44,7 @@ def misheld(
     moving: Collection[str],  # builds with a move that cells may not have recorded: only hosts are compared
 ) -> Iterator[Misheld]:
     """Yield the active builds in `places` with allocations in placement (`trees` and `holdings`, by consumer)
-    that differ from the cell's record.
+    that are missing, or differ from the cell's record in host, amounts or generation.
     """
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"

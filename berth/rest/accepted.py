@@ -34,9 +34,10 @@ class AcceptedRequests:
             group.create_task(self._adding.run())
 
     async def projects(self, new: Collection[str], existing: Collection[str]) -> Mapping[str, str]:
-        """Return the project of each request or build id that any worker has recorded; ids of concurrent
-        calls may be in the result, too. `new` ids are of requests to accept. `existing` ids are of builds,
-        which cells know: a query to cells may be slow, so such a call is not combined with concurrent ones.
+        """Return the project of each id in `new` (of requests to accept) and `existing` (of builds) that any
+        worker has recorded; ids of concurrent calls may be in the result, too.
+
+        A call with `existing` ids queries the cells, which may be slow, so it is not combined with others.
         """
         return await (self._find(new, existing) if existing else self._finding(new))
 

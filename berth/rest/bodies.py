@@ -103,7 +103,7 @@ class SteerRequested(Message, frozen=True, kw_only=True):
 
 
 class Event(Value, frozen=True, kw_only=True):
-    """An end or another result of a request. `data` is the message with the topic `event` on the bus."""
+    """An end or another result of a request: the message `data`, which has the topic `event` on the bus."""
 
     number: int
     event: str

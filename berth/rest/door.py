@@ -175,7 +175,7 @@ class RestDoor:
         return BuildDetails(build=id_, project=project, status=status, decision=decision)
 
     async def _stands(self, build: str) -> tuple[str, BuildStands | None]:
-        """Return the cell that has a build, and its record of the build, or ("", None)."""
+        """Return the cell that has a build, and the cell's record of it; ("", None) if no cell has it."""
         find = self.bus.asker(topics.FIND_BUILDS)
         cells = await known_cells(self.bus, self.settings)
         found, _ = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
@@ -277,8 +277,8 @@ class RestDoor:
     # Events
 
     async def events(self, caller: RestCaller, named: str, after: int | None, wait: float) -> EventsListed:
-        """Return a project's events with numbers above `after` (None: the newest); without any, wait up to
-        `wait` seconds for one.
+        """Return a project's events with numbers above `after` (None: above the newest number); without any,
+        wait up to `wait` seconds for one.
         """
         project = caller.reading(named)
         deadline = self.bus.clock.monotonic() + wait

@@ -64,8 +64,8 @@ class EndLog:
         self.record = retrying(clock)(self._record)
 
     async def _record(self, messages: Sequence[End]) -> Sequence[None]:
-        """Store messages with ascending numbers. Repetitions, and messages about requests that are not stored
-        here, are ignored.
+        """Store messages with ascending numbers. Repetitions, messages about requests that are not stored
+        here, and progress messages without a result for the client are ignored.
         """
         ends = [
             _end(message) for message in messages if not isinstance(message, MoveProgress) or _counts(message)

@@ -95,8 +95,8 @@ class SupportBundle:
 async def collect(
     found: Effective, *, seconds: float, directories: Iterable[Path], management: str = ""
 ) -> SupportBundle:
-    """Return a support bundle. `seconds`: how long stacks are sampled. `directories`: the state directories
-    of the processes to query.
+    """Return a support bundle. `found`: the settings in force. `seconds`: how long stacks are sampled.
+    `directories`: the processes' state directories. `management`: the URL of RabbitMQ's management API.
     """
     settings = found.settings
     secrets = secrets_of(settings)
@@ -175,8 +175,8 @@ def _versions(answers: Iterable[ProcessSupport]) -> dict[str, Any]:
 
 
 def slowest(answers: Iterable[ProcessSupport]) -> list[dict[str, Any]]:
-    """Return the HANDLERS handlers of messages and queries that took most time in all processes, the slowest
-    first.
+    """Return the handlers of messages and queries, at most HANDLERS, that took most time in any process, the
+    slowest first.
     """
     found: list[dict[str, Any]] = []
     for answer in answers:

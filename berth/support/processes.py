@@ -96,9 +96,9 @@ def _listen(directory: Path) -> tuple[Path, socket.socket]:
 
 
 def _is_left_behind(path: Path) -> bool:
-    """Return whether a socket is left from a process that no longer exists: its id is unknown here, and a
-    connection is refused. A process in another container has an unknown id; a process that has just begun
-    does not listen yet.
+    """Return whether a socket is left from a process that no longer exists: no process has the id in the file
+    name, and a connection is refused. Both are checked because a process in another container has no id here,
+    and a process that has just begun does not listen yet.
     """
     with suppress(ProcessLookupError, PermissionError, ValueError):
         os.kill(int(path.stem), 0)

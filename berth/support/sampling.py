@@ -65,8 +65,9 @@ class _Call:
         return 1 + max((callee.depth() for callee in self.callees.values()), default=0)
 
     def boxes(self, left: float, row: int, each: float) -> Iterator[tuple[float, int, str, "_Call"]]:
-        """Yield the left edge, row, name and call of all callees at any depth, the first at `left`; `each` is
-        the width of a sample.
+        """Yield the left edge, row, name and call of each callee at any depth that is wide enough to draw.
+
+        The first direct callee is at the left edge `left` in `row`; `each` is the width of one sample.
         """
         for name, callee in sorted(self.callees.items()):
             if callee.samples * each >= _NARROWEST:

@@ -17,7 +17,7 @@ _PCI_PROVIDER = re.compile(r"_[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7
 
 
 def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
-    """Yield findings about Placement: the service used by Nova before the import, berth's afterwards."""
+    """Yield findings about the Placement that was read: before the import Nova's own, afterwards berth's."""
     about = f"Placement at {facts.place}"
     if facts.placement_problem:
         do = "Check --url and the token: openstack resource provider list"
