@@ -153,8 +153,8 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def renumber(self, named: Iterable[AgentKey]) -> None:
-        """Remove agents that are neither in `named` nor known by heartbeats from the array of agents; this
-        changes the positions of the remaining agents.
+        """Assign new positions in the array of agents: first to the agents in `named`, then to other agents
+        that have sent heartbeats. All remaining agents are removed from the array.
         """
         self._numbers = {}
         for name in named:
@@ -167,7 +167,9 @@ class Agents:
             self._write(agent)
 
     def keep(self, most: int) -> None:
-        """While more than `most` agents are known, delete the longest silent agent of the largest cell."""
+        """Delete agents until at most `most` are known: each time, in the cell with the most agents, the
+        agent that is silent the longest.
+        """
         while len(self._known) > most:
             [(most_of, _)] = self._of_cell.most_common(1)
             self._forget(next(key for key in self._known if key[0] == most_of))

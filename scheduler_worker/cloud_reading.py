@@ -137,8 +137,8 @@ class HostArrays:
             self.whole[search.positions, column] = search.capacity(name)
 
     def accepting(self, choosing: Choosing, alternative: Alternative) -> Bools:
-        """Return a mask of the hosts that would accept a flavor if they were empty; store their free amounts
-        and capacities.
+        """Return a mask of the hosts that would accept a flavor if they were empty; write the found hosts'
+        free amounts and capacities into `free` and `whole`.
         """
         mask = np.zeros(len(self.free), np.bool_)
         if (found := accepting(choosing, alternative)) is not None:
@@ -150,7 +150,7 @@ class HostArrays:
 
 def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSearch, Bools] | None:
     """Search for the hosts that fit a flavor if they are empty. Return the result with a mask of the found
-    hosts that pass all filters on arrays of hosts, or None if the search is not valid.
+    hosts that pass all filters on arrays of hosts, or None if the flavor's query is invalid.
     """
     if alternative.group is not None:
         alternative = choosing.grouped(alternative, 1)

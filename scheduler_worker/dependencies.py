@@ -149,8 +149,10 @@ class Ending:
     async def retire(
         self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
     ) -> claims.ReleaseResult:
-        """Retire a consumer for the reason `why`, release its allocations, and return the result. With an
-        empty `why` and no generation, only return the state of the consumer."""
+        """Retire a consumer for the reason `why`, release its allocations, and return the result.
+        `unplaceable` records that no host was found for its build. With an empty `why` and no generation,
+        only return the state of the consumer.
+        """
         question = claims.ReleaseRequested(
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )

@@ -210,8 +210,8 @@ class Choosing:
         return ""
 
     def grouped(self, alternative: Alternative, count: int) -> Alternative:
-        """Return a flavor of a request with the hosts of its server group's members, so that the group's
-        policy can be applied to `count` new members.
+        """Return a copy of `alternative` with the data by which filters apply its server group's policy to
+        `count` new members, such as the number of present members on each host.
         """
         group = alternative.group
         if group is None:

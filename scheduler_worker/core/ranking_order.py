@@ -185,8 +185,8 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Remove and return the best `several` hosts that `leave` stored. Return an empty list if another
-        host ranks at least as high as the last host to return.
+        """Remove and return the best `several` hosts that `leave` stored, best first. Return an empty list if
+        a host that is not stored ranks at least as high as the lowest of them.
         """
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):

@@ -74,7 +74,9 @@ class _Balancing:
         return best
 
     def _emptiest(self, instance: MovableInstance, source: int) -> int | None:
-        """Return the host that would be the emptiest after receiving an instance; None if it fits nowhere."""
+        """Return the host that would be the emptiest after receiving an instance from `source`; None if the
+        instance fits on no other host.
+        """
         fitting = self.moved.fitting(instance)
         fitting = fitting[fitting != source]
         if not fitting.size:
@@ -126,8 +128,8 @@ class _Balancing:
 def plan_balance(
     cloud: CloudState, column: int, hosts: Bools, limits: BalanceLimits
 ) -> tuple[list[BalancingStep], float, float]:
-    """Return the moves between the hosts of a mask in their sequence, and the spread before and after all of
-    them.
+    """Return the moves between the hosts of the mask `hosts`, in sequence; and the spread before and after
+    all of them.
 
     The spread is the standard deviation of the used shares of the resource class in this column.
     """

@@ -217,7 +217,9 @@ _Kind = tuple[str, str, str]  # of a guest: architecture, hypervisor, VM mode
 
 
 def _kind(demanded: _Kind, state: HostState | None) -> str | None:
-    """Return why a host cannot run guests of this architecture, hypervisor and VM mode ("": any), or None."""
+    """Return why a host cannot run guests of this architecture, hypervisor and VM mode; None if it can. An
+    empty text in `demanded` permits every value.
+    """
     kinds = _parts(state.guest_kinds) if state is not None else ()
     has: Sequence[Sequence[str]] = tuple(zip(*kinds, strict=True)) or ((), (), ())
     if state is not None and not kinds:
