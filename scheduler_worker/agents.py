@@ -25,7 +25,8 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 class Listening:
     """Measures how long this process could receive messages: an agent counts as silent only during this time.
 
-    A gap between two messages counts only up to the shortest heartbeat period: the broker may have failed.
+    If no message arrives for longer than the shortest heartbeat period, only this period counts: the broker
+    may have failed.
     """
 
     def __init__(self, now: float) -> None:

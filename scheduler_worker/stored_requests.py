@@ -156,8 +156,8 @@ class StoredRequests:
             self._due.set()
 
     def push(self, delivery: StoredDelivery, *, continues: bool = False) -> None:
-        """Put a stored request into the queue. With `continues`, its project had requests in the database
-        meanwhile, so the project keeps its share.
+        """Put a stored request into the queue. With `continues`, its project had further requests in the
+        database while it had none in the queue, so the project keeps its share.
         """
         envelope, bundle = delivery.envelope, delivery.bundle
         key = (-bundle.priority, envelope.sent_at, envelope.id)

@@ -76,7 +76,7 @@ def fitting(
 def admitted_permanently(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return False if a filter rejects a host for a reason that will not disappear within seconds."""
+    """Return whether all filters accept a host, not counting rejections that disappear within seconds."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 

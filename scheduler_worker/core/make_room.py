@@ -132,8 +132,9 @@ class _Search:
                 _push(known, more)
 
     def _of_target(self, target: int, number: int, placeable: bool) -> Iterator[_Leaving]:
-        """Return an iterator of the sets of instances that could leave a target host to make room there.
-        Searches in which the host lacks the same amounts share one result: instances have few sizes.
+        """Return an iterator of the sets of instances that could leave a target host to make room there. The
+        sets are stored for later searches in which this host has the same instances and lacks the same
+        amounts.
         """
         moved, lacks, some = self.moved, self._lacks[target][1], self.moved.staying(target)
         if placeable:
@@ -255,9 +256,9 @@ def _place_deeper(moved: MovedCloud, leaving: _Leaving, total: int, depth: int) 
 
 
 def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: int) -> int | None:
-    """Make room for an instance that leaves its host; return its destination, or None if no moves within
-    `budget` make room. Searches repeat with a larger budget, so the result for each state of the cloud is
-    kept.
+    """Make room for an instance that leaves its host, with moves up to `depth` levels deep; return its
+    destination, or None if no moves within `budget` make room. Searches repeat with a larger budget, so the
+    result for each state of the cloud is kept.
     """
     key, before = (moved.state, moved.kind(instance), depth), len(moved.moves)
     known: tuple[int, int | None, list[PlannedMove]] | None = moved.memo.get(key)

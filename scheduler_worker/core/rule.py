@@ -103,8 +103,8 @@ class Alternative:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Return the roots to which the request is restricted by host, instance or affinity group; empty:
-        any.
+        """Return the roots to which the hosts or instances that the request names, or its affinity group,
+        restrict it; empty: no restriction.
         """
         if self.question.roots:
             return frozenset(self.question.roots)

@@ -306,8 +306,8 @@ class StartTimes:
                 del self.histories[kind], self._at[kind]
 
     def _count_seconds(self, kind: str, now: float) -> None:
-        """Add the seconds since the last call to the seconds in which requests of a class waited, if any
-        waited.
+        """Add the seconds since the previous count to the seconds in which requests of a class waited, if any
+        wait.
         """
         history, since = self.histories[kind], now - self._at[kind]
         self._at[kind] = now

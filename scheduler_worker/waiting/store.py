@@ -93,7 +93,7 @@ class WaitingStore:
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
 
     def doubt(self, entries: Iterable[ParkedRequest]) -> None:
-        """Note requests that may already have claims, and let the queue check them."""
+        """Record requests that may already have claims, and wake the task that checks their claims."""
         self.unsure.update(entry.request for entry in entries)
         self.check_unsure = bool(self.unsure)
         self.wake()
