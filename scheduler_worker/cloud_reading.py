@@ -33,7 +33,9 @@ _PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest 
 
 @dataclass(eq=False)
 class CloudReading:
-    """The instances on some hosts, as they were when read, each with the data and the order for a move."""
+    """The instances that were on some hosts when read; for each instance, the data for a move, and the order
+    that finds its destination.
+    """
 
     scheduler: Scheduler
     lookups: MoveLookups
@@ -65,8 +67,8 @@ class CloudReading:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
     def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
-        """Return the free amounts and capacities of all hosts, by position in the index, and of the read
-        hosts the instances that may move, all read at one moment (without await).
+        """Return the state of the cloud at one moment (without await): the free amounts and capacities of all
+        hosts, by position in the index, and the movable instances on the hosts that were read.
         """
         arrays = HostArrays(self.scheduler.source.size, classes)
         arrays.put(search)

@@ -186,8 +186,9 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Raise `Retry` while no conductor takes a placed build. After a time limit, retire the build, unless
-        it preempts instances; return the message of its end, or None if it ended before.
+        """Raise `Retry` for a placed build that no conductor receives. After a time limit, retire the build,
+        and return the message of its end, or None if it ended before. A build that preempts instances is
+        retried without limit.
         """
         self.wait_for_consumer(placed.request, placed.cell)
         if placed.preempts:  # its victims cannot get back what it has taken from them

@@ -111,7 +111,7 @@ class Choosing:
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
-        """Return further alternates by instance, for each claimed instance that has fewer of them than
+        """Return, by instance, further alternates for each claimed instance with fewer alternates than
         requested.
         """
         spares: dict[Id, tuple[Candidate, ...]] = {}

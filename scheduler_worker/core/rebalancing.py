@@ -96,8 +96,8 @@ class _Balancing:
         return best
 
     def _exchanges(self, source: int, destination: int) -> Iterator[BalancingStep]:
-        """Yield the exchanges of an instance on the source for a smaller one on the destination that fit and
-        have a gain.
+        """Yield the exchanges that fit and have a gain: an instance on the source for an instance on the
+        destination with a smaller amount.
         """
         for leaving in self.moved.staying(source):
             if not self._fits(leaving, destination):

@@ -287,8 +287,8 @@ class _HostVictims:
         self._free = host.free
 
     def fewest(self, demand: Floats) -> tuple[Replaceable, ...]:
-        """Return the fewest instances, of the least size, to delete so that the demand fits. The demand must
-        fit after the deletion of all instances.
+        """Return the fewest instances, of the least size, to delete so that the demand fits; if too many sets
+        would be compared, a greedy choice. The demand must fit after the deletion of all instances.
         """
         lacks = np.where(demand > 0, np.maximum(demand - self._free, 0.0), 0.0)
         useful = np.flatnonzero((np.minimum(self._amounts, lacks) > SLACK).any(axis=1))

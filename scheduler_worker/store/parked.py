@@ -167,7 +167,7 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Store a waiting move for each build, unless it has one already; return the stored moves by build."""
+    """Store a waiting move for each build that has no waiting move yet; return the stored moves by build."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
