@@ -290,7 +290,9 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Lower an alternate host's score, so that not too many builds get the same host as alternate."""
+        """Rank a host that became an alternate as if it had one more instance, so that not too many builds
+        get the same alternate.
+        """
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

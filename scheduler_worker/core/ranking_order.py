@@ -216,8 +216,8 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return the hosts of a cell that are sorted so far, by their scores before any choice; at least
-        `beyond` + 1 hosts if the cell has them.
+        """Return the hosts of a cell that are sorted so far, by their scores before any choice. More hosts
+        are sorted until there are `beyond` + 1, or the cell has no more.
         """
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():

@@ -97,7 +97,7 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
         return self.advances[best], self.seconds[best]
 
     def rounded(self) -> "ClassHistory":
-        """Return a copy with rounded numbers, which need less space: it is stored once a second."""
+        """Return a copy with rounded numbers, which need less space: the history is stored once a second."""
         advances, seconds = (
             [float(f"{number:.5g}") for number in each] for each in (self.advances, self.seconds)
         )
