@@ -25,7 +25,8 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 class Listening:
     """Measures how long this process could receive messages: an agent counts as silent only during this time.
 
-    A gap between two messages counts only up to the shortest heartbeat period: the broker may have failed.
+    If no message arrives for longer than the shortest heartbeat period, only this period counts: the broker
+    may have failed.
     """
 
     def __init__(self, now: float) -> None:
@@ -153,8 +154,8 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def renumber(self, named: Iterable[AgentKey]) -> None:
-        """Remove agents that are neither in `named` nor known by heartbeats from the array of agents; this
-        changes the positions of the remaining agents.
+        """Assign new positions in the array of agents: first to the agents in `named`, then to other agents
+        that have sent heartbeats. All remaining agents are removed from the array.
         """
         self._numbers = {}
         for name in named:
@@ -167,7 +168,9 @@ class Agents:
             self._write(agent)
 
     def keep(self, most: int) -> None:
-        """While more than `most` agents are known, delete the longest silent agent of the largest cell."""
+        """Delete agents until at most `most` are known: each time, in the cell with the most agents, the
+        agent that is silent the longest.
+        """
         while len(self._known) > most:
             [(most_of, _)] = self._of_cell.most_common(1)
             self._forget(next(key for key in self._known if key[0] == most_of))

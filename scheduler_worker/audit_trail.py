@@ -51,9 +51,8 @@ _LATEST = 1e12  # seconds since 1970
 
 
 async def put(tx: Transaction, records: Sequence[ActRecord]) -> None:
-    """Store records. The last of several records with one id replaces the earlier, also if they are stored
-    already; but `failed` does not replace the record of an act that has ended, nor `begun` the record of a
-    failed act.
+    """Store audit records. A record replaces the earlier record with its id, given or stored, unless the
+    record is less final: `begun` replaces only `begun`, and `failed` only `begun` or `failed`.
     """
     latest: dict[str, ActRecord] = {}
     for record in records:

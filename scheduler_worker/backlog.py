@@ -2,9 +2,10 @@
 
 A scheduler takes every request from the broker's queue immediately, so that a request never waits behind the
 flood of another project. While few requests wait, they stay unacknowledged in memory. Further requests are
-stored in the database and acknowledged. Requests leave in the order of `core/fair_queue.py`. While many wait,
-a project with few requests is light: its requests are handled in parallel to large batches of other projects,
-which are limited in time, so that a light request finds the processors and placement free.
+stored in the database and acknowledged. Requests leave in the order of `core/fair_queue.py`. While many
+requests wait, a project with few requests counts as light. Its requests are handled in parallel to the large
+batches of other projects. The duration of these batches is limited, so that a light request finds the
+processors and placement free.
 """
 
 import asyncio
@@ -256,7 +257,9 @@ class RequestBacklog:
         return len(self._unstored) + several <= bound
 
     async def _store_arrived(self) -> None:
-        """Store arrived requests until all are stored; meanwhile further messages are taken and sorted."""
+        """Store arrived requests until all are stored; meanwhile further messages are received, and sorted by
+        project and priority.
+        """
         while self._storing:
             try:
                 await self._store(self._storing)

@@ -107,8 +107,8 @@ class BalancePlanner:
         return False
 
     def _checked(self, steps: list[BalancingStep], reading: CloudReading) -> list[BalanceMove] | None:
-        """Return the moves if the filters accept each move now; else None, and add the first refused move to
-        `reading.forbidden`.
+        """Return the moves of `steps` if each move gets its destination host now; else None, after adding the
+        destination of the first refused move to `reading.forbidden`.
         """
         scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
         choosing, released, planned = scheduler.choosing(supposing), [], []

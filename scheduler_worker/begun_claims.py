@@ -22,8 +22,9 @@ BegunClaim = tuple[MoveStart, Held | None]
 
 
 async def claims_of_begun(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[BegunClaim]:
-    """Return, for each begun move, its `MoveStart` with the guest's attempt at the time of the claim, and the
-    claim's allocations; None if they were released, or if a later move holds them.
+    """Return a pair for each move that an earlier delivery began: its `MoveStart` with the guest's attempt at
+    the time of the claim, and the claim's allocations, or None if they were released or a later move holds
+    them.
     """
     names = dict.fromkeys(id_ for start in starts for id_ in (start.asked.build, *_holders(start).values()))
     found: dict[Id, Consumer] = {}
@@ -34,8 +35,8 @@ async def claims_of_begun(placement: PlacementQueries, starts: Sequence[MoveStar
 
 
 def _holders(start: MoveStart) -> dict[int, Id]:
-    """Return the ids of the consumers that may hold the allocations of a move's source, by attempt, newest
-    first.
+    """Return the consumers that may hold the allocations of a move's source: attempt → id, newest first. Any
+    of these attempts may have been the guest's when the move began.
     """
     attempts: Iterable[int] = range(start.attempt, max(start.attempt - REBUILDS, 0), -1)
     return {attempt: holder_consumer(start.asked.build, attempt) for attempt in attempts}

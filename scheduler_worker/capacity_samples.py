@@ -77,8 +77,8 @@ class CapacitySampler:
 
 
 def name_of(alternative: Alternative) -> str:
-    """Return the name of the flavor or, for the unnamed flavor of a `berth boot` of any size, its amounts, as
-    in `VCPU:2`.
+    """Return the name of the flavor or, for the unnamed flavor of a `berth boot` with amounts, these amounts,
+    as in `VCPU:2`.
     """
     name = alternative.flavor.name
     return name if name != UNNAMED else ",".join(f"{key}:{value}" for key, value in alternative.asked.items())
@@ -125,7 +125,9 @@ class _Cloud:
         return self._by_zone(fits)
 
     def classes(self, at: float) -> dict[tuple[CapacityKind, str, str], CapacitySample]:
-        """Return the sample of each resource class and zone, by kind, class and zone."""
+        """Return a sample of each resource class in each zone, by ("class", name of the resource class,
+        zone).
+        """
         found: dict[tuple[CapacityKind, str, str], CapacitySample] = {}
         for name, capacity in self._capacity.items():
             free, usable = self._free[name], self._usable[name]

@@ -95,7 +95,7 @@ class ClientDoor:
         self, asked: Sequence[ClientRequested]
     ) -> Sequence[Published | Poison | Sequence[Published]]:
         """Return for each client request what to publish: the same request as from an operator, or a refusal
-        to the client. A malformed request is Poison.
+        to the client; `Poison` (dead-letter it) for a malformed request.
         """
         clients = await self._registered({client.client for client in asked})
         requested = [act for request in asked for act in _acts_of(request)]
@@ -111,8 +111,8 @@ class ClientDoor:
         judged: Sequence[Published | Poison],
         clients: Mapping[str, RegisteredClient],
     ) -> list[Published | Poison | Sequence[Published]]:
-        """Return an outcome for each request. The outcome of the first valid request also publishes the audit
-        records of all requests.
+        """Return the results `judged`. Messages with the audit records of all requests are added to the first
+        result that is not `Poison`.
         """
         records = [
             _record(request, outcome, clients.get(request.client), self.clock.now())

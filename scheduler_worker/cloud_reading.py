@@ -33,7 +33,9 @@ _PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest 
 
 @dataclass(eq=False)
 class CloudReading:
-    """The instances on some hosts, as they were when read, each with the data and the order for a move."""
+    """The instances that were on some hosts when read; for each instance, the data for a move, and the order
+    that finds its destination.
+    """
 
     scheduler: Scheduler
     lookups: MoveLookups
@@ -65,8 +67,8 @@ class CloudReading:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
     def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
-        """Return the free amounts and capacities of all hosts, by position in the index, and of the read
-        hosts the instances that may move, all read at one moment (without await).
+        """Return the state of the cloud at one moment (without await): the free amounts and capacities of all
+        hosts, by position in the index, and the movable instances on the hosts that were read.
         """
         arrays = HostArrays(self.scheduler.source.size, classes)
         arrays.put(search)
@@ -137,8 +139,8 @@ class HostArrays:
             self.whole[search.positions, column] = search.capacity(name)
 
     def accepting(self, choosing: Choosing, alternative: Alternative) -> Bools:
-        """Return a mask of the hosts that would accept a flavor if they were empty; store their free amounts
-        and capacities.
+        """Return a mask of the hosts that would accept a flavor if they were empty; write the found hosts'
+        free amounts and capacities into `free` and `whole`.
         """
         mask = np.zeros(len(self.free), np.bool_)
         if (found := accepting(choosing, alternative)) is not None:
@@ -150,7 +152,7 @@ class HostArrays:
 
 def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSearch, Bools] | None:
     """Search for the hosts that fit a flavor if they are empty. Return the result with a mask of the found
-    hosts that pass all filters on arrays of hosts, or None if the search is not valid.
+    hosts that pass all filters on arrays of hosts, or None if the flavor's query is invalid.
     """
     if alternative.group is not None:
         alternative = choosing.grouped(alternative, 1)

@@ -149,8 +149,10 @@ class Ending:
     async def retire(
         self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
     ) -> claims.ReleaseResult:
-        """Retire a consumer for the reason `why`, release its allocations, and return the result. With an
-        empty `why` and no generation, only return the state of the consumer."""
+        """Retire a consumer for the reason `why`, release its allocations, and return the result.
+        `unplaceable` records that no host was found for its build. With an empty `why` and no generation,
+        only return the state of the consumer.
+        """
         question = claims.ReleaseRequested(
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )
@@ -184,8 +186,9 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Raise `Retry` while no conductor takes a placed build. After a time limit, retire the build, unless
-        it preempts instances; return the message of its end, or None if it ended before.
+        """Raise `Retry` for a placed build that no conductor receives. After a time limit, retire the build,
+        and return the message of its end, or None if it ended before. A build that preempts instances is
+        retried without limit.
         """
         self.wait_for_consumer(placed.request, placed.cell)
         if placed.preempts:  # its victims cannot get back what it has taken from them

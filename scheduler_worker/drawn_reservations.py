@@ -1,7 +1,8 @@
 """Finds the reservations that requests draw from.
 
-The definitions of open and failover reservations are read again every few seconds. Their slots are read for
-each request that may draw from them, so requests of other projects cost nothing.
+The definitions of the reservations for all builds of a project (`open`) and for evacuations (`failover`) are
+read again every few seconds. Their slots are read for each request that may draw from them, so requests of
+other projects cost nothing.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -117,8 +118,8 @@ class DrawnReservations:
         """Return the roots of the hosts whose slots an order draws first, then None for the slots of all
         hosts.
 
-        An evacuation draws first from slots of its size on hosts like its own (same cell, zone and traits):
-        other slots stay free for instances that fit only there.
+        An evacuation draws first from slots of its size on hosts with the cell, zone and traits of the
+        instance's present host: other slots stay free for instances that fit only there.
         """
         roots = order.move.current_roots if order.move is not None else frozenset()
         hosts = self._source.hosts() if roots else ()

@@ -172,7 +172,7 @@ class HostBook(BuildCounts):
 
     def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
         """Return the health of the hosts that are down, unknown or disabled by their agents, by cell and
-        root; `wall` is the time of day.
+        root. `wall` is the time `now` (of the monotonic clock) in seconds since 1970.
         """
         self.level(source, now)
         slots = self._slot_at.take(self._placed)

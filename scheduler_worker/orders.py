@@ -82,7 +82,9 @@ class Orders:
             self._prefilters = None
 
     def begin(self, request: BuildRequested, waited: float, move: MoveStart | None = None) -> Begins:
-        """Return the order for a request (of a move, if given) and the event that starts its placing."""
+        """Return the order for a request (of a move, if given) and the event that starts its placing.
+        `waited` has the seconds since the request's first retry.
+        """
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)

@@ -148,7 +148,9 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders, and return their results in sequence; the index is updated before an order fails."""
+        """Place orders, and return their results in sequence. An order fails for lack of a host only after a
+        search in the current index.
+        """
         batch = self._joined.begin()
         try:
             return await self._place(begun)

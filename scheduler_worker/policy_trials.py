@@ -28,7 +28,7 @@ _options = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class _Supposed(Supposing):
-    """Hypothetical choices for which the capacity of removed reservations is free."""
+    """Hypothetical choices; the capacity of reservations that a trial supposes as removed is free."""
 
     def __init__(self, what_ifs: WhatIfs, free: Sequence[Allocations] = ()) -> None:
         scheduler = what_ifs.scheduler

@@ -1,4 +1,4 @@
-"""Counts placement's answers to claims by type, and what a topology refused by its level."""
+"""Counts placement's answers to claims by type, and failures because of a topology by its level."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence

@@ -21,7 +21,9 @@ _demand = msgspec.json.Decoder(RequestDemand).decode
 
 
 class _Alike(msgspec.Struct):
-    """The parts of a request that decide its size, not decoded; for equal parts it is computed once."""
+    """The encoded fields of a request that decide its size. For requests with equal fields, the size is
+    computed once.
+    """
 
     instances: tuple[msgspec.Raw, ...]
     flavor: msgspec.Raw

@@ -1,8 +1,9 @@
 """The stored part of the backlog: the bundles of requests in the database that this scheduler serves.
 
-Of each project only the first bundles are in memory. A bundle is deleted after each of its requests was
-placed, refused or stored as waiting. After a crash its requests are handled again, as after a redelivery; the
-bundle counts the schedulers that ended, so that the bus handles each of its requests alone after the second.
+In memory are only the first bundles of each project. A bundle is deleted after each of its requests was
+placed, refused or stored as waiting. After a crash its requests are handled again, as after a redelivery. The
+bundle counts the schedulers that ended with it; if there were two, the bus handles each of its requests
+alone.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ PROJECTS = Gauge("berth_scheduler_backlog_projects", "projects that have request
 
 @dataclass(slots=True, eq=False)
 class OpenBundle:
-    """A stored bundle in memory, with the number of its requests that were not handled."""
+    """A stored bundle in memory, with the number of its requests that are not handled yet."""
 
     id: Id
     project: str
@@ -155,8 +156,8 @@ class StoredRequests:
             self._due.set()
 
     def push(self, delivery: StoredDelivery, *, continues: bool = False) -> None:
-        """Put a stored request into the queue. With `continues`, its project had requests in the database
-        meanwhile, so the project keeps its share.
+        """Put a stored request into the queue. With `continues`, its project had further requests in the
+        database while it had none in the queue, so the project keeps its share.
         """
         envelope, bundle = delivery.envelope, delivery.bundle
         key = (-bundle.priority, envelope.sent_at, envelope.id)

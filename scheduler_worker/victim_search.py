@@ -115,8 +115,9 @@ class VictimSearch:
         return structs.replace(order, preempts=preempts)
 
     async def of_located(self, order: Order, located: Located) -> Located:
-        """Return the hosts of instances with the victims that they preempted before the request was delivered
-        again."""
+        """Return `located` with the victims that the instances preempted before the request was delivered
+        again.
+        """
         if not order.request.priority or order.move is not None:
             return located
         asked = FindPreemptions(by=tuple(located.places))

@@ -28,8 +28,9 @@ class WhatIfsPreempting:
     async def preempting(
         self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True
     ) -> WhatIfAnswered:
-        """Return the answer about a request that fits nowhere, with the instances that it would preempt. If
-        `limited`, the quota of its project must permit it. The caller must hold the lock of `WhatIfs`.
+        """Return the answer about a request that fits nowhere, with the instances that it would preempt, or
+        why it preempts none. With `limited`, return a refusal if the project's quota does not permit the
+        instances. The caller must hold the lock of `WhatIfs`.
         """
         [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
         if begun.refusal:

@@ -144,8 +144,9 @@ def _host_for(
     free: Mapping[str, Mapping[str, int]],
     within: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """Return a host outside of a domain for one more slot of a class (kind of host and size): the host in the
-    domains with the fewest slots and instances of the class; None if no such host has enough free capacity.
+    """Return a host outside of a domain that gets one more slot of a class (a kind of hosts, and the amounts
+    of an instance). The host with the fewest slots and instances of the class in its fullest domain is
+    preferred; None if no host has enough free capacity.
     """
     kind, size = class_
     outside = [

@@ -62,7 +62,7 @@ MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 def _node(host: HostFacts) -> str:
-    """Return the host's name as the hypervisor reports it, or the host's name in placement."""
+    """Return the host's name as the hypervisor reports it or, if none is reported, its name in placement."""
     return (capability(host.state, "hypervisor_hostname") if host.state is not None else None) or host.host
 
 
@@ -306,9 +306,10 @@ class GuestSpecs:
 
 
 def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
-    """Yield a warning sentence for each extra spec of a flavor that neither berth (`read`) nor a hypervisor
-    reads. `where` is the flavor's field in the request; with `unscoped_are_read`, a filter reads all specs
-    without a scope. Raise Unreadable for `accel:` specs.
+    """Yield a warning sentence for each extra spec of a flavor that neither berth nor a hypervisor reads.
+    `read` has the specs that berth reads; `where` names the flavor's field in the request. With
+    `unscoped_are_read`, an enabled filter reads all specs without a scope. Raise Unreadable for `accel:`
+    specs.
     """
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"

@@ -111,7 +111,7 @@ class Choosing:
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
-        """Return further alternates by instance, for each claimed instance that has fewer of them than
+        """Return, by instance, further alternates for each claimed instance with fewer alternates than
         requested.
         """
         spares: dict[Id, tuple[Candidate, ...]] = {}
@@ -210,8 +210,8 @@ class Choosing:
         return ""
 
     def grouped(self, alternative: Alternative, count: int) -> Alternative:
-        """Return a flavor of a request with the hosts of its server group's members, so that the group's
-        policy can be applied to `count` new members.
+        """Return a copy of `alternative` with the data by which filters apply its server group's policy to
+        `count` new members, such as the number of present members on each host.
         """
         group = alternative.group
         if group is None:

@@ -142,7 +142,9 @@ class DomainRules:
         return mask
 
     def full(self, level: Level, most: int, excluding: Id | None = None) -> list[int]:
-        """Return the numbers of the domains of a level with `most` or more instances, without `excluding`."""
+        """Return the numbers of the domains of a level that contain at least `most` instances; the instance
+        `excluding` is not counted.
+        """
         return [domain for domain, there in self.counts(level, excluding).items() if there >= most]
 
     def counts(self, level: Level, excluding: Id | None = None) -> dict[int, int]:

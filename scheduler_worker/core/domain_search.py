@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HostAmount:
-    """A host as the search sees it: free amounts by resource class, and its domain of each spread level."""
+    """A host's data for the search: free amounts by resource class, and its domain of each spread level."""
 
     position: int
     free: tuple[int, ...]

@@ -20,9 +20,9 @@ def drawing_on(
     now: float,
     alike: Set[str] | None = None,
 ) -> Alternative:
-    """Return an alternative flavor of a request, restricted to the hosts of slots that it fits into. For a
-    failover reservation, only slots of exactly the flavor's size on the hosts `alike` count, if `alike` is
-    given.
+    """Return an alternative flavor of a request, restricted to the hosts of held slots that cover its
+    amounts. In a reservation for evacuations (`failover`), slots of exactly these amounts are preferred; if
+    `alike` (roots of hosts) is given, only slots of exactly these amounts on these hosts count.
 
     A request that does not name the reservation may use other hosts if no host with a slot accepts it.
     """

@@ -3,9 +3,9 @@ and inside a project by priority, then age.
 
 The share of a project grows with each of its requests that is served. The request's amount of each resource
 class counts as a fraction of the cloud's capacity. The largest sum of a class, divided by the project's
-weight, is the share. A project that had no requests begins at the share of the project served last: it saves
-nothing up, and it does not wait. A project whose further requests are still being read keeps its share. While
-two projects have requests, their shares differ by at most one request of each.
+weight, is the share. A project that had no requests begins at the share of the project served last: the time
+without requests is neither an advantage nor a disadvantage. A project whose further requests are still being
+read keeps its share. While two projects have requests, their shares differ by at most one request of each.
 """
 
 import re

@@ -76,7 +76,7 @@ def fitting(
 def admitted_permanently(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return False if a filter rejects a host for a reason that will not disappear within seconds."""
+    """Return whether all filters accept a host, not counting rejections that disappear within seconds."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 
@@ -141,9 +141,11 @@ class _Unsearched:
 def unfit_image(
     alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
 ) -> str:
-    """Return why a host does not fit the new image of its instance, which Nova rebuilds; "" if it fits.
+    """Return why a host does not fit the new image for a rebuild, by Nova, of an instance on the host; "" if
+    it fits.
 
-    Nova compares the image only: the instance has its resources, and its flavor is unchanged.
+    As in Nova, only the image is checked: the instance has its resources already, and its flavor is
+    unchanged.
     """
     placed = next((host for host in source.hosts() if host.uuid == root), None)
     if placed is None:
@@ -291,8 +293,8 @@ class FoundHosts:
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
-        """Return the best allocation candidate of a host; None if no candidate fits or a filter rejects the
-        host.
+        """Return a host's best allocation candidate that uses no provider in `avoid`; None if no candidate
+        fits or a filter rejects the host.
         """
         if index not in self.admitted and not self.admits(index):
             return None

@@ -76,8 +76,8 @@ class GangChoice:
         return Chosen(short=self._short(chances, rules))
 
     def spares(self, instance: Id, index: int, several: int, cell: str) -> tuple[Candidate, ...]:
-        """Return up to `several` alternates in a cell for one instance with the flavor at `index`. They keep
-        the constraints, given the hosts of all other instances.
+        """Return up to `several` alternates in a cell for one instance with the flavor at `index`. Each
+        alternate satisfies the required constraints, given the hosts of all other instances.
         """
         group, order = self.order.alternative.group, self.order
         rules = self._rules(Constraints() if group is None else required_constraints(group))
@@ -160,9 +160,9 @@ class GangChoice:
     def _fill(
         self, chances: Sequence[Chance], rules: DomainRules, stages: Sequence[Bools], name: str
     ) -> tuple[Taken | None, int]:
-        """Choose the best host for one instance after another. `stages` are masks of hosts: a later mask is
-        used only if no host of the earlier masks is left. Return the picks (None if too few instances got a
-        host), and the number of instances that got a host.
+        """Choose the best host for one instance after another, in the domain `name` ("": in several).
+        `stages` are masks of hosts: a later mask is used only if no host of the earlier masks is left. Return
+        the picks (None if too few instances got a host), and the number of instances that got a host.
         """
         taken: Taken = []
         for chance in chances:

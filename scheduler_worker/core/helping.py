@@ -225,7 +225,9 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences with changes that make `needed` instances fit, best first; stop when `late()`."""
+    """Return sentences with changes that make `needed` instances fit, most hosts first. Stop when `late()` is
+    true; `seed` orders hosts with equal scores.
+    """
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if alternative.request.roles:  # a change of one role does not decide about all of them
         return ()
@@ -271,7 +273,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield copies of one flavor of a request, each without a different requirement; the amounts stay."""
+    """Yield copies of one flavor of a request; each lacks one requirement. The requested amounts stay."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

@@ -32,8 +32,8 @@ class DrainedHost:
 
 
 def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
-    """Estimate the duration of a move of an instance with this memory: the p90 of measured moves, each scaled
-    up if its instance was smaller.
+    """Estimate the duration of a move of an instance with this memory: the p90 of the measured durations. The
+    duration of a smaller instance's move is first increased in proportion to the memory.
     """
     if not measured:
         return UNMEASURED
@@ -53,7 +53,7 @@ def drain_seconds(sizes: Iterable[int], measured: Sequence[MeasuredMove], at_onc
 class WindowPlanner:
     """The decisions about one window at one moment.
 
-    `unavailable`: domain → its hosts that are closed for any window, or down.
+    `unavailable` has, by domain, the hosts that are down, or closed for this or another window.
     """
 
     window: MaintenanceWindow
@@ -95,7 +95,8 @@ class WindowPlanner:
     def late(self, now: float) -> dict[str, str]:
         """Return the roots of the hosts that are late, each with the reason.
 
-        A host that was closed before the window must be empty at its begin, any other host at its end.
+        A host that was closed before the window began must be empty when the window begins; any other host,
+        when the window ends.
         """
         window, found = self.window, {}
         draining = [host for host in self.hosts if host.phase in ("closing", "draining") and host.memory_mb]

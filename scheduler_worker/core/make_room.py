@@ -64,7 +64,9 @@ class _Leaving:
 
 @dataclass(slots=True)
 class _LazyList:
-    """Sets of instances that could leave a host to make room, computed on demand, once for all readers."""
+    """Sets of instances that could leave a host to make room. A set is computed when it is first read, and
+    stored for later readers.
+    """
 
     _more: Iterator[_Leaving]
     _found: list[_Leaving] = field(default_factory=list)
@@ -104,8 +106,8 @@ class _Search:
                 self.least[target], self._lacks[target] = number, (size, lack)
 
     def sets(self, number: int, most: int, *, placeable: bool) -> list[_Leaving]:
-        """Return the `most` best sets of `number` instances that make room on a target by leaving it. With
-        `placeable`, each instance has a destination now, if it moves alone.
+        """Return the best sets, at most `most`, of `number` instances that make room on a target by leaving
+        it. With `placeable`, a set contains only instances that, moved alone, have a destination now.
         """
         if (number, placeable) not in self._sets:
             self._sets[number, placeable] = _LazyList(self._best_first(number, placeable))
@@ -113,8 +115,8 @@ class _Search:
 
     def _best_first(self, number: int, placeable: bool) -> Iterator[_Leaving]:
         """Yield sets of instances that could leave a target host to make room there: the smallest first, at
-        equal size the set with fewer stopped instances. A set is at least as large as what its host lacks, so
-        the sets of hosts that lack more than the next set's size are computed later.
+        equal size the set with fewer stopped instances. The sets of a target are computed when all sets
+        smaller than the amounts that the target lacks have been yielded.
         """
         bounds = sorted(
             (self._lacks[target][0], target) for target, fewest in self.least.items() if fewest <= number
@@ -130,8 +132,9 @@ class _Search:
                 _push(known, more)
 
     def _of_target(self, target: int, number: int, placeable: bool) -> Iterator[_Leaving]:
-        """Return an iterator of the sets of instances that could leave a target host to make room there.
-        Searches in which the host lacks the same amounts share one result: instances have few sizes.
+        """Return an iterator of the sets of instances that could leave a target host to make room there. The
+        sets are stored for later searches in which this host has the same instances and lacks the same
+        amounts.
         """
         moved, lacks, some = self.moved, self._lacks[target][1], self.moved.staying(target)
         if placeable:
@@ -150,8 +153,8 @@ class _Search:
 
 
 def _push(heap: list[tuple[float, int, int, _Leaving, Iterator[_Leaving]]], sets: Iterator[_Leaving]) -> None:
-    """Take the next of the sets of one target host, and add it to the heap, which contains the best remaining
-    set of each target host.
+    """Add the next set of `sets` (sets of instances that may leave one target host), if any, to the heap. The
+    heap contains the best remaining set of each target host.
     """
     if (best := next(sets, None)) is not None:
         heappush(heap, (round(best.size, 9), best.stopped, best.target, best, sets))
@@ -182,8 +185,9 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
 def _make_room(
     moved: MovedCloud, demand: Floats, usable: Bools, budget: int, depth: int
 ) -> tuple[int | None, str]:
-    """Find and record in `moved` the moves after which the demand fits on a usable host. Return the host and
-    "", or None and a reason code if no plan exists.
+    """Find and record in `moved` at most `budget` moves after which the demand fits on a usable host;
+    destinations may be made free first, `depth` levels deep. Return the host and "", or None and a reason
+    code if no plan exists.
     """
     if not usable.any():
         return None, "no_host"
@@ -223,8 +227,8 @@ def _first_placed(search: _Search, number: int) -> int | None:
 
 
 def _first_deeper(search: _Search, total: int, depth: int) -> int | None:
-    """Like `_first_placed`, but other instances may leave the destinations first: at most `total` moves
-    together.
+    """Like `_first_placed`, but other instances may first leave the destinations, up to `depth` levels deep.
+    At most `total` instances move.
     """
     for number in range(1, total):
         for leaving in search.sets(number, TRIED_DEEPER, placeable=False):
@@ -252,9 +256,9 @@ def _place_deeper(moved: MovedCloud, leaving: _Leaving, total: int, depth: int) 
 
 
 def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: int) -> int | None:
-    """Make room for an instance that leaves its host; return its destination, or None if no moves within
-    `budget` make room. Searches repeat with a larger budget, so the result for each state of the cloud is
-    kept.
+    """Make room for an instance that leaves its host, with moves up to `depth` levels deep; return its
+    destination, or None if no moves within `budget` make room. Searches repeat with a larger budget, so the
+    result for each state of the cloud is kept.
     """
     key, before = (moved.state, moved.kind(instance), depth), len(moved.moves)
     known: tuple[int, int | None, list[PlannedMove]] | None = moved.memo.get(key)

@@ -161,7 +161,7 @@ class MovedCloud:
 
     def _at_first(self, instance: MovableInstance) -> tuple[Ints, Floats]:
         """Return the hosts to which an instance can move if no other instance moves, the fullest first, and
-        the capacity that each has left then.
+        the capacity that each host would have left with the instance.
         """
         key = self.kind(instance)
         if key not in self.memo:

@@ -115,12 +115,16 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_lost_a_slot(self) -> bool:
-        """Return whether a claim was refused, perhaps because another instance drew from its slot."""
+        """Return True after a refused claim of an order that draws from a reservation: another instance may
+        have taken the slot.
+        """
         return self.rounds > 0 and self.alternative_index == 0 and self.alternative.draw is not None
 
     @property
     def needed(self) -> int:
-        """Return how many more instances must get a host together; if fewer fit, no instance is placed."""
+        """Return the least number of further instances that must get hosts; if fewer fit, none of them is
+        placed.
+        """
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
@@ -148,8 +152,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the instances to retire: instances with allocations that another client released or, if no
-        such instances exist, all instances without a host.
+        """Return the consumers to retire: the instances whose allocations another client has released or, if
+        there are none, all instances without a host.
         """
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
@@ -292,8 +296,8 @@ def size_of(request: BuildRequested) -> int:
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Return a redelivered order without the instances that, by the claim's `results`, already have
-    allocations or have ended.
+    """Return a redelivered order without the instances that already have allocations or have ended, according
+    to placement's answers to their claims (`results`).
     """
     left: list[Id] = []
     obstacle = "its other instances were placed or ended before"
@@ -340,8 +344,9 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return at most `several` alternates in the cell of the claimed host `way`, without hosts in `excluding`
-    and hosts or providers in `avoid`."""
+    """Return at most `several` of the pick's hosts as alternates: hosts in the cell of the claimed host
+    `way`, without hosts in `excluding`, and without hosts or providers in `avoid`.
+    """
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in excluding or spare.root in found:

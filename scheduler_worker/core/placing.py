@@ -220,7 +220,9 @@ def _also(before: events.Effects, then: Step) -> Step:
 
 
 def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
-    """Handle a move's refused claim: retry if another client changed allocations; fail if the build ended."""
+    """Decide what follows a move's refused claim: retry if another client changed allocations; fail if the
+    build ended.
+    """
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)

@@ -11,9 +11,9 @@ from scheduler_worker.core.scale import Replayed, replay
 def reweighed(
     build: str, record: Record, multipliers: Mapping[str, float], subset: int | None, near: float | None
 ) -> Replayed | None:
-    """Return the choice among the recorded hosts with the given multipliers, `subset` and `near` (None: as
-    recorded), or None if values of a weigher in `multipliers` were not recorded. Aggregates that override a
-    multiplier still override it.
+    """Return the choice among the recorded hosts with other multipliers, another `subset` (best hosts from
+    which one is drawn) and `near` (difference up to which scores are equal); None: as recorded. Aggregates
+    still override multipliers. Return None if values of a weigher in `multipliers` were not recorded.
     """
     known = {scale.weigher for scale in record.scales}
     if not known.issuperset(multipliers):

@@ -75,8 +75,8 @@ class PreemptingParts:
 
     def nearest(self) -> list[int]:
         """Return the positions of the hosts that accept any part, in the order in which to search them: first
-        the domains with hosts that lack little. Within a domain, hosts of different spread domains take
-        turns.
+        the domains whose hosts lack little. Within a domain, the nearest host of each spread domain comes
+        first, then the second nearest of each, and so on.
         """
         domains, spread = self.rules.domains, self.limits[1]
         far = np.zeros(len(self.rules.names) + 1)

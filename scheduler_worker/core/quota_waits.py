@@ -1,7 +1,9 @@
-"""Waiting requests that a quota refused. They are tried again when their project may use less.
+"""Waiting requests that a quota refused. They are tried again when their project has released resources or
+its quota has changed.
 
 Requests refused by a quota are in no queue of an equivalence class, so they reserve no host and delay no
-other project. Of each project and equivalence class only the first is tried; after its success, the next.
+other project. Only the first request of each project and equivalence class is tried; after its success, the
+next.
 """
 
 from bisect import bisect_left, insort

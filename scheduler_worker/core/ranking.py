@@ -67,8 +67,8 @@ class Ranking:
         """Reserve the best host, and return it with the next best hosts in case placement refuses it: at most
         `several` hosts, with at most `most` allocation candidates in total. Return None if no host fits.
 
-        Hosts that require a provider in `avoid` are chosen only if no other host fits. `draw` chooses one of
-        the best hosts by its index.
+        Hosts that require a provider in `avoid` are chosen only if no other host fits. With the setting
+        `subset`, `draw(n)` returns the index of the host to choose among the n best.
         """
         subset, found, order = self._subset, self.found, self._order
         wanted = max(several, subset)
@@ -160,8 +160,9 @@ class Ranking:
         return None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """Compute a host's score again after capacity was reserved or released, and correct its place in the
-        ranking."""
+        """Compute a host's score again after `way` was reserved or released there, and correct the host's
+        place in the ranking. `its_tie` is the hash that orders equal scores.
+        """
         self.turns += 1
         found, order, recorder = self.found, self._order, self._recorder
         found.forget(index)
@@ -289,7 +290,9 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Lower an alternate host's score, so that not too many builds get the same host as alternate."""
+        """Rank a host that became an alternate as if it had one more instance, so that not too many builds
+        get the same alternate.
+        """
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

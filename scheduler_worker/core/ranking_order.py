@@ -185,8 +185,8 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Remove and return the best `several` hosts that `leave` stored. Return an empty list if another
-        host ranks at least as high as the last host to return.
+        """Remove and return the best `several` hosts that `leave` stored, best first. Return an empty list if
+        a host that is not stored ranks at least as high as the lowest of them.
         """
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
@@ -216,8 +216,8 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return the hosts of a cell that are sorted so far, by their scores before any choice; at least
-        `beyond` + 1 hosts if the cell has them.
+        """Return the hosts of a cell that are sorted so far, by their scores before any choice. More hosts
+        are sorted until there are `beyond` + 1, or the cell has no more.
         """
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():

@@ -74,7 +74,9 @@ class _Balancing:
         return best
 
     def _emptiest(self, instance: MovableInstance, source: int) -> int | None:
-        """Return the host that would be the emptiest after receiving an instance; None if it fits nowhere."""
+        """Return the host that would be the emptiest after receiving an instance from `source`; None if the
+        instance fits on no other host.
+        """
         fitting = self.moved.fitting(instance)
         fitting = fitting[fitting != source]
         if not fitting.size:
@@ -94,8 +96,8 @@ class _Balancing:
         return best
 
     def _exchanges(self, source: int, destination: int) -> Iterator[BalancingStep]:
-        """Yield the exchanges of an instance on the source for a smaller one on the destination that fit and
-        have a gain.
+        """Yield the exchanges that fit and have a gain: an instance on the source for an instance on the
+        destination with a smaller amount.
         """
         for leaving in self.moved.staying(source):
             if not self._fits(leaving, destination):
@@ -126,8 +128,8 @@ class _Balancing:
 def plan_balance(
     cloud: CloudState, column: int, hosts: Bools, limits: BalanceLimits
 ) -> tuple[list[BalancingStep], float, float]:
-    """Return the moves between the hosts of a mask in their sequence, and the spread before and after all of
-    them.
+    """Return the moves between the hosts of the mask `hosts`, in sequence; and the spread before and after
+    all of them.
 
     The spread is the standard deviation of the used shares of the resource class in this column.
     """

@@ -257,8 +257,8 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether a filter's rejection is temporary; for hosts that the request names, the rejection
-        of a down host is permanent.
+        """Return whether rejections by a filter are temporary. If the request names hosts, the rejection of a
+        host as down counts as permanent.
         """
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
@@ -271,8 +271,8 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return the record of a rejected host with the given roots. If the host is reserved, the record names
-    the waiting request for which it is reserved.
+    """Return the record `miss` of a rejected host; `roots` are the roots of the hosts with its name. If one
+    of them is reserved, the returned reason names the waiting request for which it is reserved.
     """
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:

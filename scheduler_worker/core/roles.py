@@ -12,7 +12,9 @@ from bus.vocabulary import Id
 
 
 class Part(NamedTuple):
-    """Instances of a request that have the same flavor; `number` is its position among the alternatives."""
+    """Instances of a request that have the same flavor; `number` is the index of their role or, without
+    roles, of this flavor.
+    """
 
     number: int
     name: str
@@ -49,7 +51,9 @@ def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
 
 
 def parts_of(request: BuildRequested, instances: Sequence[Id], index: int) -> list[Part]:
-    """Return the given instances by role; without roles, all of them as one part with the given index."""
+    """Return the given instances grouped by role. Without roles, return one part with all of them and
+    `index`, the index of their flavor.
+    """
     if not request.roles:
         return [Part(index, "", tuple(instances))]
     of_role: list[list[Id]] = [[] for _ in request.roles]

@@ -103,8 +103,8 @@ class Alternative:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Return the roots to which the request is restricted by host, instance or affinity group; empty:
-        any.
+        """Return the roots to which the hosts or instances that the request names, or its affinity group,
+        restrict it; empty: no restriction.
         """
         if self.question.roots:
             return frozenset(self.question.roots)
@@ -272,7 +272,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(self.host.state is not None and image in self.host.state.images)
 
     def known(self, value: Number) -> Number:
-        """Return whether a reported value is known, for each host; a value not reported is UNKNOWN."""
+        """Return whether a value that the host may report is known; a value not reported is UNKNOWN."""
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
@@ -304,8 +304,8 @@ def array_rule(
     concerns: Callable[[Alternative], bool] = lambda alternative: True,
     **fields: Any,
 ) -> Rule:
-    """Return a filter that evaluates all hosts as arrays. `why` returns why it rejects a host; `concerns`,
-    whether it applies to a request.
+    """Return a filter that evaluates all hosts as arrays. `why` returns the reason why a host is rejected;
+    `concerns` returns whether the filter applies to a request.
     """
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:

@@ -170,8 +170,8 @@ class Weights:
         return {scale.weigher: number for scale, number in found if number != scale.multiplier}
 
     def scores(self, host: RecordedHost) -> dict[str, float]:
-        """Return each weigher's contribution to a host's score, by name, and their sum as `total`. Do not
-        change it.
+        """Return each weigher's contribution to a host's score, by name, and their sum as `total`. The caller
+        must not change the returned mapping.
         """
         if host.multipliers:
             return scores(self.recorded, host)
@@ -221,7 +221,8 @@ class ChoiceRecorder:
 
     def record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
         """Return the decision record of a choice: the best hosts with their weighers' values, and some better
-        hosts that filters or placement (`avoided`) had rejected.
+        hosts with the reason why they were not chosen: a filter rejected them, or placement refused them
+        before (`avoided`).
         """
         found = self._weights.found
         shown = [(entry, "") for entry in best]

@@ -1,10 +1,11 @@
-"""Estimates when waiting requests start, from the recent pace of their queues, and corrects itself.
+"""Estimates when waiting requests start, from the recent speed of their queues, and corrects itself.
 
-A class of requests *advances* when one of its waiting requests leaves the queue. The pace is the number of
-advances and the seconds in which the class had waiting requests; older advances count less. The time until
-the n-th advance is then distributed as a quotient of gamma variables, whose logarithm is nearly normal. Each
-estimate is compared with the actual wait, and the factor of its spread is moved after every comparison, so
-that 50 % of the requests start before their p50 and 90 % before their p90 whatever the pattern of the load.
+A class of requests *advances* when one of its waiting requests leaves the queue. Its pace is a pair: the
+number of advances, and the seconds in which the class had waiting requests; older advances count less. The
+time until the n-th advance is then distributed as a quotient of gamma variables, whose logarithm is nearly
+normal. Each estimate is compared with the actual wait. After every comparison, the distance of the next
+estimates from the mean is adjusted, so that 50 % of the requests start before their p50 and 90 % before their
+p90 whatever the pattern of the load.
 """
 
 import math
@@ -47,8 +48,8 @@ class Correction(msgspec.Struct, array_like=True):
     compared: list[int] = msgspec.field(default_factory=lambda: [0, 0])
 
     def compare(self, quantile: int, *, late: bool) -> None:
-        """Move the quantile up after a late start, or down after a start in time. The steps cancel out if the
-        share of late starts is as intended.
+        """Raise the correction of a quantile (`P50` or `P90`) after a late start, or lower it after a start
+        in time. The steps cancel out if the share of late starts is as intended.
         """
         self.compared[quantile] += 1
         step = max(LEAST_STEP, FIRST_STEP / math.sqrt(self.compared[quantile]))
@@ -78,8 +79,8 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
 
     def pace(self, position: int) -> tuple[float, float]:
         """Return how many requests left the queue in how many seconds, as the basis of the estimate for the
-        request at this position. From the averages (`MEMORIES`), use the longest that agrees with all shorter
-        averages: the speed did not change during its time.
+        request at this position. The result is the longest of the averages (`MEMORIES`) that agrees with all
+        shorter averages, but none much longer than the position requires.
         """
         if min(self.advances) < LEAST_ADVANCES or min(self.seconds) <= 0.0:
             return self.advances[-1], self.seconds[-1]
@@ -96,7 +97,7 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
         return self.advances[best], self.seconds[best]
 
     def rounded(self) -> "ClassHistory":
-        """Return a copy with rounded numbers, which need less space: it is stored once a second."""
+        """Return a copy with rounded numbers, which need less space: the history is stored once a second."""
         advances, seconds = (
             [float(f"{number:.5g}") for number in each] for each in (self.advances, self.seconds)
         )
@@ -178,7 +179,9 @@ class _Expected:
 
 
 class StartTimes:
-    """The pace of all queues of one scheduler. Callers pass the time, from a clock that never goes back."""
+    """Measures how fast each queue of one scheduler advances, to estimate start times. Callers pass the time,
+    from a clock that never goes back.
+    """
 
     def __init__(self) -> None:
         self.histories: dict[str, ClassHistory] = {}
@@ -213,8 +216,8 @@ class StartTimes:
         heappush(self._due, (due[P50], P50, request))
 
     def leave(self, request: Id, now: float, *, started: bool) -> None:
-        """Record that a waiting request has left its queue. If it got a host (`started`), compare its
-        estimates.
+        """Record that a waiting request has left its queue. If it got a host (`started`), compare the actual
+        start with the estimated times.
         """
         self._pass(now)
         expected = self._expected.get(request)
@@ -231,8 +234,8 @@ class StartTimes:
                 self._compare(expected, quantile, late=False)
 
     def forget(self, request: Id, now: float) -> None:
-        """Drop a waiting request that waits in another queue or scheduler from now on: its queue has not
-        advanced.
+        """Drop a waiting request that waits in another queue or scheduler from now on. This does not count as
+        an advance of its queue.
         """
         expected = self._expected.pop(request, None)
         if expected is not None:
@@ -303,7 +306,9 @@ class StartTimes:
                 del self.histories[kind], self._at[kind]
 
     def _count_seconds(self, kind: str, now: float) -> None:
-        """Add the seconds since the last count to the pace of a class, if requests of it waited."""
+        """Add the seconds since the previous count to the seconds in which requests of a class waited, if any
+        wait.
+        """
         history, since = self.histories[kind], now - self._at[kind]
         self._at[kind] = now
         if history.waiting:

@@ -255,7 +255,9 @@ def _cost(victims: Sequence[Replaceable], scale: Floats) -> int:
 def _after(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, choices: Sequence[VictimChoice]
 ) -> tuple[list[CrowdedHost], RequestedParts]:
-    """Return the hosts with their remaining capacity, and the limits that remain, after the given choices."""
+    """Return the hosts with their remaining capacity, and `wanted` with the remaining limits of spread
+    domains, after the given choices.
+    """
     chosen, left, after = {choice.at: choice for choice in choices}, wanted.left, list[CrowdedHost]()
     for host in hosts:
         if (choice := chosen.get(host.at)) is not None:
@@ -285,8 +287,8 @@ class _HostVictims:
         self._free = host.free
 
     def fewest(self, demand: Floats) -> tuple[Replaceable, ...]:
-        """Return the fewest instances, of the least size, to delete so that the demand fits. The demand must
-        fit after the deletion of all instances.
+        """Return the fewest instances, of the least size, to delete so that the demand fits; if too many sets
+        would be compared, a greedy choice. The demand must fit after the deletion of all instances.
         """
         lacks = np.where(demand > 0, np.maximum(demand - self._free, 0.0), 0.0)
         useful = np.flatnonzero((np.minimum(self._amounts, lacks) > SLACK).any(axis=1))
@@ -309,8 +311,9 @@ class _HostVictims:
 
 @lru_cache(maxsize=16)
 def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
-    """Return all sets of `number` instances as rows: how many instances of each kind a set has, at most
-    `most` of the kind. Return None if there are more than `limit` sets."""
+    """Return all sets of `number` instances as rows: how many instances of each group of equal instances a
+    set has. `most` has the size of each group. Return None if there are more than `limit` sets.
+    """
     sets: _Sets = np.zeros((1, 0), np.int16)
     left, ahead = np.array([number]), sum(most)
     for several in most:

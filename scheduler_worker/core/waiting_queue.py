@@ -112,7 +112,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """A waiting request to place now, because a host may fit it, and the hosts that it may not use."""
+    """A waiting request to place now, because a host may fit it; and hosts that this request may not use."""
 
     request: Id
     excluded: frozenset[Root]

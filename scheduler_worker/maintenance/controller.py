@@ -179,8 +179,8 @@ class MaintenanceController:
         await stored.record(tx, [made])
 
     async def _refusal(self, tx: Transaction, window: MaintenanceWindow) -> str:
-        """Return why a window cannot have its times: they are past or reversed, or a host is in another
-        window then; "" if it can.
+        """Return why a window cannot have its times: they are past or reversed, or at these times a host is
+        in another window; "" if it can.
         """
         if not self._needs.clock.now() < window.ends or not window.begins < window.ends:
             return "the window must end after its begin, and after now"

@@ -1,8 +1,8 @@
 """Requests the moves by which instances leave hosts, and tracks each until it has a result.
 
 A move is stored under an id derived from its window or evacuation, the instance and the number of the
-attempt. It is stored before it is requested, and the same request is published again if no cell and no
-scheduler has a record of it. So a controller that is killed at any moment requests no move twice.
+attempt. It is stored before it is requested. If no cell and no scheduler has a record of it, the request is
+published again with the same id. So an instance is not moved twice if a controller is killed at any moment.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""Evacuates dead hosts: judged by the rate limit, then confirmed as off by the operator's hook or by agents
-of other hosts, then moved away.
+"""Evacuates dead hosts: the rate limit must permit an evacuation, then the operator's hook or agents of other
+hosts confirm that the host is off, then its instances are moved away.
 """
 
 import asyncio
@@ -81,8 +81,8 @@ class DeadHosts:
             self._to_fence.put_nowait(dead)
 
     async def run_fencing(self) -> None:
-        """Confirm that dead hosts are off until this scheduler stops. Hooks that run then are killed, and the
-        next scheduler that leads the maintenance work begins again.
+        """Until this scheduler stops, confirm that dead hosts are off. Hooks that are running when it stops
+        are killed, and the next scheduler that leads the maintenance work runs them again.
         """
         async with asyncio.TaskGroup() as group:
             while True:

@@ -101,7 +101,9 @@ async def following(tx: Transaction, owner: str, project: str, most: int) -> lis
 
 
 async def strike(tx: Transaction, bundles: Iterable[Id]) -> None:
-    """Count a strike for each of the bundles, in case the scheduler ends while it has them in memory."""
+    """Add a strike to each bundle before it is read into memory. Strikes count the schedulers that ended
+    while they had the bundle in memory.
+    """
     await _STRIKE(tx, [(id_,) for id_ in sorted(bundles)])
 
 

@@ -217,7 +217,9 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[tuple[WaitingR
 
 
 async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """List a project's equivalence classes of waiting requests, largest first, with their sizes."""
+    """List the equivalence classes of a project's waiting requests, largest first, each with its numbers of
+    requests and instances.
+    """
     rows = await _KINDS(tx, project=project, most=limit)
     return [
         WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows

@@ -167,7 +167,7 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Store a waiting move for each build, unless it has one already; return the stored moves by build."""
+    """Store a waiting move for each build that has no waiting move yet; return the stored moves by build."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
@@ -232,8 +232,10 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
 
 
 async def beat(tx: Transaction, owner: str, reserved: str, rescued: int, starts: str = "") -> bool:
-    """Store a scheduler's heartbeat; return False if another scheduler took over its waiting requests. With
-    empty `starts`, the stored pace of its queues remains."""
+    """Store a scheduler's heartbeat: its reserved hosts, its count of requests placed without a wake
+    (`rescued`), and how fast its queues advance (`starts`; if empty, the stored value remains). Return False
+    if another scheduler took over its waiting requests.
+    """
     [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued, starts=starts)
     return bool(row["beat"] > 0)
 

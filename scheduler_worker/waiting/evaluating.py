@@ -307,9 +307,9 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Read the builds of up to `LOOKED_AT` waiting moves from their cells again. Successive calls read
-        different moves, until all were read. Publish the orders of moves that have already begun: a begun
-        move may fit nowhere else.
+        """Read the builds of up to `LOOKED_AT` waiting moves from their cells again, and return these moves'
+        results. Successive calls read different moves, until all were read. Publish the orders of moves that
+        have already begun: a begun move may fit nowhere else.
         """
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:

@@ -12,8 +12,9 @@ from scheduler_worker.waiting.store import WaitingStore
 
 
 class HostChanges:
-    """Passes changed hosts to the queues of waiting requests; calls `recheck` if instances that a request
-    names are on a changed host."""
+    """Passes changed hosts to the queues of waiting requests. If these hosts run an instance that a waiting
+    request names, calls `recheck` to read the hosts of such instances again.
+    """
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler

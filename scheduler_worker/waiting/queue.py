@@ -246,7 +246,7 @@ class WaitingQueue:
         await self._publish(evaluator, results)
 
     async def _publish_claimed(self) -> None:
-        """Publish the hosts of builds that hold them already: such a build may fit nowhere else."""
+        """Publish the results of builds that hold their hosts already: such a build may fit nowhere else."""
         requests = self.store.requests
         unsure = [requests[request] for request in sorted(self.store.unsure) if request in requests]
         builds = [entry for entry in unsure if entry.start is None]  # moves: `WaitingMoves.recheck`

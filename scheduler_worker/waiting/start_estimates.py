@@ -1,7 +1,7 @@
-"""Provides waiting requests with estimates of their start times, and stores the pace of the queues.
+"""Provides waiting requests with estimates of their start times, and stores how fast the queues advance.
 
-The pace is stored with the scheduler's heartbeat. So every scheduler can answer for all waiting requests,
-and a scheduler that takes over waiting requests takes over the pace of their queues.
+The measurements are stored with the scheduler's heartbeat. So every scheduler can answer for all waiting
+requests, and a scheduler that takes over waiting requests takes over the measurements of their queues.
 """
 
 import logging
@@ -49,7 +49,9 @@ class StartEstimates:
         self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
 
     def enter_quota(self, entry: ParkedRequest, position: int) -> None:
-        """Record that a request waits for its project's quota: it starts at the pace of its project."""
+        """Record that a request waits for its project's quota. Its start is estimated from how fast equal
+        requests of its project have started.
+        """
         project, now = entry.message.project, self._clock.monotonic()
         kind, lacks = _quota_kind(entry.kind, project), f"quota of {project}"
         self.times.enter(entry.request, kind, lacks, entry.message.priority, position, now)
@@ -70,7 +72,7 @@ class StartEstimates:
             self.times.forget(request, now)
 
     def encoded(self) -> str:
-        """Return the pace of the queues for the heartbeat, or an empty text if nothing has changed."""
+        """Return how fast the queues advance, as a JSON text for the heartbeat; empty if nothing changed."""
         if self._idle and not self.times.waiting:
             return ""
         self._idle = not self.times.waiting
@@ -81,16 +83,16 @@ class StartEstimates:
         return _encode(stored).decode()
 
     def adopt(self, stored: Iterable[str]) -> None:
-        """Take over the pace of the queues of schedulers that ended."""
+        """Take over the measured speed of the queues of schedulers that ended, from JSON texts."""
         for text in stored:
             self.times.adopt(_histories(text), self._clock.monotonic())
 
     def estimated(
         self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
     ) -> list[WaitingRequest]:
-        """Return waiting requests with their estimates. For a request of another scheduler, its position
-        among all requests of its class is multiplied by the other scheduler's share of these requests.
-        Without a history of the class at that scheduler, any scheduler's history is used.
+        """Return waiting requests with their estimated start times. For a request of another scheduler, the
+        position among all requests of its class is multiplied by the fraction of them that wait at this other
+        scheduler. Without a history of the class at that scheduler, any scheduler's history is used.
         """
         histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
         now, answers = self._clock.now(), list[WaitingRequest]()
@@ -135,7 +137,7 @@ def _position(request: WaitingRequest, kind: str, histories: Mapping[str, Histor
 
 
 def _histories(text: str) -> dict[str, ClassHistory]:
-    """Decode the stored pace of queues; return an empty mapping if it is unreadable."""
+    """Decode the stored speed of queues, by class; return an empty mapping if it is unreadable."""
     try:
         return _decode(text) if text else {}
     except NOT_JSON as problem:

@@ -93,7 +93,7 @@ class WaitingStore:
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
 
     def doubt(self, entries: Iterable[ParkedRequest]) -> None:
-        """Note requests that may already have claims, and let the queue check them."""
+        """Record requests that may already have claims, and wake the task that checks their claims."""
         self.unsure.update(entry.request for entry in entries)
         self.check_unsure = bool(self.unsure)
         self.wake()
@@ -117,9 +117,9 @@ class WaitingStore:
         return Marks(self.regroupings, self.quota_waits.mark)
 
     def hold(self, entry: ParkedRequest, mark: int) -> bool:
-        """Let a request that a quota refused, and all equal requests of its project, wait until the project
-        may use less. Return False without effect if requests that wait for the quota were woken since `mark`,
-        a count of wakes.
+        """Let a request that a quota refused, and all equal requests of its project, wait until the project's
+        usage or quota changes. Return False without effect if requests that wait for the quota were woken
+        since `mark`, a count of wakes.
         """
         project, kind = entry.message.project, entry.kind
         if self.quota_waits.woken_since(project, mark):
@@ -142,7 +142,7 @@ class WaitingStore:
         return True
 
     def on_quotas(self, projects: Collection[str]) -> None:
-        """Try requests again that wait for quota, because their projects may use less now."""
+        """Try requests again that wait for quota: their projects released resources, or a quota changed."""
         self._try_again(self.quota_waits.wake(projects))
 
     def _try_again(self, requests: Sequence[Id]) -> None:
@@ -289,7 +289,7 @@ class WaitingStore:
         return f"reserved for waiting request {request} until {until}"
 
     async def live(self, tx: Transaction, starts: str = "") -> None:
-        """Store this scheduler's heartbeat, and the pace of its queues if `starts` is given."""
+        """Store this scheduler's heartbeat and, unless `starts` is empty, how fast its queues advance."""
         keys = {root: reservation.key for root, reservation in self.queues.reserved.items()}
         reserved = msgspec.json.encode(keys).decode()
         if not await parked.beat(tx, self.name, reserved, self.rescued, starts):

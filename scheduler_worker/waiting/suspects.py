@@ -1,4 +1,4 @@
-"""Finds the waiting request whose evaluation ends its process, and lets it fail.
+"""Finds the waiting request whose evaluation makes the scheduler's process end, and lets this request fail.
 
 A suspect is a request of a scheduler that ended. Before a suspect is evaluated, a strike is stored, which
 remains if this process ends, too. With ALONE or more strikes, the request is evaluated alone, so that no

@@ -167,8 +167,8 @@ _CONDITION = re.compile(r"\s*(==|!=|<=|>=|<|>|=)?\s*([0-9]+(?:\.[0-9]+)*)\s*")
 def image_properties(*, image_properties_default_architecture: str = "") -> Rule:
     """Accept hosts with the architecture, hypervisor, VM mode and version that the image requires.
 
-    A host that does not report a property which the image requires is rejected; but an unknown version or
-    address width is accepted.
+    A host that does not report a required architecture, hypervisor or VM mode is rejected. A host that does
+    not report its version or address width is accepted.
     """
     default = image_properties_default_architecture
 
@@ -217,7 +217,9 @@ _Kind = tuple[str, str, str]  # of a guest: architecture, hypervisor, VM mode
 
 
 def _kind(demanded: _Kind, state: HostState | None) -> str | None:
-    """Return why a host cannot run guests of this architecture, hypervisor and VM mode ("": any), or None."""
+    """Return why a host cannot run guests of this architecture, hypervisor and VM mode; None if it can. An
+    empty text in `demanded` permits every value.
+    """
     kinds = _parts(state.guest_kinds) if state is not None else ()
     has: Sequence[Sequence[str]] = tuple(zip(*kinds, strict=True)) or ((), (), ())
     if state is not None and not kinds:

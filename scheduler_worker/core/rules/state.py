@@ -31,7 +31,9 @@ def server_group_anti_affinity() -> Rule:
 
 
 def server_group_affinity() -> Rule:
-    """Accept the host of the affinity group; for its first members, hosts with capacity for all of them."""
+    """Accept hosts with members of the affinity group; if it has no members, hosts with capacity for all new
+    members.
+    """
 
     def concerns(alternative: Alternative) -> bool:
         hard = alternative.group is not None and alternative.group.policy == "affinity"
