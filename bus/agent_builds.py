@@ -148,7 +148,10 @@ def report(
     leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
-    """Return the message in which an agent reports this outcome of a build order or destroy order."""
+    """Return the message in which an agent reports this outcome of a build order or destroy order. For a
+    failed build: `retry` states that another host may succeed, `leftover` that parts of the guest may still
+    exist, `cause` the reason.
+    """
     return AgentReported(
         build=order.build,
         attempt=order.attempt,

@@ -37,10 +37,11 @@ class Tracer(Protocol):
         """
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return a tracing span for a query, and the traceparent to send with the query.
+        """Return a tracing span for a query, and the traceparent to send with the query; None if the query is
+        not traced.
 
-        `causes` are the messages being handled when the query is sent. The span is a child of the first
-        cause's span.
+        `causes` are the messages being handled when the query is sent. The span is a child of the span of the
+        first traced cause.
         """
 
     def beginning(self, type_: str) -> str:
@@ -139,8 +140,9 @@ def resumed(context: StoredContext) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """Return an envelope in which to publish a message. The cause is `cause`, by default the only message
-    being handled now.
+    """Return an envelope in which to publish a message with the routing key `key`. `framed`: the envelope may
+    share an AMQP message with other envelopes. `cause`: the message that led to this message, by default the
+    only message being handled now.
     """
     cause = cause or current.get()
     if cause is None:

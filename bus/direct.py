@@ -173,7 +173,9 @@ class DirectTransport:
         return False
 
     async def _until_handled(self, awaited: Sequence[Handed]) -> None:
-        """Wait until the messages are handled. Messages that no reader takes in time go to the broker."""
+        """Wait until the messages are handled. Messages that their reader has not received within PATIENCE
+        seconds are published at the broker.
+        """
         await asyncio.wait([handed.settled for handed in awaited], timeout=PATIENCE)
         late = [it for it in awaited if not it.settled.done() and it.reader.inbox.withdraw(it)]
         for handed in late:

@@ -145,7 +145,7 @@ class ChangeWindow(Tagged, frozen=True, kw_only=True):
 
 class CancelWindow(Tagged, frozen=True, kw_only=True):
     """An edit that ends a maintenance window: no further move begins, and its hosts are opened to new
-    instances unless the window keeps them closed.
+    instances unless the window was made with `keep_closed`.
     """
 
     window: Id

@@ -82,7 +82,9 @@ class Quota(Value, frozen=True, kw_only=True):
 
 
 class QuotaBound(Value, frozen=True, kw_only=True):
-    """The limit of a project that permits the fewest further instances, or sets of them, and how many."""
+    """The limit of a project that is reached first if instances, or sets of instances, are added, and how
+    many of them it still permits.
+    """
 
     resource: Text
     limit: Whole
@@ -205,7 +207,9 @@ class FairShare(Value, frozen=True, kw_only=True):
 def shares_in_backlog(
     weights: QuotasFound, backlog: Mapping[str, int], shares: Mapping[str, float]
 ) -> list[FairShare]:
-    """Return all projects that have a weight, requests in the backlog or a share, the default first."""
+    """Return all projects that have a weight, requests in the backlog or a share, sorted by id; the entry ""
+    for the default weight comes first, if there is one.
+    """
     weight_of = {quota.project: quota.limits[WEIGHT] for quota in weights.quotas}
     return [
         FairShare(

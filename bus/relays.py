@@ -45,7 +45,9 @@ class OrderRelayed(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OrderAnswered(Message, frozen=True, kw_only=True):
-    """The state of a relayed order. If it is not `handled`, the gateway keeps the order."""
+    """The state of a relayed order. The gateway relays the order again if the state is `working`, `later` or,
+    a few times, `failed`. A `refused` order becomes a dead letter.
+    """
 
     # handled: all reports are published; working: ask again; later: relay again after `seconds`;
     # refused: no retry can help; failed: an unexpected exception

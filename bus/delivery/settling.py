@@ -69,8 +69,8 @@ class ServedRow(ABC):
         """
 
     async def decode(self, deliveries: Sequence[Delivery]) -> Readable:
-        """Return the decoded messages of a list, except invalid ones and suspects: these are moved to the
-        dead letters and to the suspects' queue.
+        """Decode the messages of a list, and return them without invalid messages and suspects. Invalid
+        messages are moved to the dead letters, suspects to the suspects' queue.
         """
         readable = []
         suspects = []

@@ -113,7 +113,9 @@ class Transfer:
         self.received += 1
 
     def on_forwarded(self, messages: Sequence[Arrived], source: BulkChannel) -> None:
-        """Acknowledge messages at the old broker immediately, or after the stop, at the end of `run`."""
+        """Acknowledge forwarded messages at the old broker: immediately, or if the transfer is ending,
+        together at the end of `run`.
+        """
         self.forwarded += len(messages)
         for message in messages:
             del self._unacknowledged[message.tag]
