@@ -79,8 +79,8 @@ NO_CONTEXT = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Mark messages as handled now within the `with` block. A single message is the cause of all messages
-    published in the block.
+    """Mark messages as handled now within the `with` block. If there is only one message, it is the cause of
+    all messages published in the block.
     """
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
@@ -93,8 +93,8 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages that the current task handles. A single message is also the cause
-    of all messages that the task publishes.
+    """Return the envelopes of the messages that the current task handles. If there is only one message, it is
+    also the cause of all messages that the task publishes.
     """
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())

@@ -184,7 +184,9 @@ class DirectTransport:
             await handed.settled
 
     def _return(self, handed: Handed) -> None:
-        """Publish a message at the broker that was handed to a reader, and that the reader requeued."""
+        """Publish at the broker a message that was handed to a reader in this process and that the reader
+        requeued.
+        """
         task = asyncio.get_running_loop().create_task(self._send(handed))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

@@ -40,7 +40,9 @@ def causes_in(traits: Iterable[str]) -> list[str]:
 
 
 def why_disabled(traits: Iterable[str]) -> str:
-    """Return a text with the causes that operators gave when they disabled a host with the given traits."""
+    """Return a text with the causes that operators gave when they disabled a host with the given traits, or
+    only `disabled` if there is no cause.
+    """
     causes = causes_in(traits)
     if not causes:
         return "disabled"

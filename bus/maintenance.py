@@ -111,7 +111,9 @@ class MaintenanceMove(Value, frozen=True, kw_only=True):
 
 
 class FindMaintenance(Message, frozen=True, kw_only=True):
-    """A query for maintenance windows and automatic evacuations that are not over."""
+    """A query for maintenance windows and automatic evacuations: those that are not over, or with `ended`,
+    all.
+    """
 
     ended: bool = False  # also windows and evacuations that are over
     subject: Text = ""  # first characters of an id: only this window or evacuation, with its events and moves

@@ -158,7 +158,9 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True)
 class BusDepths:
-    """The number of messages in each queue, the number of dead letters, and of delayed messages."""
+    """The numbers of messages and consumers of each queue, the number of dead letters, and of delayed
+    messages.
+    """
 
     queues: dict[str, QueueDepth]
     dead: int  # dead letters

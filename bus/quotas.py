@@ -178,8 +178,8 @@ QuotaResult = QuotaEdited | Missing | QuotaSourceIsKeystone | Contended
 
 
 class FindQuotas(Message, frozen=True, kw_only=True):
-    """A query for the quotas of `project`; without it, for a page of all projects with a limit that was set
-    and, with `used`, also of all projects with instances. The first page begins with the default.
+    """A query for the quotas of `project`. Without `project`: a query for a page of all projects for which a
+    limit was set and, with `used`, also of all projects with instances; the default limits come first.
     """
 
     project: ProjectOrDefault | None = None

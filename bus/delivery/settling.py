@@ -318,7 +318,8 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the reply address has the prefix that the query's cell or client must use.
+        """Return whether the query has no reply address, or one with the prefix that its cell or client must
+        use.
 
         No broker checks reply addresses.
         """

@@ -201,7 +201,7 @@ class RabbitInbox(OpenInbox):
 
     async def _count_consumers(self) -> int | None:
         """Return how many consumers our queue has, -1 if the queue is missing or is private to another
-        connection, and None if the broker does not reply.
+        connection, and None if the number cannot be read.
         """
         try:
             session = await self._link.session()

@@ -157,7 +157,9 @@ class RabbitDelivery:
             self._parcel.send_back(self._parcel, [self.envelope])
 
     def _release(self) -> bool:
-        """Mark the envelope as settled. Return False if it was settled before, or its channel is closed."""
+        """Mark the envelope as settled. Return False if it was settled before, or if its channel is closed
+        and the broker redelivers it.
+        """
         reading = self._parcel.reading
         if not self._open or (reading.closed and not reading.is_last_copy(self._parcel.tag)):
             return False
