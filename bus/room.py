@@ -105,7 +105,9 @@ class PlanBalance(Message, frozen=True, kw_only=True):
 
 
 class BalanceMove(Value, frozen=True, kw_only=True):
-    """One move, or two moves that exchange two instances: if the second move fails, the first is undone."""
+    """A single move, or an exchange of two instances by two moves: if the second move fails, the first move
+    is undone.
+    """
 
     steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
     gain: Number
