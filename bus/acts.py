@@ -228,8 +228,8 @@ State = tuple[Query[Any, Any], Message]
 
 
 def state_query(message: Message) -> State | None:  # one line for each type of message
-    """Return the query that reads the state of a message's target, or None if no state is recorded for acts
-    that this type of message requests.
+    """Return the query that reads the state of a message's target; None if the audit trail records no such
+    state.
     """
     match message:
         case EditRequested(edit=edit) if not isinstance(edit, Reshape):

@@ -141,8 +141,8 @@ def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
     """Return an envelope in which to publish a message with the routing key `key`. `framed`: the envelope may
-    share an AMQP message with other envelopes. `cause`: the message that led to this message, by default the
-    only message being handled now.
+    share an AMQP message with others. `cause`: the causing message, by default the only message being handled
+    now.
     """
     cause = cause or current.get()
     if cause is None:

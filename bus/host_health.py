@@ -225,8 +225,8 @@ def unanswered(root: Provider) -> HostHealth:
 async def every_health(
     ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
 ) -> AsyncIterator[HostHealth]:
-    """Query a scheduler page by page; yield the health of each host that is not up: of all such hosts, or
-    with `roots`, only of those with one of these root providers.
+    """Query a scheduler page by page; yield the health of all hosts that are not up, or with `roots`, only of
+    those with one of these roots.
     """
     after, more = "", True
     while more:

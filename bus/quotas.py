@@ -207,8 +207,8 @@ class FairShare(Value, frozen=True, kw_only=True):
 def shares_in_backlog(
     weights: QuotasFound, backlog: Mapping[str, int], shares: Mapping[str, float]
 ) -> list[FairShare]:
-    """Return all projects that have a weight, requests in the backlog or a share, sorted by id; the entry ""
-    for the default weight comes first, if there is one.
+    """Return all projects that have a weight, requests in the backlog or a share, sorted by id; "" is the
+    default weight's entry.
     """
     weight_of = {quota.project: quota.limits[WEIGHT] for quota in weights.quotas}
     return [

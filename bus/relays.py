@@ -45,8 +45,8 @@ class OrderRelayed(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OrderAnswered(Message, frozen=True, kw_only=True):
-    """The state of a relayed order. The gateway relays the order again if the state is `working`, `later` or,
-    a few times, `failed`. A `refused` order becomes a dead letter.
+    """The state of a relayed order. A `handled` order leaves the gateway's queue, a `refused` order becomes a
+    dead letter, and any other order is relayed again (a `failed` order a few times).
     """
 
     # handled: all reports are published; working: ask again; later: relay again after `seconds`;

@@ -194,7 +194,7 @@ class HasChildren(Tagged, frozen=True, kw_only=True):
 
 class Tangled(Tagged, frozen=True, kw_only=True):
     """The refusal to set a provider's parent: the new parent is the provider itself or one of its
-    descendants, or the request may not change or remove a parent that is already set.
+    descendants, or the present parent may not be changed or removed.
     """
 
     why: Literal["itself", "loop", "re-parenting", "un-parenting"]

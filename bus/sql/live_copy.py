@@ -140,8 +140,8 @@ class LiveCopy:
         return ""
 
     async def progress(self, until: str | None = None) -> CopyProgress:
-        """Return how many tables the copy has and how many are copied, and the bytes of write-ahead log up to
-        `until` that the new server lacks. Raise OperationRefused if no copy has begun.
+        """Return the numbers of tables and of copied tables, and the bytes of write-ahead log up to `until`
+        that the new server lacks.
 
         `until` is a position in the old server's write-ahead log, by default its end.
         """
