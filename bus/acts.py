@@ -50,12 +50,13 @@ Limit = Literal["cells", "projects"]
 
 @dataclass(frozen=True)
 class Act:
-    """A row of the table of acts: its name and meaning, the least role, and the messages that request it.
+    """A row of the table of acts: its name and meaning, the lowest role that may do it, and the messages that
+    request it.
 
-    An operator whose role is limited to cells or projects (a limit) may do the act: on every target if
-    `open_to` contains the limit; on targets in the operator's cells or projects if `limited_by` contains the
-    limit; else on no target. `edits`: the act is requested only by messages with a field `edit` of one of the
-    types.
+    An operator whose role is limited to cells may do the act on every target if `open_to` contains `cells`;
+    only on targets in the operator's cells if `limited_by` contains `cells`; else on no target. A limit to
+    `projects` is checked in the same way. `edits`: the act is requested only by messages with a field `edit`
+    of one of these types.
     """
 
     name: str
@@ -164,8 +165,8 @@ def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[s
 
 
 def read_target(way: Query[Any, Any] | None, question: Message) -> Target:
-    """Return the target on which permission for this query is checked: the project in a query for the data of
-    one project, and an empty Target for all other queries.
+    """Return the target on which permission for the query `question` is checked: its project if queries of
+    the type `way` ask for the data of one project, else an empty Target.
     """
     return Target(project=str(getattr(question, "project", "")) if way in _OF_PROJECT else "")
 
@@ -227,7 +228,9 @@ State = tuple[Query[Any, Any], Message]
 
 
 def state_query(message: Message) -> State | None:  # one line for each type of message
-    """Return the query for the state of a message's target, or None if the state is not queried."""
+    """Return the query that reads the state of a message's target; None if the audit trail records no such
+    state.
+    """
     match message:
         case EditRequested(edit=edit) if not isinstance(edit, Reshape):
             return topics.PROVIDERS, FindProviders(ids=(edit.provider,), parts=(*_CONTENTS, "owner"))

@@ -21,11 +21,12 @@ class Topic(Generic[M]):
     """A topic for one type of message. Its pattern contains fields of the message, such as `{cell}`.
 
     `expected`: a message without a consumer is an error. `outsiders`: AMQP clients outside berth subscribe
-    too, so each message is a separate AMQP message; only messages with `reply_to` may share one. Their
-    routing key ends with `reply_to`, which contains the name of the receiving client.
+    too. Then a message shares an AMQP message with others only if it has `reply_to`, which contains the name
+    of the receiving client, and with which its routing key ends.
 
     `direct`: messages to a worker of the publisher's process bypass the broker. With "handled", the publisher
-    waits until the message is handled; with "stored", it has stored the data to send the message again.
+    waits until the message is handled; with "stored", the publisher has stored the data from which it can
+    send the message again.
     """
 
     pattern: str

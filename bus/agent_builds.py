@@ -59,8 +59,8 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered, seconds, now)
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Record a new build attempt and return "start"; for a known attempt return "running" or its recorded
-        outcome.
+        """Record a new build attempt and return "start". For a known attempt return "running" or its recorded
+        outcome, and for a destroyed or replaced attempt a report with the outcome "destroyed".
         """
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
@@ -148,7 +148,10 @@ def report(
     leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
-    """Return the message in which an agent reports this outcome of a build order or destroy order."""
+    """Return the message in which an agent reports this outcome of a build order or destroy order. For a
+    failed build: `retry` states that another host may succeed, `leftover` that parts of the guest may still
+    exist, `cause` the reason.
+    """
     return AgentReported(
         build=order.build,
         attempt=order.attempt,

@@ -13,7 +13,7 @@ def totals(allocations: Allocations) -> dict[str, int]:
 
 
 def covers(held: Allocations, wanted: Allocations) -> bool:
-    """Return whether `held` contains every amount in `wanted`."""
+    """Return whether `held` has at least the amount in `wanted` for each provider and resource class."""
     return all(
         held.get(provider, {}).get(name, 0) >= amount
         for provider, resources in wanted.items()

@@ -34,8 +34,8 @@ def single_urls(url: str) -> tuple[str, ...]:
 
 
 def first_url(url: str) -> str:
-    """Return the URL of a broker with its first address only, which `urlsplit` can parse; return any other
-    URL unchanged.
+    """Return an AMQP URL with only the first of its addresses, so that `urlsplit` can parse it. Return a URL
+    of another scheme unchanged.
     """
     return single_urls(url)[0] if url.startswith(("amqp://", "amqps://")) else url
 

@@ -96,8 +96,9 @@ class CandidateSearch(HostAmounts, Protocol):
         """
 
     def any_of(self, resource_class: str) -> bool:
-        """Return whether any provider has an inventory of this resource class; if not, `free` and `capacity`
-        are 0."""
+        """Return whether any provider has an inventory of this resource class. If none has, the arrays that
+        `free` and `capacity` return for the class contain only 0.
+        """
 
     def free(self, resource_class: str) -> Floats: ...
 

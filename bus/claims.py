@@ -42,7 +42,8 @@ class Choice(Compact, frozen=True):
     """A set of allocations to claim ({}: release all), with the shape that each of its providers had when the
     candidate was found.
 
-    With `draws_on`, all the allocations are taken from this slot of a reservation, in the same transaction.
+    With `draws_on`, the id of the consumer that is a reservation's slot, all the allocations are taken from
+    this slot, in the same transaction.
     """
 
     allocations: Allocations
@@ -166,7 +167,9 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the consumer given as `take_over` has no allocations. Do not retry."""
+    """The reason of a refused claim: the consumer whose allocations it takes over (`take_over`) has none. Do
+    not retry.
+    """
 
     consumer: Text
 
@@ -175,8 +178,8 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class NotReserved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: its consumer may not draw from the slot of a reservation, or may not
-    become this slot.
+    """The reason of a refused claim: its consumer may not draw from the slot of a reservation, or may not be
+    added to a reservation as a slot.
     """
 
     slot: Text

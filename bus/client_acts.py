@@ -30,8 +30,8 @@ def ids_in(requests: Iterable[BuildRequested]) -> tuple[set[Id], set[Id]]:
 
 
 def project_of(client: RegisteredClient, named: str) -> str:
-    """Return the project `named` by a client, or if empty, the client's only project. Raise NotAllowed if it
-    may not use the project, or does not name one of several.
+    """Return the project `named` by a client, or if `named` is empty, the client's only project. Raise
+    NotAllowed if the client may not use the project, or has several projects and names none.
     """
     if named in client.projects:
         return named

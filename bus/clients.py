@@ -60,8 +60,8 @@ class RegisteredClient(Value, frozen=True, kw_only=True):
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's edit that registers a client with exactly these projects, role and cells, or without
-    projects and role, removes the client.
+    """An operator's edit that registers a client with exactly these projects, role and cells. An edit without
+    projects and role removes the client.
     """
 
     client: ClientName
@@ -85,7 +85,9 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class FindProjects(Message, frozen=True, kw_only=True):
-    """A query for the projects of builds and requests. Cells are queried only for the ids in `existing`."""
+    """A query for the projects of builds and requests. Ids without a record in the scheduler or in placement
+    are looked up in the cells only if they are in `existing`.
+    """
 
     new: LongList[Id] = ()
     existing: LongList[Id] = ()

@@ -46,7 +46,7 @@ def moment_text(seconds: float) -> str:
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set, at most so many seconds."""
+    """Wait until the event is set or `seconds` have passed; raise no error in either case."""
     if seconds <= 0:
         return
     with suppress(TimeoutError):

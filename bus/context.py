@@ -37,10 +37,11 @@ class Tracer(Protocol):
         """
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return a tracing span for a query, and the traceparent to send with the query.
+        """Return a tracing span for a query, and the traceparent to send with the query; None if the query is
+        not traced.
 
-        `causes` are the messages being handled when the query is sent. The span is a child of the first
-        cause's span.
+        `causes` are the messages being handled when the query is sent. The span is a child of the span of the
+        first traced cause.
         """
 
     def beginning(self, type_: str) -> str:
@@ -78,8 +79,8 @@ NO_CONTEXT = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Mark messages as handled now within the `with` block. A single message is the cause of all messages
-    published in the block.
+    """Mark messages as handled now within the `with` block. If there is only one message, it is the cause of
+    all messages published in the block.
     """
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
@@ -92,8 +93,8 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages that the current task handles. A single message is also the cause
-    of all messages that the task publishes.
+    """Return the envelopes of the messages that the current task handles. If there is only one message, it is
+    also the cause of all messages that the task publishes.
     """
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
@@ -139,8 +140,9 @@ def resumed(context: StoredContext) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """Return an envelope in which to publish a message. The cause is `cause`, by default the only message
-    being handled now.
+    """Return an envelope in which to publish a message with the routing key `key`. `framed`: the envelope may
+    share an AMQP message with others. `cause`: the causing message, by default the only message being handled
+    now.
     """
     cause = cause or current.get()
     if cause is None:

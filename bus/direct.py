@@ -173,7 +173,9 @@ class DirectTransport:
         return False
 
     async def _until_handled(self, awaited: Sequence[Handed]) -> None:
-        """Wait until the messages are handled. Messages that no reader takes in time go to the broker."""
+        """Wait until the messages are handled. Messages that their reader has not received within PATIENCE
+        seconds are published at the broker.
+        """
         await asyncio.wait([handed.settled for handed in awaited], timeout=PATIENCE)
         late = [it for it in awaited if not it.settled.done() and it.reader.inbox.withdraw(it)]
         for handed in late:
@@ -182,7 +184,9 @@ class DirectTransport:
             await handed.settled
 
     def _return(self, handed: Handed) -> None:
-        """Publish a message at the broker that was handed to a reader, and that the reader requeued."""
+        """Publish at the broker a message that was handed to a reader in this process and that the reader
+        requeued.
+        """
         task = asyncio.get_running_loop().create_task(self._send(handed))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

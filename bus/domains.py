@@ -59,12 +59,16 @@ class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def required_pack(self) -> str:
-        """Return the level at which a claim must pack all instances into one domain; "" without packing."""
+        """Return the level at which a claim must pack all instances into one domain; "" if packing is not
+        required.
+        """
         return self.pack if self.pack_strength == "required" else ""
 
     @property
     def required_spread(self) -> str:
-        """Return the level at which claims must spread instances over its domains; "" without spreading."""
+        """Return the level at which claims must spread instances over its domains; "" if spreading is not
+        required.
+        """
         return self.spread if self.spread_strength == "required" else ""
 
     @property

@@ -24,7 +24,9 @@ LINE = 4000  # characters
 
 
 class ConsumerChange(Compact, frozen=True):
-    """The new allocations of a consumer after a commit; without allocations the consumer was deleted."""
+    """The allocations of a consumer after a commit that changed them. If they are empty, the consumer was
+    deleted.
+    """
 
     consumer: Text
     generation: Ordinal
@@ -57,7 +59,8 @@ class SnapshotPart(Value, frozen=True, kw_only=True):
 
 
 class FindHistory(Message, frozen=True, kw_only=True):
-    """A query for the state of placement at the time `at` or after the change `number`, and later changes.
+    """A query for the state of placement at the time `at` or after the change `number`, and for the changes
+    from then up to the time `until` (0: no changes).
 
     The answer is a sequence of pieces: the latest snapshot before the state, then changes. If the answer has
     `more` pieces, the query is repeated with the fields that the last answer returned.

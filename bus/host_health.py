@@ -40,7 +40,9 @@ def causes_in(traits: Iterable[str]) -> list[str]:
 
 
 def why_disabled(traits: Iterable[str]) -> str:
-    """Return a text with the causes that operators gave when they disabled a host with the given traits."""
+    """Return a text with the causes that operators gave when they disabled a host with the given traits, or
+    only `disabled` if there is no cause.
+    """
     causes = causes_in(traits)
     if not causes:
         return "disabled"
@@ -223,7 +225,9 @@ def unanswered(root: Provider) -> HostHealth:
 async def every_health(
     ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
 ) -> AsyncIterator[HostHealth]:
-    """Query a scheduler page by page; yield the health of `roots`, or of all hosts that are not up."""
+    """Query a scheduler page by page; yield the health of all hosts that are not up, or with `roots`, only of
+    those with one of these roots.
+    """
     after, more = "", True
     while more:
         answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
@@ -240,7 +244,8 @@ def closed_by(
     traits: Collection[str], enabled: bool, why_disabled: str, kept_traits: Collection[str] | None = None
 ) -> list[str]:
     """Return a sentence for each party that disabled a host (operator, agent), with the causes; [] if the
-    host is enabled.
+    host is enabled. The agent reports `enabled` and `why_disabled`. `kept_traits` are the traits that
+    operators have set (None: unknown).
     """
     causes = causes_in(traits)
     marked = DISABLED in traits

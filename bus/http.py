@@ -67,7 +67,9 @@ def announce(server: str, listener: socket.socket, path: str = "", tls: TlsFiles
 
 
 def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """Return headers and body of a plain-text response that refuses a request for the reason `why`."""
+    """Return headers and body of a plain-text response that refuses an HTTP request for the reason `why`,
+    whatever content types the client accepts (`accept`).
+    """
     return {"content-type": "text/plain; charset=utf-8"}, f"{why}\n".encode()
 
 
@@ -83,7 +85,8 @@ async def serve(
 ) -> None:
     """Serve HTTP, or HTTPS with `tls`, until cancelled; then complete requests within `drain` seconds.
 
-    `closing` is called before the requests in progress are completed; it ends long-lived responses.
+    `format_refusal` returns headers and body of a response to a request that the server refuses before `app`
+    gets it. `closing` is called before the requests in progress are completed; it ends long-lived responses.
     """
     limits = _within_open_files(limits or HttpLimits())
     config = _Config(

@@ -63,8 +63,9 @@ class FindAgents(Message, frozen=True, kw_only=True):
 
 
 class AgentStands(Value, frozen=True, kw_only=True):
-    """A bare-metal agent that shares a cell's nodes with other agents: its lease, and the counts of its
-    nodes."""
+    """A bare-metal agent that shares a cell's nodes with other agents: its lease, and how many of the nodes
+    it has in each state.
+    """
 
     agent: Word
     pool: Word

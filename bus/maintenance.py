@@ -111,7 +111,9 @@ class MaintenanceMove(Value, frozen=True, kw_only=True):
 
 
 class FindMaintenance(Message, frozen=True, kw_only=True):
-    """A query for maintenance windows and automatic evacuations that are not over."""
+    """A query for maintenance windows and automatic evacuations: those that are not over, or with `ended`,
+    all.
+    """
 
     ended: bool = False  # also windows and evacuations that are over
     subject: Text = ""  # first characters of an id: only this window or evacuation, with its events and moves
@@ -145,7 +147,7 @@ class ChangeWindow(Tagged, frozen=True, kw_only=True):
 
 class CancelWindow(Tagged, frozen=True, kw_only=True):
     """An edit that ends a maintenance window: no further move begins, and its hosts are opened to new
-    instances unless the window keeps them closed.
+    instances unless the window was made with `keep_closed`.
     """
 
     window: Id

@@ -212,7 +212,9 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
-    """The outcome of a BuildCancelRequested; a build that waited ends with `build.unplaceable` too."""
+    """The outcome of a BuildCancelRequested. For each build that waited, `build.unplaceable` is published in
+    addition.
+    """
 
     build: Id  # the id in the request
     waited: bool = True  # False: it did not wait for a host

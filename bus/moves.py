@@ -291,7 +291,9 @@ class MoveStands(Value, frozen=True, kw_only=True):
 
 
 class FindMoves(Message, frozen=True, kw_only=True):
-    """A query for the moves that one cell has recorded: with the given ids, or a page, newest first."""
+    """A query for a page of the moves that one cell has recorded and that meet all given conditions, newest
+    first.
+    """
 
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()

@@ -158,7 +158,9 @@ class Preemption(Value, frozen=True, kw_only=True):
 
 
 class FindPreemptions(Message, frozen=True, kw_only=True):
-    """A query for preemptions: all by the given builds, all of the given victims, and the `latest` of all."""
+    """A query for preemptions: all by the builds `by`, all of the instances `victims`, and the most recent
+    ones of the cloud (`latest`: how many).
+    """
 
     by: LongList[Id] = ()
     victims: LongList[Id] = ()

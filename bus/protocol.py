@@ -98,7 +98,8 @@ UNCOUNTED = 2  # crashes of a message that was delivered before, if the broker d
 
 
 def is_suspect(delivery: Delivery) -> bool:
-    """Return whether this message may be the cause of crashes of its processes, so that it is handled alone.
+    """Return whether this message must be handled alone, because processes that handled it before may have
+    crashed because of it.
 
     A single crash does not make a message a suspect: most processes end for another reason than a message.
     """
@@ -157,7 +158,9 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True)
 class BusDepths:
-    """The number of messages in each queue, the number of dead letters, and of delayed messages."""
+    """The numbers of messages and consumers of each queue, the number of dead letters, and of delayed
+    messages.
+    """
 
     queues: dict[str, QueueDepth]
     dead: int  # dead letters
@@ -258,7 +261,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
-    """Return the message in the bytes, or raise Undecodable with the name of the wrong field.
+    """Decode bytes to a message of the type `kind`, or raise Undecodable with the name of the wrong field.
 
     `named` is the message type that the sender stated; empty if it stated no type, as plain AMQP clients do.
     """

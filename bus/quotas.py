@@ -82,7 +82,9 @@ class Quota(Value, frozen=True, kw_only=True):
 
 
 class QuotaBound(Value, frozen=True, kw_only=True):
-    """The limit of a project that permits the fewest further instances, or sets of them, and how many."""
+    """The limit of a project that is reached first if instances, or sets of instances, are added, and how
+    many of them it still permits.
+    """
 
     resource: Text
     limit: Whole
@@ -176,8 +178,8 @@ QuotaResult = QuotaEdited | Missing | QuotaSourceIsKeystone | Contended
 
 
 class FindQuotas(Message, frozen=True, kw_only=True):
-    """A query for the quotas of `project`; without it, for a page of all projects with a limit that was set
-    and, with `used`, also of all projects with instances. The first page begins with the default.
+    """A query for the quotas of `project`. Without `project`: a query for a page of all projects for which a
+    limit was set and, with `used`, also of all projects with instances; the default limits come first.
     """
 
     project: ProjectOrDefault | None = None
@@ -205,7 +207,9 @@ class FairShare(Value, frozen=True, kw_only=True):
 def shares_in_backlog(
     weights: QuotasFound, backlog: Mapping[str, int], shares: Mapping[str, float]
 ) -> list[FairShare]:
-    """Return all projects that have a weight, requests in the backlog or a share, the default first."""
+    """Return all projects that have a weight, requests in the backlog or a share, sorted by id; "" is the
+    default weight's entry.
+    """
     weight_of = {quota.project: quota.limits[WEIGHT] for quota in weights.quotas}
     return [
         FairShare(

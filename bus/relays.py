@@ -45,7 +45,9 @@ class OrderRelayed(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OrderAnswered(Message, frozen=True, kw_only=True):
-    """The state of a relayed order. If it is not `handled`, the gateway keeps the order."""
+    """The state of a relayed order. A `handled` order leaves the gateway's queue, a `refused` order becomes a
+    dead letter, and any other order is relayed again (a `failed` order a few times).
+    """
 
     # handled: all reports are published; working: ask again; later: relay again after `seconds`;
     # refused: no retry can help; failed: an unexpected exception

@@ -87,7 +87,7 @@ class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostState(Value, frozen=True, kw_only=True):
-    """Facts about a host that only its agent knows, such as its load; placement does not store it."""
+    """Facts about a host that only its agent knows, such as its load. Placement does not store them."""
 
     root: Id
     host: Name

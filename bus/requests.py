@@ -21,8 +21,8 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """A request's scheduler hints, as in Nova: the server group, or other instances: the request must use
-    their hosts, or avoid them.
+    """A request's scheduler hints, as in Nova: the server group to join, instances whose hosts the request
+    must use or avoid, and conditions on the host.
     """
 
     group: Id | None = None  # a server group it joins

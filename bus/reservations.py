@@ -107,7 +107,9 @@ class MakeReservation(Tagged, frozen=True, kw_only=True):
 
 
 class ExtendReservation(Tagged, frozen=True, kw_only=True):
-    """An edit that moves the end of a reservation that has not ended; 0: it has no end."""
+    """An edit that changes the end of a reservation that has not ended. If `ends` is 0, the reservation has
+    no end.
+    """
 
     reservation: Id
     ends: Seconds = 0.0

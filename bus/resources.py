@@ -193,8 +193,8 @@ class HasChildren(Tagged, frozen=True, kw_only=True):
 
 
 class Tangled(Tagged, frozen=True, kw_only=True):
-    """The refusal to set a provider's parent: it is the provider or below it, or re-parenting is
-    forbidden.
+    """The refusal to set a provider's parent: the new parent is the provider itself or one of its
+    descendants, or the present parent may not be changed or removed.
     """
 
     why: Literal["itself", "loop", "re-parenting", "un-parenting"]
@@ -212,8 +212,8 @@ EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | 
 
 
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
-    """The result of assigning a root provider to a cell: its previous cell and agent, and the sequence number
-    of its last report.
+    """The result of assigning a root provider to a cell: the provider's previous cell and agent, and the
+    sequence number of the last report about it.
     """
 
     cell: Text

@@ -1,5 +1,5 @@
-"""Messages that plan moves of instances which make room for builds or rebalance hosts, and that close hosts
-while a plan is executed.
+"""Messages for plans of moves, which make room for builds or even out the load of hosts, and for closing
+hosts while a plan is executed.
 """
 
 from typing import Annotated, Literal
@@ -69,8 +69,8 @@ class RoomPlanned(Message, frozen=True, kw_only=True):
 
 
 class HoldHosts(Message, frozen=True, kw_only=True):
-    """A request to close hosts for a plan: no builds and moves go to them. After `seconds` schedulers open
-    the hosts, unless the request is repeated earlier.
+    """A request to close hosts for a plan: no builds and moves go to them. Schedulers open the hosts when
+    `seconds` have passed without a repeated request.
     """
 
     plan: Id
@@ -81,7 +81,7 @@ class HoldHosts(Message, frozen=True, kw_only=True):
 
 class HostsHeld(Message, frozen=True, kw_only=True):
     """The answer to HoldHosts. If another plan has closed some of the hosts (`taken`), or some were opened
-    (`opened`), the plan must stop.
+    (`opened`), the plan of the request must stop.
     """
 
     taken: LongList[Text] = ()  # hosts that another plan has closed
@@ -91,7 +91,8 @@ class HostsHeld(Message, frozen=True, kw_only=True):
 class PlanBalance(Message, frozen=True, kw_only=True):
     """A query for moves from the fullest hosts to emptier hosts. Nothing is claimed.
 
-    The gain of a move is by how much the fuller of its two hosts becomes emptier, as a share of its capacity.
+    The gain of a move is the larger used share (part of the capacity) of its two hosts before the move, minus
+    the larger one after the move.
     """
 
     cell: Text = ""  # only hosts of this cell; empty: each cell by itself
@@ -104,7 +105,9 @@ class PlanBalance(Message, frozen=True, kw_only=True):
 
 
 class BalanceMove(Value, frozen=True, kw_only=True):
-    """A move, or an exchange of two instances: if its second move fails, the first is undone."""
+    """A single move, or an exchange of two instances by two moves: if the second move fails, the first move
+    is undone.
+    """
 
     steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
     gain: Number

@@ -189,7 +189,9 @@ def on(
     concurrency: int = 64,
     private: bool = False,
 ) -> On:
-    """Return a table row that consumes a topic and calls the handler with one message at a time."""
+    """Return a table row that consumes a topic and calls the handler with one message at a time, in at most
+    `concurrency` calls at once. `private`: every process of the worker receives every message.
+    """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
     return On(_address(topic), handler, declared, None, concurrency, 0.0, private)
@@ -220,10 +222,13 @@ def on_many(
     `linger` is for handlers with a cost per list (a transaction): if messages have arrived while the handler
     was busy, their list waits this long for further messages. A message for an idle handler never waits.
 
-    `intake` reorders the messages of the queue before the handler gets them.
+    `private`: every process of the worker receives every message. `prefetch` limits the unsettled messages
+    (0: twice as many as the handler calls take). `intake` reorders the messages of the queue before the
+    handler gets them.
 
     `slow` returns whether the handler needs another worker's answer for a message. The slow messages of a
-    list are handled in a call of their own, and neither the others nor the next list wait for it.
+    list are handled in a separate call, and neither the list's other messages nor the next list wait for this
+    call.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
@@ -255,6 +260,7 @@ def answers(
 ) -> Answers:
     """Return a table row that answers a query, calling the handler once for each message. `fields`, such as
     cell="c1", fill the braces in the query's name, so the row answers only queries with the given values.
+    `private`: only one process answers, and its queue is deleted when the process ends.
     """
     cell = fields.get("cell", "")
     return Answers(query, handler, None, concurrency, key=query.at(**fields), cell=cell, private=private)

@@ -69,8 +69,8 @@ class ServedRow(ABC):
         """
 
     async def decode(self, deliveries: Sequence[Delivery]) -> Readable:
-        """Return the decoded messages of a list, except invalid ones and suspects: these are moved to the
-        dead letters and to the suspects' queue.
+        """Decode the messages of a list, and return them without invalid messages and suspects. Invalid
+        messages are moved to the dead letters, suspects to the suspects' queue.
         """
         readable = []
         suspects = []
@@ -318,7 +318,8 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the reply address has the prefix that the query's cell or client must use.
+        """Return whether the query has no reply address, or one with the prefix that its cell or client must
+        use.
 
         No broker checks reply addresses.
         """

@@ -168,8 +168,9 @@ def ferry(
     poll_seconds: float = POLL_SECONDS,
     undeliverable_seconds: float = UNDELIVERABLE_SECONDS,
 ) -> Worker:
-    """Return the worker that runs a ferry between the central broker `middle` and `cell_broker`. After
-    `undeliverable_seconds`, a message without a consumer becomes a dead letter.
+    """Return the worker that runs a ferry between the central broker `middle` and `cell_broker`. The metrics
+    of its queues are updated every `poll_seconds`. After `undeliverable_seconds`, a message without a
+    consumer becomes a dead letter.
     """
     (cell,) = {crossing.cell for crossing in crossings}
     into, out = (

@@ -108,7 +108,9 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Store a message; return its row number. `delivered`: number of deliveries; None: not counted."""
+        """Store a message; return its row number. `due`: time of its delivery after a delay; 0 without a
+        delay. `delivered`: number of deliveries; None: not counted.
+        """
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
         self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))

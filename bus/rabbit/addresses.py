@@ -15,7 +15,9 @@ FIRST_LIMIT, LONGEST_LIMIT = 2.0, 10.0  # seconds for TCP, TLS and AMQP's handsh
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """An IP address and port of a broker, with a URL that contains only the broker's own address."""
+    """An IP address and port of a broker, with a URL that contains this address (as an IP address or a host
+    name) and no other.
+    """
 
     url: str
     ip: str

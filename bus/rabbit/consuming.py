@@ -180,8 +180,8 @@ class RabbitInbox(OpenInbox):
         """Check periodically that the broker has our queue with a consumer; if not, consume the queue again.
 
         After a partition of a cluster the broker may have deleted a private queue, without a notice to its
-        consumer. A quorum queue without a leader reports no consumers, so only two such reports in a row
-        count.
+        consumer. A quorum queue without a leader reports no consumers, so the queue is consumed again only
+        after two such reports in a row.
         """
         without = 0
         while not self._ended.is_set():
@@ -201,7 +201,7 @@ class RabbitInbox(OpenInbox):
 
     async def _count_consumers(self) -> int | None:
         """Return how many consumers our queue has, -1 if the queue is missing or is private to another
-        connection, and None if the broker does not reply.
+        connection, and None if the number cannot be read.
         """
         try:
             session = await self._link.session()

@@ -157,7 +157,9 @@ class RabbitDelivery:
             self._parcel.send_back(self._parcel, [self.envelope])
 
     def _release(self) -> bool:
-        """Mark the envelope as settled. Return False if it was settled before, or its channel is closed."""
+        """Mark the envelope as settled. Return False if it was settled before, or if its channel is closed
+        and the broker redelivers it.
+        """
         reading = self._parcel.reading
         if not self._open or (reading.closed and not reading.is_last_copy(self._parcel.tag)):
             return False
@@ -169,11 +171,11 @@ class RabbitDelivery:
 
 
 def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
-    """Return an AMQP message's routing key, whether routing keys in its envelopes are valid, and why the
-    message is refused (empty if accepted).
+    """Return the routing key of an AMQP message, whether the keys that its envelopes state replace this
+    routing key, and why the message must be refused (empty: it is accepted).
 
-    Keys in envelopes replace the AMQP message's routing key only if the message was sent directly to a queue.
-    `queue` is the name at the broker of the queue that delivered the message.
+    The envelopes' keys replace the routing key only if the message was sent directly to a queue. `queue` is
+    the name at the broker of the queue that delivered the message.
     """
     forwarded = _dead_lettered_from(message.headers.get("x-death"))
     if message.exchange == names.queues:

@@ -219,7 +219,8 @@ class _Subscription:
 
     async def next(self, until: float) -> tuple[list[bytes], int]:
         """Return the bodies of the oldest messages that were not returned before, and the delivery tag of the
-        last one; an empty list and 0 if no message arrives in time.
+        last one; an empty list and 0 if no message arrives before the event loop's time `until`, or before
+        acknowledgements are due.
         """
         if not self._messages and not self._is_closed:
             self._wake.clear()

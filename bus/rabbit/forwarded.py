@@ -2,9 +2,9 @@
 broker.
 
 Workers read the routing key and the exchange of a message, because RabbitMQ's permissions verify both. So a
-message for a queue of a worker is published as workers requeue messages: to the exchange <exchange>.queues,
-with the original key in the message. A message for any other queue (of clients, delays) is published
-unchanged, with its routing key, to a fan-out exchange that is bound to that queue only.
+message for a worker's queue is published as if a worker requeued it: to the exchange <exchange>.queues, with
+the original key in the message. A message for any other queue (of clients, delays) is published unchanged,
+with its routing key, to a fan-out exchange that is bound to that queue only.
 """
 
 import copy

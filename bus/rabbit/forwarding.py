@@ -181,7 +181,9 @@ async def _exists(topology: Topology, name: str) -> bool:
 
 
 def _cause(failure: Exception) -> Exception:
-    """Return one error of a group that several tasks raised, preferably not correctable by a retry."""
+    """Return one error of an exception group that several tasks raised, if possible an error that no retry
+    can correct. Return any other exception unchanged.
+    """
     if not isinstance(failure, ExceptionGroup):
         return failure
     causes = [_cause(each) for each in failure.exceptions]

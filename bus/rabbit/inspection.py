@@ -91,7 +91,8 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
 async def _takes(
     connection: AbstractConnection, exchange: str, found: BrokerState, *, is_permitted: bool
 ) -> bool:
-    """Return whether the broker accepts test messages in time; no queue receives them.
+    """Return whether the broker accepts test messages in time; no queue receives them. `is_permitted`: if the
+    broker refuses a message, add the refusal to `found`.
 
     A broker with a resource alarm accepts only the first message of a connection: further messages are not
     read.
@@ -149,8 +150,8 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
 
 
 async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> int | None:
-    """Delete a queue, with `only_unread` only if it has no consumers; return the number of its messages, or
-    None if it was not deleted.
+    """Delete a queue; if `only_unread`, keep a queue that has consumers. Return the number of deleted
+    messages, or None if the queue was kept.
     """
     channel = await open_channel(connection, confirms=False)
     try:

@@ -311,8 +311,8 @@ class RpcServer:
 
 
 async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[asyncio.Task[None]]) -> None:
-    """Stop consuming RPC calls, and wait for calls in progress: if another server repeated an unfinished
-    call, the call could claim capacity twice.
+    """Stop consuming RPC calls, and wait a limited time for calls in progress: if another server repeated an
+    unfinished call, the call could claim capacity twice.
     """
     with suppress(*BROKEN, RequestRefused):
         for consumer in consumers:

@@ -90,7 +90,9 @@ FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
 
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
                 vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
-    """Return RabbitMQ users with permissions and limits, in the format of RabbitMQ's `import_definitions`."""
+    """Return RabbitMQ users with permissions and limits, in the format of RabbitMQ's `import_definitions`.
+    `flood_bytes` limits each queue to which only one of the `cells` publishes.
+    """
     permissions = [(name, user.permissions) for name, user in users.items()]
     return {
         "users": [
@@ -120,8 +122,8 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
 def _policies(
     users: Mapping[str, BrokerUser], cells: Sequence[str], exchange: str, vhost: str, flood_bytes: int
 ) -> list[dict[str, Any]]:
-    """Return RabbitMQ policies that limit the bytes in the queues of each user, and in queues that only one
-    cell publishes to.
+    """Return RabbitMQ policies that limit the bytes in each queue of a user with limits, and (`flood_bytes`)
+    in each queue that only one cell publishes to.
     """
     limited: list[tuple[str, str, int, str]] = [
         (flood_policy(cell, exchange), filled_by(cell, exchange), flood_bytes, "reject-publish")

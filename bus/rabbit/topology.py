@@ -58,8 +58,8 @@ class BrokerNames:
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
     def key_for_reader(self, exchange: str, key: str) -> str:
-        """Return the routing key that a consumer sees: the published key, or for a message that was sent to
-        one queue, that queue's name.
+        """Return the routing key that a consumer sees for a message published to `exchange` with `key`: the
+        key itself, or if that exchange sends to one queue, the queue's name within berth.
         """
         if exchange not in (self.queues, self.delay):
             return key

@@ -113,7 +113,9 @@ class Transfer:
         self.received += 1
 
     def on_forwarded(self, messages: Sequence[Arrived], source: BulkChannel) -> None:
-        """Acknowledge messages at the old broker immediately, or after the stop, at the end of `run`."""
+        """Acknowledge forwarded messages at the old broker: immediately, or if the transfer is ending,
+        together at the end of `run`.
+        """
         self.forwarded += len(messages)
         for message in messages:
             del self._unacknowledged[message.tag]
@@ -253,8 +255,8 @@ class QueueTransfer:
             raise BrokerRefused(f"messages of {self.name} cannot be forwarded: {refused}") from None
 
     async def _on_returned(self) -> None:
-        """Count a return of messages by the new broker, because the queue is not bound as queues of workers
-        are. From the second return on, bind a fan-out exchange to the queue.
+        """Count how often the new broker has returned messages because the queue lacks the binding that
+        workers' queues have. From the second time on, bind a fan-out exchange to the queue.
 
         The worker that has just declared the queue may be about to bind it, so after the first return the
         messages are only published again.

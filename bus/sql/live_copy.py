@@ -74,7 +74,9 @@ class CopyProgress:
 
 
 class LiveCopy:
-    """A copy of some schemas of a database on another server, by connections of two administrators."""
+    """A copy of some schemas of a database on another server, made over an administrator's connection to each
+    server.
+    """
 
     def __init__(self, old: AsyncConnection, new: AsyncConnection, url: str, schemas: Sequence[str]) -> None:
         self._old = old
@@ -138,7 +140,8 @@ class LiveCopy:
         return ""
 
     async def progress(self, until: str | None = None) -> CopyProgress:
-        """Return the copied tables, and the bytes of write-ahead log up to `until` that the new server lacks.
+        """Return the numbers of tables and of copied tables, and the bytes of write-ahead log up to `until`
+        that the new server lacks.
 
         `until` is a position in the old server's write-ahead log, by default its end.
         """

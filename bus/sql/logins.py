@@ -116,8 +116,8 @@ class Logins:
         return str((await self._connection.execute(text("SELECT current_user"))).scalar_one())
 
     async def enters(self, name: str) -> list[str]:
-        """Return the further databases to which this login may connect, usually by rights of the role
-        PUBLIC.
+        """Return the databases to which this login may connect, other than its own database; the cause is
+        usually a right of the role PUBLIC.
         """
         found = await self._connection.execute(
             text(

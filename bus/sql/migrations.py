@@ -97,7 +97,7 @@ async def _apply(database: Database, package: str, folder: Path, names: list[str
 
 
 async def current(database: Database, package: str) -> str | None:
-    """Return the name of the last migration applied to this database, or None if it is empty."""
+    """Return the name of the last migration applied to this database, or None if no migration was applied."""
     async with database.read() as tx:
         return await _version(tx)
 
