@@ -157,7 +157,9 @@ async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:
 
 
 async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingNode]) -> None:
-    """Store changed nodes; each raises the pool's present `version` by 1. The caller has locked the pool."""
+    """Store changed nodes, each with the next version of the pool, which is `version` before; store the last
+    version as the pool's. The caller has locked the pool.
+    """
     values = [
         (node.root, node.owner, node.epoch, version + number, node.leaving, node.to)
         for number, node in enumerate(changed, 1)

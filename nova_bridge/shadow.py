@@ -107,16 +107,17 @@ class Shadow:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def subscribed(self) -> None:
-        """Record the time of the subscription to Nova's notifications, if notifications before it may be
-        lost.
+        """Record the present time as that of the subscription to Nova's notifications, if earlier
+        notifications may be lost.
         """
         log.warning("subscribed to Nova's notifications")
         if self._notifications.has_lost:
             self._lost_until = self._clock.now()
 
     async def record_loss(self) -> None:
-        """Store the period between the latest stored notification and the subscription, if notifications of
-        this period may be lost."""
+        """Store the period from the latest stored notification to the recorded subscription, if notifications
+        of this period may be lost.
+        """
         if (until := self._lost_until) is not None:
             async with self._database.write() as tx:
                 lost = await shadow_store.add_missing(tx, until)

@@ -150,8 +150,9 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Return the reports with their trees (`pairs`); reported providers are renamed if another cell has
-        the name. `taken` maps names in use to provider and cell; alternative names in use are added.
+        """Return the reports with their trees (`pairs`), in which a provider is renamed if another cell uses
+        its name. `taken` maps names in use to provider and cell; alternative names in use are added. `goes`:
+        the moves of reshapes, by root.
         """
         renamed: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:

@@ -225,8 +225,9 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Return the order to a reporting agent to destroy the reported guest, and guests of earlier attempts
-    above `above`."""
+    """Return the order to a reporting agent to destroy the reported guest, and the guests of earlier attempts
+    whose number is higher than `above`.
+    """
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 
@@ -307,8 +308,9 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 
 def release_due_leftover(build: Build, now: float) -> Effects:
-    """If a guest left behind is destroyed, return the request to release its resources; if only its time
-    limit has passed, an order to destroy it again, and this request. Return () if there is no such guest.
+    """Return the request to release the resources of the first guest left behind whose time limit has passed;
+    if its destruction is not confirmed, preceded by an order to destroy it again. Return () if there is no
+    such guest.
     """
     for left in build.leftovers:
         # Until placement has answered, the resources of the last attempt may be on their way to the holder.

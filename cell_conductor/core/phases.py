@@ -146,7 +146,7 @@ def failed_there(
     report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
     """Try the next destination of a move after a failure, or return the build to the source if no destination
-    is left. `report`: the agent's report of the failure, or None.
+    may be tried. `report`: the agent's report of the failure; None if the agent sent no report.
     """
     retry = report is None or report.retry
     failed = builds.host_failed(build, cause, ours=retry)

@@ -8,7 +8,7 @@ from nova_bridge.core.cloud import MirroredAggregate
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseFacts:
-    """One database of Nova: the API database, or that of a cell."""
+    """The state of one database of Nova: of the API database, or of a cell's database."""
 
     name: str  # "the API", or the name of the cell
     problem: str = ""  # why it could not be read

@@ -72,7 +72,7 @@ class _Case:
     refused: NovaOutcome | None = None
 
     def add(self, outcome: NovaOutcome) -> None:
-        """Add one of Nova's results to this request; results must be added in the order of their times."""
+        """Add one of Nova's results to this request; results must be added in chronological order."""
         if outcome.event == "selected":
             self.selected_at = outcome.at if self.selected_at is None else self.selected_at
         elif outcome.event == "used":
@@ -203,7 +203,7 @@ def report(
 def of_instance(
     decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]
 ) -> tuple[ObservedRequest, ...]:
-    """Join the requests for an instance with Nova's results; return the requests, the newest first."""
+    """Return the requests for an instance, each with Nova's results for it, the newest request first."""
     cases = sorted(_joined(decided, outcomes), key=lambda case: -case.decided.at)
     return tuple(case.shown() for case in cases)
 

@@ -1,4 +1,4 @@
-"""Judges claims that draw from a reservation, and what a released consumer returns to it."""
+"""Decides whether a claim may draw from a reservation, and how much of released allocations returns to it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,9 @@ class SlotRecord:
 
 @dataclass(slots=True)
 class ReservationWorld:
-    """The reservations and slots that claims and releases draw from, claim, or return to."""
+    """The reservations and slots that are needed to decide claims and releases: slots to draw from, to claim,
+    or to return allocations to.
+    """
 
     now: float = 0.0
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # with their rows locked

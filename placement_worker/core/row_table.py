@@ -80,8 +80,9 @@ class RowTable:
         return np.minimum(total, float(BEYOND_COUNTING))
 
     def excluded_by(self, row: Row) -> list[Row]:
-        """Return the provider's siblings with the trait EXCLUDES_SIBLINGS, which may not be in use together
-        with it."""
+        """Return the siblings with the trait EXCLUDES_SIBLINGS: while such a sibling is in use, the provider
+        may not be, and vice versa.
+        """
         tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
         siblings = [
             sibling

@@ -67,9 +67,11 @@ class Resource:
             await call.send(answer, send)
 
     async def _state(self, call: api_call.ApiCall) -> Any:
-        """Return what a GET of the same URL answers, for the audit trail; None unless the request changes one
-        object. Also None for providers (their edits return the state before and after) and for allocations,
-        which change too often.
+        """Return, for the audit trail, the object that a request changes, as a GET of the same URL answers;
+        {} if there is no object yet.
+
+        Return None unless the request changes one object. Also return None for providers (their edits return
+        the state before and after) and for allocations, which change too often.
         """
         if not self._records or call.method not in WRITES or "{" not in self.pattern:
             return None

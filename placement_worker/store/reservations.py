@@ -223,8 +223,8 @@ async def lock(
     reserved: Collection[str],
     now: float,
 ) -> ReservationWorld:
-    """Lock and read the reservations of the given slots, and the reservations `reserved`; `read` are all
-    slots that were read, including slots that do not exist.
+    """Lock and return the reservations of the given slots, and the reservations `reserved`. `read` are all
+    slots that were read, also those that do not exist.
     """
     wanted = sorted({record.reservation for record in slots.values()}.union(reserved))
     found = {row["uuid"]: _reservation(row) for row in await _LOCK(tx, [(uuid,) for uuid in wanted])}
