@@ -183,8 +183,8 @@ async def save_in(tx: Transaction, changed: Collection[Changed], now: float) -> 
 
 
 def _new_place(before: Build, after: Build) -> tuple[str, ...]:
-    """Return what the table `placed_builds` must contain after a step, for example because the host changed;
-    an empty tuple if the step changes nothing there.
+    """Return the values of a build's row in the table `placed_builds` after a step, for example because the
+    host changed; an empty tuple if the step changes nothing in this row.
     """
     if after.placed is not before.placed:
         return encoded(after.placed), *_listed(after)

@@ -22,7 +22,9 @@ Take = Callable[[Iterable[Tree]], Awaitable[None]]
 
 
 class Forgotten(Exception):
-    """The error that requested changes are no longer stored: the reader must read the whole index again."""
+    """The error that requested changes are no longer in the change log: the reader must read the whole index
+    again.
+    """
 
     def __init__(self, after: int, oldest: int, why: str = "") -> None:
         super().__init__(

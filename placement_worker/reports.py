@@ -227,8 +227,8 @@ class ReportOperations(PlacementOperations):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete a cell's hosts, as an operator requests; hosts with allocations stay unchanged or, with
-        `in_use_too`, without free capacity.
+        """Delete the given hosts of a cell, as an operator requests. Hosts with allocations stay: unchanged
+        or, with `in_use_too`, without free capacity.
         """
 
         def ended(tree: Tree) -> Tree:

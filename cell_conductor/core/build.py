@@ -156,8 +156,9 @@ def attempt_fields(
     attempt: int | None = None,
     guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of an order or report that name build, attempt, agent and host; by default of the
-    current attempt. `guest_on`: a host, or a report of its agent."""
+    """Return the fields of an order or report that name build, attempt, agent and host. `attempt`: None for
+    the current attempt. `guest_on`: the host, or a report of its agent; None for the build's host.
+    """
     guest_on = guest_on or build.host
     return {
         "build": build.id,
@@ -322,7 +323,9 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy a build's guests left behind: all, of one attempt, or on the hosts `roots`."""
+    """Return orders to destroy a build's guests left behind: only those of `attempt` (None: of any attempt)
+    and on the hosts `roots` (None: on any host).
+    """
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)
@@ -338,7 +341,8 @@ def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Bui
 
 def timed(build: Build) -> Build:
     """Return a build that waits for no agent, with its deadline set to the earliest time limit of its guests
-    left behind, or to the time at which its requeue is requested again; return any other build unchanged.
+    left behind, or to the earlier time of its next request to be queued again; return any other build
+    unchanged.
     """
     if build.status not in SETTLED or build.moving is not None:
         return build

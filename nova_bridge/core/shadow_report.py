@@ -258,10 +258,10 @@ def _figures(
 
 
 def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequence[str]]) -> float | None:
-    """Return the mean share of free memory that is stranded after decisions on requests for one instance;
-    None if unknown. `hosts_of` returns the hosts that Nova, or berth, chose.
+    """Return the mean share of free memory that is stranded after a decision, over all requests that ask for
+    a single instance; None if unknown. `hosts_of` returns the hosts that Nova, or berth, chose.
 
-    Each decision is applied to the free memory before Nova's decision, for Nova and for berth.
+    Each decision, of Nova and of berth, is applied to the free memory before Nova's decision.
     """
     single = [case for case in compared if case.decided.instances == 1]
     shares = [case.decided.free.fragmentation(hosts_of(case)[0]) for case in single]

@@ -48,8 +48,8 @@ class CellLimits:
 
 
 def ended(retired: claims.Retired, cell: str) -> claims.Retired:
-    """Return the retirement of a consumer as the requesting cell may see it: the reason is hidden unless the
-    cell itself retired the consumer. Without `cell`, the reason is visible.
+    """Return the retirement of a consumer as `cell`, which sent the request, may see it: the reason is hidden
+    unless this cell retired the consumer. If `cell` is empty, the reason is visible.
     """
     if not cell:
         return retired

@@ -245,7 +245,9 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
 
 
 def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
-    """Return why the cell that sent the request may not release or retire this consumer; "" if it may."""
+    """Return why the cell that sent the request may not release or retire the consumer; "" if it may.
+    `holder` is the consumer's record, if there is one.
+    """
     if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
         return ""
     return _bars_holder(holder, order.consumer, order.keep, world)

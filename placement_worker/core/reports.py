@@ -322,9 +322,9 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell's report of a root provider is refused, or "". `owner` is the root's cell; `known`,
-    whether the root exists. Reports are refused if another cell or an operator owns the root, or if the
-    sequence number is too high.
+    """Return why a cell's report of a root provider is refused, or "". `owner` is the cell that owns the
+    root, `known` is whether the root exists. Reports are refused if another cell or an operator owns the
+    root, or if the sequence number is too high.
     """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"

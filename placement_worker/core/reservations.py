@@ -74,8 +74,9 @@ class ReservationWorld:
         return ""
 
     def returned(self, slot: str, held: Allocations, released: Allocations) -> Allocations:
-        """Return what a slot that holds `held` takes back of the released allocations: never more than it
-        reserved at first, and nothing if the reservation has ended."""
+        """Return the part of the released allocations that a slot which holds `held` gets back: never more
+        than it reserved at first, and nothing if the reservation has ended.
+        """
         record = self.slots.get(slot)
         reservation = self.reservations.get(record.reservation) if record is not None else None
         if record is None or reservation is None or not reservation.returns:

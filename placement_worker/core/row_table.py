@@ -52,7 +52,9 @@ class RowTable:
         self.shaped = 0  # grows also when a provider changes in any other way
 
     def reach(self, position: int) -> Ints:
-        """Return the index rows of roots of other trees that may use this sharing provider's resources."""
+        """Return the index rows of the roots of other trees that may use the resources of the sharing
+        provider at the row `position`.
+        """
         roots = self._reach.get(position)
         if roots is None:
             row = self.at[position]

@@ -239,8 +239,8 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
 def candidate(
     fit: Fit, free: dict[str, int], capacity: dict[str, int], *, capacities: bool = False
 ) -> Candidate:
-    """Convert a found allocation to a Candidate. `free` and `capacity` are of the host's whole tree;
-    `capacities` adds the capacity of each of its providers.
+    """Convert a found set of allocations to a Candidate. `free` and `capacity` are the amounts of the host's
+    whole tree. With `capacities`, the Candidate also has the capacity of each provider with allocations.
     """
     row, rows = fit.anchor, fit.rows
     return Candidate(

@@ -90,7 +90,8 @@ class SearchPlan:
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
     """Prepare the search for a query: find the hosts that may fit, and count the hosts that each requirement
-    removed. With `named`, or if no host is left, the plan contains names of removed hosts."""
+    removed. With `named`, or if no host may fit, the plan also names removed hosts.
+    """
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -215,8 +216,8 @@ class FitFinder:
 
     def fits(self, anchor: Row, *, check_again: bool = False) -> Iterator[Fit | None]:
         """Yield the complete sets of allocations on a host, and `None` where the search may pause. With
-        `check_again`, the free capacity of each provider is checked again, because reservations may have been
-        added; providers in use come first.
+        `check_again`, check the free capacity of each provider again, because reservations may have been
+        added, and try providers in use first.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)

@@ -229,7 +229,9 @@ class AssignmentSearch:
 
     @cached_property
     def _exhausted(self) -> set[int]:
-        """Return the index rows of all providers that are ancestors of other providers in this search."""
+        """Return the index rows of all providers that are ancestors of other providers among the options of
+        this search.
+        """
         everyone = {row.position: row for options in self._options for row in options}
         self.steps += len(everyone)
         return {top for position, row in everyone.items() for top in self._up(row) if top != position}

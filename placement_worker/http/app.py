@@ -205,7 +205,9 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a CORS preflight request; for a forbidden origin, without headers that permit requests."""
+        """Answer a CORS preflight request. For a forbidden origin, the answer lacks the headers that permit
+        requests.
+        """
         if not self.is_allowed_origin(request_headers["origin"]):
             return Response()
         return super().preflight_response(request_headers)

@@ -262,8 +262,8 @@ async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildR
 
 
 async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the oldest change numbers, at most `most`, with BuildReshaped messages that are not published,
-    and the messages.
+    """Return, oldest first, at most `most` change numbers with unpublished BuildReshaped messages, and these
+    messages.
     """
     rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
     messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
