@@ -214,7 +214,9 @@ class Builds:
         return builds
 
     def _forget(self) -> None:
-        """Clear the cache of builds: a fail-over of the database may have lost their last changes."""
+        """Clear the caches of builds, and of the pools and agents of bare-metal nodes: a fail-over of the
+        database may have lost their last changes.
+        """
         self._applier.cached.clear()
         self.ring.forget()
         self._failed_over = True

@@ -291,8 +291,8 @@ class Shadow:
 
 
 def reason_of(decision: Decision) -> str:
-    """Return why a decision chose no host: the constraint that removed the last hosts, or else the meaning of
-    the decision's code.
+    """Return why a decision chose no host: the constraint that removed the last hosts; if there is none, the
+    meaning of the decision's code.
     """
     for removal in decision.removals:
         if not removal.left:

@@ -112,7 +112,9 @@ def _row(record: DecidedRequest | NovaOutcome) -> tuple[str | int | float, ...]:
 
 
 def _storable(value: Any) -> str | int | float:
-    """Return a value for a column: structures as JSON, texts without U+0000, which PostgreSQL refuses."""
+    """Return a value for a column: structures as JSON, booleans as integers, texts shortened and without
+    U+0000, which PostgreSQL refuses.
+    """
     if isinstance(value, str):
         return value[:LONGEST_TEXT].replace("\0", "")
     if isinstance(value, tuple | FreeMemory):

@@ -113,8 +113,8 @@ class Placement:
         database.on_new_history(self._forget)
 
     def _forget(self) -> None:
-        """Discard cached ids and the relay's position after a fail-over of the database, which may have lost
-        the commits that wrote them.
+        """Discard cached ids and the relay's position after a fail-over of the database: the commits that
+        stored them may be lost.
         """
         self.book.forget()
         self._numbers.forget()

@@ -199,7 +199,9 @@ def claim_of(
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the id of the holder consumer for the current attempt's guest left behind, or None."""
+    """Return the id of the holder consumer for the guest that the current attempt left behind; None if there
+    is no such guest, or its destruction is confirmed.
+    """
     leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((_holder(build, left) for left in leftovers), None)
 

@@ -173,7 +173,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 
 def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """End a phase of a move after its agent did not answer in time, or was removed."""
+    """End a phase of a move whose agent did not answer in time, or was removed."""
     move = phases.open_move(build)
     late = phases.end_phase(build, "timed out", cause, now)
     match move.phase:

@@ -231,7 +231,9 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return the messages of a move's current phase that await answers, to send or repeat them."""
+    """Return the messages of a move's current phase that await answers, to send or repeat them; () if the
+    phase awaits an operator's decision.
+    """
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -280,7 +282,7 @@ def repeated_move_end(build: Build) -> Effects:
 
 
 def ended_before(build: Build) -> Effects:
-    """Return the last messages of an ended move again, because its order was delivered again."""
+    """Return the last messages of an ended move again, because the order of the move was delivered again."""
     destroying = (builds.destroy(build),) if build.status == "deleting" else ()
     return (*destroying, *repeated_move_end(build))
 

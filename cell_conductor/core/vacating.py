@@ -88,7 +88,9 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
 
 
 def has_left(build: Build) -> Effects:
-    """Return the messages that a preempted build has left its host; () while it may still use the host."""
+    """Return the messages that a preempted build has left its host; () if it may still use the host or is not
+    preempted.
+    """
     vacates = build.vacates
     if vacates is None or build.leftovers or build.status not in ("deleted", "shelved", "moved", "error"):
         return ()

@@ -61,7 +61,9 @@ class FlavorFacts:
 
 @dataclass(kw_only=True)
 class NovaFacts:
-    """The observed state of a Nova. If a cell's database cannot be read, its objects are missing."""
+    """The observed state of a Nova. If a cell's database cannot be read, the objects in this database are
+    missing.
+    """
 
     databases: list[DatabaseFacts] = field(default_factory=list)
     services: list[ServiceFacts] = field(default_factory=list)

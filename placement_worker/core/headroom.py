@@ -145,8 +145,9 @@ def _host_for(
     free: Mapping[str, Mapping[str, int]],
     within: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """Return a host outside of a domain for one more slot of a class (kind of host and size): the host in the
-    domains with the fewest slots and instances of the class; None if no such host has enough free capacity.
+    """Return a host outside of a domain for one more slot of a class (kind of host and size): among the hosts
+    with enough free capacity, the host whose domains have the fewest slots and instances of the class. Return
+    None if no host has enough free capacity.
     """
     kind, size = class_
     outside = [

@@ -47,8 +47,8 @@ def hold(
     by: claims.ConsumerClaim | None,
     group: int | None,
 ) -> None:
-    """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of
-    providers and the members of groups.
+    """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of the
+    providers, and the hosts of the server groups' members.
     """
     count(world, holder.held, -1)
     count(world, allocations, +1)

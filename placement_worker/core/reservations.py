@@ -11,7 +11,9 @@ from bus.vocabulary import Allocations
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """A slot of a reservation as it was when first claimed: its consumer, reservation and owner."""
+    """The record of a slot of a reservation: its consumer, reservation and project, and the allocations that
+    it had when first claimed.
+    """
 
     consumer: str
     reservation: str
