@@ -51,8 +51,9 @@ class EventApplier:
         return applied | await self._read(rest) if rest else applied
 
     def cache(self, builds: Iterable[Build]) -> None:
-        """Cache the given builds that wait for an agent or placement; remove the other given builds from the
-        cache."""
+        """Cache each given build that waits for an agent or for placement, and remove all other given builds
+        from the cache.
+        """
         for build in builds:
             self.cached.pop(build.id, None)
             if build.status in UNSETTLED_STATUSES:
@@ -152,7 +153,7 @@ def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
     """Return the move to store after an event that began, changed or refused a move, with the scheduler's
-    order of the move; [] if the event did not affect a move. `placed`: the order, if the event is one.
+    order of this move; [] if the event did not affect a move. `placed`: the event, if it is such an order.
     """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):

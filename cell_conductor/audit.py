@@ -64,8 +64,8 @@ class HeldByCell(Compact, frozen=True):
         return self.moves or self.status in ("moving", "verifying")
 
     def merged_with(self, other: "HeldByCell") -> "HeldByCell":
-        """Return the merged record of a build in two cells: the status in the build's present cell, the
-        highest attempt, all guests left behind.
+        """Return one record of a build of which two cells have a record: with the status in the build's
+        present cell, the highest attempt, and all guests left behind.
         """
         ended = ("moved", "deleted", "error")
         is_left = self.status == "moved" or (self.status in ended and other.status not in ended)

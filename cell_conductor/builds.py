@@ -101,7 +101,7 @@ class Builds:
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
         """Apply agents' reports to their builds. If the reporting agent no longer owns the bare-metal node,
-        ignore the report, and return the build's orders again for the node's new agent.
+        ignore the report, and return the orders of the build again, addressed to the node's present agent.
         """
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
@@ -136,7 +136,8 @@ class Builds:
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
         """Record the new allocations of builds after a reshape. Return Retry for a recent reshape if this
-        cell does not know the build, or its claim on the reshaped host, yet: the order may still arrive.
+        cell does not know the build yet, or not yet the build's claim on the reshaped host: the scheduler's
+        message about it may still arrive.
         """
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
@@ -173,9 +174,11 @@ class Builds:
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Return the unanswered orders of unfinished builds again, to repeat them: at the first call for all
-        unfinished builds, later only for builds that have not changed for `stalled_after` seconds. For guests
-        left behind by ended builds return the orders to destroy them, after `destroy_again_after` seconds.
+        """Return the unanswered orders of unfinished builds, to repeat them: at the first call for all
+        unfinished builds, later only for builds that have not changed for `stalled_after` seconds.
+
+        Also return the orders to destroy guests left behind by ended builds that have not changed for
+        `destroy_again_after` seconds.
         """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
@@ -184,7 +187,9 @@ class Builds:
         return messages
 
     async def end_orders_of_removed(self) -> Sequence[AgentReported | MoveReported]:
-        """If agents were removed since the last call, return the reports that end all orders for them."""
+        """Return the reports that end all orders for removed agents; [] if no agent was removed since the
+        last call.
+        """
         now = self.clock.now()
         messages = await self._repeat(now, now, None) if await self.removed.refresh() else []
         return self.removed.reports(messages)
@@ -209,7 +214,9 @@ class Builds:
         return builds
 
     def _forget(self) -> None:
-        """Clear the cache of builds: a fail-over of the database may have lost their last changes."""
+        """Clear the caches of builds, and of the pools and agents of bare-metal nodes: a fail-over of the
+        database may have lost their last changes.
+        """
         self._applier.cached.clear()
         self.ring.forget()
         self._failed_over = True
@@ -347,9 +354,9 @@ class Builds:
         return added
 
     async def _stalled_builds(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return a page of the builds, by id after `after`, that `silent` selects and that are unchanged
-        since `since`. Store `now` as their time of change, so that their orders are not repeated again
-        immediately.
+        """Return a page of the builds that `silent` selects and that are unchanged since `since`, sorted by
+        id, after the id `after`. Store `now` as their time of change, so that their orders are not repeated
+        again immediately.
         """
         async with self.database.write() as tx:
             return await store.silent(tx, silent, since, now, after, PAGE)

@@ -92,7 +92,9 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        """Relay a query for an agent's guests; drop the query if the agent is silent: its client gives up."""
+        """Relay a query for an agent's guests. If the agent does not answer, drop the query: the client stops
+        waiting for the answer.
+        """
         try:
             await self._relay(OrderRelayed(asked=asked))
         except (AgentAway, Poison) as unanswered:
@@ -178,7 +180,7 @@ def _key_of(report: HostReported) -> BeatKey:
 
 def _portions(reports: Iterable[HostReported]) -> Iterator[tuple[HostReported, ...]]:
     """Split heartbeats into portions of at most MOST_MERGED hosts and about MERGED_BYTES, one for each
-    message; a larger heartbeat is a separate portion.
+    message; a heartbeat above these limits is a portion alone.
     """
     some: list[HostReported] = []
     hosts = size = 0

@@ -76,7 +76,7 @@ class RemovedAgents:
 
     async def edit(self, request: AgentEditRequested, ring: Ring) -> AgentEditAnswered:
         """Record that an operator removed or restored an agent; give the shared bare-metal nodes of a removed
-        agent to other agents. Pass any other edit on to `ring`, which assigns shared nodes to agents.
+        agent to other agents. Pass edits of other types on to `ring`, which assigns shared nodes to agents.
         """
         if request.edit not in ("remove", "restore"):
             return await ring.edit(request)
@@ -94,7 +94,7 @@ class RemovedAgents:
         return AgentEditAnswered(moved=shares.moved, waiting=shares.waiting, assumed=assumed)
 
     def reports(self, messages: Iterable[Message]) -> list[AgentReported | MoveReported]:
-        """Return only the messages that are reports in the name of removed agents."""
+        """Return, of the given messages, only the reports that the conductor made for removed agents."""
         reports = (message for message in messages if isinstance(message, AgentReported | MoveReported))
         return [report for report in reports if report.agent in self]
 

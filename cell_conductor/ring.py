@@ -69,8 +69,9 @@ class Ring:
         self._settled.clear()
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Grant or extend an agent's lease; return the lease, with the nodes that the agent gained or lost
-        since its last query."""
+        """Grant or extend an agent's lease; return the lease, with the nodes of the agent's pool that changed
+        since its last query.
+        """
         agent, pool = asked.agent, asked.pool
         self._sightings.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
@@ -117,8 +118,9 @@ class Ring:
         return made
 
     async def report_nodes(self, report: NodesReported) -> NodesTaken:
-        """Apply a report of all nodes of a pool, or of a range of them: add new nodes, and mark free nodes
-        missing from the range as deleted. Return the numbers of new and of deleted nodes.
+        """Apply a report of all nodes of a pool, or of the nodes in a range of root ids: add new nodes, and
+        mark as deleted the free nodes of the pool or range that the report lacks. Return the numbers of new
+        and of deleted nodes.
         """
         pool, named = report.pool, set(report.nodes)
         async with self.database.write() as tx:

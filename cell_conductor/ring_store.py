@@ -92,7 +92,9 @@ _ON = sql(f"""
 
 
 async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:
-    """Extend an agent's lease and return the agent's record; None if this run of its process has no lease."""
+    """Extend an agent's lease and return the agent's record; None if the lease has ended, or if the agent's
+    process has restarted since it got the lease.
+    """
     rows = await _RENEW(
         tx, agent=asked.agent, pool=asked.pool, run=asked.run, epoch=asked.epoch, seen=asked.seen, now=now
     )
@@ -133,8 +135,9 @@ async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
 
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
-    """Return up to `most` nodes that an agent gained or lost after version `seen` of a pool, and the version
-    up to which the returned nodes are complete.
+    """Return up to `most` nodes of a pool that changed after version `seen`, and the last version that the
+    returned nodes cover. A node on which the agent may not act has the epoch 0. If `seen` is 0, return only
+    nodes of the agent.
     """
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
@@ -157,7 +160,9 @@ async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:
 
 
 async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingNode]) -> None:
-    """Store changed nodes; each raises the pool's present `version` by 1. The caller has locked the pool."""
+    """Store changed nodes, each with the next version of the pool, which is `version` before; store the last
+    version as the pool's. The caller has locked the pool.
+    """
     values = [
         (node.root, node.owner, node.epoch, version + number, node.leaving, node.to)
         for number, node in enumerate(changed, 1)

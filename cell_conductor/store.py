@@ -131,8 +131,8 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def adding(made: Iterable[Build], now: float) -> tuple[BoundStatement, BoundStatement]:
-    """Return two SQL statements: the first inserts the builds that do not exist yet and returns their ids;
-    the second must be executed before it.
+    """Return two SQL statements that store new builds. The second must be executed before the first; the
+    first returns the ids of the builds that did not exist yet.
     """
     builds = _in_order(made)
     states = [(build.id, *_state(build)) for build in builds]
@@ -149,7 +149,7 @@ Changed = tuple[Build, Build]  # a build before and after a step
 
 def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
     """Return the SQL statement that updates builds, except builds that another writer has changed, and
-    returns the ids of the updated builds. On SQLite it updates the table `builds` only, not `placed_builds`.
+    returns the ids of the updated builds. On SQLite, the statement does not update the table `placed_builds`.
     """
     in_order = sorted(changed, key=lambda builds: builds[1].id)
     rows = [(after.id, after.version, encoded(after.leftovers), *_state(after)) for _, after in in_order]
@@ -161,7 +161,9 @@ def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundS
 
 
 async def save(database: Database, changed: Collection[Changed], now: float) -> set[str]:
-    """Update builds as `saving` does, in a transaction; return the ids of the updated builds."""
+    """Update builds and their rows of `placed_builds` in a transaction, except builds that another writer has
+    changed; return the ids of the updated builds.
+    """
     if database.dialect == "postgresql":
         return {row["id"] for row in await database.write_single(saving(changed, now, "postgresql"))}
     async with database.write() as tx:
@@ -169,7 +171,9 @@ async def save(database: Database, changed: Collection[Changed], now: float) -> 
 
 
 async def save_in(tx: Transaction, changed: Collection[Changed], now: float) -> set[str]:
-    """Update builds as `saving` does, in the given transaction; return the ids of the updated builds."""
+    """Update builds and their rows of `placed_builds` in the given transaction, except builds that another
+    writer has changed; return the ids of the updated builds.
+    """
     updated = {row["id"] for row in await saving(changed, now, tx.dialect)(tx)}
     if tx.dialect == "sqlite":
         places = {after.id: _new_place(before, after) for before, after in changed if after.id in updated}
@@ -179,8 +183,8 @@ async def save_in(tx: Transaction, changed: Collection[Changed], now: float) -> 
 
 
 def _new_place(before: Build, after: Build) -> tuple[str, ...]:
-    """Return what the table `placed_builds` must contain after a step, for example because the host changed;
-    an empty tuple if the step changes nothing there.
+    """Return the values of a build's row in the table `placed_builds` after a step, for example because the
+    host changed; an empty tuple if the step changes nothing in this row.
     """
     if after.placed is not before.placed:
         return encoded(after.placed), *_listed(after)
@@ -201,16 +205,16 @@ async def prune(tx: Transaction, before: float, most: int) -> int:
 async def silent(
     tx: Transaction, condition: Statement, since: float, now: float, after: str, most: int
 ) -> list[Build]:
-    """Return a page of the builds, by id after `after`, that have not changed since `since`, and mark them as
-    changed `now`. `condition`: the statement that selects unfinished builds, moves or guests left behind.
+    """Return a page of the builds that `condition` selects (unfinished builds, moves or guests left behind)
+    and that have not changed since `since`, sorted by id, after the id `after`. Mark them as changed `now`.
     """
     rows = await condition(tx, since=since, now=now, after=after, most=most)
     return readable(await _SELECT(tx, [(row["id"],) for row in rows])) if rows else []
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return the builds that exceeded a time limit, `limit` of each sort: an order to their agent, a guest
-    left behind, or a phase of a move.
+    """Return the builds that exceeded a time limit: of an order to their agent, of a guest left behind, or of
+    a phase of a move; at most `limit` builds for each of the three.
     """
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 

@@ -53,7 +53,8 @@ def cell_conductor(
     removed: RemovedAgents | None = None,
 ) -> Worker:
     """Return the worker of one cell's conductor; several replicas may share the cell's database. `removed`:
-    the removed agents, shared with the worker that relays orders to agents (gateway) in the same process.
+    the removed agents; the gateway, which relays orders to agents, uses the same object if it runs in this
+    process.
     """
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
     builds = Builds(database, *asks, limits=limits, clock=clock, removed=removed)

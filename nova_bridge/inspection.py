@@ -158,7 +158,7 @@ class NovaInspection:
         self, name: str, url: str, read: Callable[[AsyncConnection], Awaitable[None]]
     ) -> DatabaseFacts:
         """Connect to a Nova database, and call `read` with the connection. Return whether the database is
-        writable and by how many seconds its clock is ahead of ours, or why reading failed.
+        writable and by how many seconds its clock is ahead of this machine's, or why reading failed.
         """
         try:
             engine = engine_of(url)

@@ -166,8 +166,8 @@ class Mirror:
 
 
 def _placement_differs(before: NovaCloud, now: NovaCloud) -> bool:
-    """Return whether two reads of Nova differ in data that placement stores: cells, aggregates, and the name
-    and cell of each host.
+    """Return whether data of Nova that placement stores (cells, aggregates, name and cell of each host)
+    changed between two reads of Nova's databases.
     """
 
     def stored(cloud: NovaCloud) -> object:

@@ -120,7 +120,7 @@ class NovaScheduling:
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
-        """Release the claims of an RPC call if Nova does not use its answer, except claims that were changed
+        """Release the claims of an RPC call whose answer Nova does not use, except claims that were changed
         after the call.
         """
         for build in placed:

@@ -107,16 +107,17 @@ class Shadow:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def subscribed(self) -> None:
-        """Record the time of the subscription to Nova's notifications, if notifications before it may be
-        lost.
+        """Record the present time as that of the subscription to Nova's notifications, if earlier
+        notifications may be lost.
         """
         log.warning("subscribed to Nova's notifications")
         if self._notifications.has_lost:
             self._lost_until = self._clock.now()
 
     async def record_loss(self) -> None:
-        """Store the period between the latest stored notification and the subscription, if notifications of
-        this period may be lost."""
+        """Store the period from the latest stored notification to the recorded subscription, if notifications
+        of this period may be lost.
+        """
         if (until := self._lost_until) is not None:
             async with self._database.write() as tx:
                 lost = await shadow_store.add_missing(tx, until)
@@ -290,8 +291,8 @@ class Shadow:
 
 
 def reason_of(decision: Decision) -> str:
-    """Return why a decision chose no host: the constraint that removed the last hosts, or else the meaning of
-    the decision's code.
+    """Return why a decision chose no host: the constraint that removed the last hosts; if there is none, the
+    meaning of the decision's code.
     """
     for removal in decision.removals:
         if not removal.left:

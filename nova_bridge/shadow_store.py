@@ -112,7 +112,9 @@ def _row(record: DecidedRequest | NovaOutcome) -> tuple[str | int | float, ...]:
 
 
 def _storable(value: Any) -> str | int | float:
-    """Return a value for a column: structures as JSON, texts without U+0000, which PostgreSQL refuses."""
+    """Return a value for a column: structures as JSON, booleans as integers, texts shortened and without
+    U+0000, which PostgreSQL refuses.
+    """
     if isinstance(value, str):
         return value[:LONGEST_TEXT].replace("\0", "")
     if isinstance(value, tuple | FreeMemory):
@@ -147,7 +149,7 @@ async def of_instance(
     tx: Transaction, instance: str, most: int
 ) -> tuple[list[tuple[DecidedRequest, Decision]], list[NovaOutcome]]:
     """Return the newest `most` requests for an instance, each with berth's decision, and all of Nova's
-    results that may be of the returned requests.
+    results that may belong to the returned requests.
     """
     rows = await _OF_INSTANCE(tx, instance=instance, most=most)
     found = [(_request(row), _decision(row["decision"])) for row in rows]
@@ -172,8 +174,9 @@ async def missing_since(tx: Transaction, since: float) -> list[MissingPeriod]:
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete recorded requests of Nova and recorded results older than `before`, at most `limit` of each;
-    return the larger of the two counts."""
+    """Delete requests and results of Nova older than `before`, at most `limit` of each, and older periods of
+    missing notifications. Return the larger of the numbers of deleted requests and deleted results.
+    """
     await _PRUNE_PERIODS(tx, before=before)
     requests = await _PRUNE_REQUESTS(tx, before=before, most=limit)
     return max(len(requests), len(await _PRUNE_OUTCOMES(tx, before=before, most=limit)))

@@ -21,16 +21,19 @@ GAP_SECONDS = 300.0  # between two snapshots because of missing changes
 
 @dataclass(eq=False)
 class Archive(PlacementOperations):
-    """Stores the history of placement, and returns it. Several processes may archive the same change log."""
+    """Stores the history of placement, and answers queries for it. Several processes may archive the same
+    change log.
+    """
 
     _storing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @again()
     async def store(self) -> None:
-        """Archive all changes in the change log. Store a snapshot if the archive has none, after many
-        changes, and if changes are missing.
+        """Archive all changes in the change log. Store a snapshot if the archive has none, if the changes
+        archived since the last snapshot are large, or if the archive lacks changes.
 
-        Changes are missing if the change log was trimmed, or if the previous version of berth wrote them.
+        The archive lacks changes that were trimmed from the log, or that the previous version of berth logged
+        without the details that the archive needs.
         """
         async with self._storing:
             position, is_stuck = await self._store_changes()
@@ -45,8 +48,9 @@ class Archive(PlacementOperations):
                 await self._store_snapshot(begins=is_stuck)
 
     async def _store_changes(self) -> tuple[int | None, bool]:
-        """Archive the change log. Return the number of the last archived change, or None if the archive has
-        not begun, and whether later changes cannot be archived."""
+        """Archive the change log. Return the number of the last archived change (None: the archive has not
+        begun), and whether the archive lacks changes directly after it.
+        """
         while True:
             async with self.database.read() as tx:
                 position = await archive.position(tx)
@@ -72,7 +76,7 @@ class Archive(PlacementOperations):
 
     async def find(self, query: FindHistory) -> HistoryFound:
         """Return the next pieces of the history that a query selects (parts of a snapshot, then changes), or
-        why it is refused.
+        the reason why the query is refused.
         """
         if query.snapshot is None:
             if max(query.at, query.until) > self.clock.now() + SKEW_SECONDS:

@@ -68,7 +68,9 @@ class Relay:
         self._outdated = False  # the database failed over: numbers known here may be of lost commits
 
     def wake(self) -> None:
-        """Make the relay publish all changes in the database's change log that are not published yet."""
+        """Make the relay read the change log in the database, and publish all changes that are not published
+        yet.
+        """
         self._reads_log = True
         self._urgent.set()
         self._woken.set()
@@ -204,7 +206,9 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Publishes, at least once, a message for each build on a host with a reshaped provider tree."""
+    """Publishes the stored messages about reshaped builds, at least once: one for each build whose host's
+    provider tree was reshaped.
+    """
 
     tells = "reshaped builds"
 

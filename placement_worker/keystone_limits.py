@@ -76,7 +76,7 @@ def _resource(name: str) -> str:
 
 
 class KeystoneLimits:
-    """Reads unified limits from Keystone and makes them the quotas, once a minute."""
+    """Copies unified limits from Keystone to the quotas of projects, once a minute."""
 
     def __init__(
         self,

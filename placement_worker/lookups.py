@@ -24,7 +24,9 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 
 class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
-        """Return the providers that a query selects; if a cell asks, only providers of the cell's hosts."""
+        """Return the providers that a query selects; if `cell` is not empty, only providers of hosts of this
+        cell.
+        """
         if query.like is not None:
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
@@ -95,7 +97,9 @@ class Lookups(PlacementOperations):
         await book.aggregates.look_up(database, aggregates)
 
     async def trees(self, query: FindTrees) -> TreesFound:
-        """Return whole provider trees, of given roots or the next page, as many as fit into one message."""
+        """Return whole provider trees, as many as fit into one message: of the roots in the query or, if it
+        has none, the next page of all trees.
+        """
         packing = Packing(ROOM)
         page = [(0, root) for root in query.roots]
         async with self.database.read() as tx:
@@ -116,8 +120,8 @@ class Lookups(PlacementOperations):
             return await changes.since(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """Return allocations of given consumers or providers. If a cell asks, consumers without allocations
-        on its hosts are left out.
+        """Return allocations of given consumers or providers. If `cell` is not empty, consumers without
+        allocations on hosts of this cell are left out.
         """
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})

@@ -22,7 +22,9 @@ Take = Callable[[Iterable[Tree]], Awaitable[None]]
 
 
 class Forgotten(Exception):
-    """The error that requested changes are no longer stored: the reader must read the whole index again."""
+    """The error that requested changes are no longer in the change log: the reader must read the whole index
+    again.
+    """
 
     def __init__(self, after: int, oldest: int, why: str = "") -> None:
         super().__init__(
@@ -36,8 +38,8 @@ class HistoryChanged(Exception):
 
 
 def check_history(found: str, expected: str) -> None:
-    """Raise HistoryChanged if the database's history id, which a fail-over changes, is not `expected`. An
-    empty id is unknown, and accepted.
+    """Raise HistoryChanged if the database's history id, which a fail-over changes, is not `expected`. If
+    either id is empty, it is unknown: raise nothing.
     """
     if found and expected and found != expected:
         raise HistoryChanged(f"history {found} instead of {expected}")
@@ -120,12 +122,14 @@ class Memory:
         self._quota_watchers: list[OnQuotas] = []
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a callback for index changes: it gets changed roots, aggregates and cells."""
+        """Register a callback for changes of the index; its arguments are the changed roots, and the changed
+        aggregates and cells.
+        """
         self._watchers.append(on_change)
 
     def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        """Register a callback that gets a project after its usage may have fallen or its quota changed, or ""
-        for any project.
+        """Register a callback that is called with a project whose usage may have fallen or whose quota has
+        changed; "" means any project.
         """
         self._quota_watchers.append(on_quotas)
 
@@ -178,8 +182,9 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the `placement.changed` messages; drop messages with a change number far above the
-        database's last one, because no such commit exists."""
+        """Return the given messages, except messages with a change number far above the database's last one:
+        no such commit exists.
+        """
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = (await self._reader.changes(0, 1)).last
@@ -190,7 +195,7 @@ class Memory:
 
     async def fresh(self) -> None:
         """Read missed changes until the index includes every commit made before this call. After a fail-over
-        the whole index is read again, because its last commits may be lost.
+        the whole index is read again, because it may contain commits that the database has lost.
         """
         more = True
         while more:
@@ -316,8 +321,8 @@ class Memory:
 
 
 def has_effect(change: PlacementChanged) -> bool:
-    """Return whether a change has contents. If a newer version of berth made the change and an older version
-    published it, the contents may be missing.
+    """Return whether a change names a provider, aggregate, cell or project. If a newer version of berth made
+    the change and an older version published it, the names may be missing.
     """
     return bool(change.changes or change.aggregates or change.cells or change.projects)
 

@@ -119,7 +119,9 @@ class ProviderOperations(PlacementOperations):
 
 
 def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:
-    """Divide edits by transaction: each reshape has a separate one; in each, no provider occurs twice."""
+    """Divide edits into portions, one for each transaction: a reshape is a portion alone, and no other
+    portion has two edits of one provider.
+    """
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (

@@ -97,7 +97,7 @@ class QuotaOperations(PlacementOperations):
             return await self._replace(tx, current, wanted | current.weight_rows)
 
     async def _replace(self, tx: Transaction, current: QuotaLimits, wanted: set[LimitRow]) -> bool:
-        """Store limits in place of the current limits; return whether any limit was changed."""
+        """Store the limits `wanted` in place of the limits `current`; return whether a limit was changed."""
         former = current.rows()
         if changed := former ^ wanted:
             left = {row[:2] for row in wanted}

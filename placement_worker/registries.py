@@ -190,8 +190,8 @@ class CellOperations(PlacementOperations):
     reports: ReportOperations
 
     async def find(self, query: FindCells) -> CellsFound:
-        """Return all registered cells; with `counted`, also other cells with reported hosts, and the numbers
-        of hosts and instances.
+        """Return all registered cells. With `counted`, also return unregistered cells that have hosts or
+        instances, and the numbers of hosts and instances of each cell.
         """
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)

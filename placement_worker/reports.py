@@ -150,8 +150,9 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Return the reports with their trees (`pairs`); reported providers are renamed if another cell has
-        the name. `taken` maps names in use to provider and cell; alternative names in use are added.
+        """Return the reports with their trees (`pairs`), in which a provider is renamed if another cell uses
+        its name. `taken` maps names in use to provider and cell; alternative names in use are added. `goes`:
+        the moves of reshapes, by root.
         """
         renamed: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
@@ -226,8 +227,8 @@ class ReportOperations(PlacementOperations):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete a cell's hosts, as an operator requests; hosts with allocations stay unchanged or, with
-        `in_use_too`, without free capacity.
+        """Delete the given hosts of a cell, as an operator requests. Hosts with allocations stay: unchanged
+        or, with `in_use_too`, without free capacity.
         """
 
         def ended(tree: Tree) -> Tree:

@@ -103,8 +103,8 @@ class ReservationOperations(PlacementOperations):
         return ReservationEdited(reservation=ended, changed=not reservation.ended)
 
     async def _release_slots(self, uuid: str) -> int | None:
-        """Release the capacity that an ended reservation holds; return the number of slots, or None if some
-        could not be released because of concurrent writers.
+        """Release the capacity that an ended reservation holds; return the number of released slots, or None
+        if conflicts with other transactions prevented the release of a slot.
         """
         async with self.database.read() as tx:
             slots = (await stored.find_slots(tx, [uuid])).get(uuid, ())

@@ -10,7 +10,9 @@ from placement_worker.memory import Memory
 
 
 class SharedMemory:
-    """Gives other workers of this process access to placement's index; they may start before placement."""
+    """Gives the other workers of this process access to placement's index. A worker may start before
+    placement does.
+    """
 
     def __init__(self) -> None:
         self._memory: Memory | None = None

@@ -276,8 +276,9 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each part of a query (resource, trait, aggregate, ...) removed. Rules about
-        combined providers count only on hosts with allocations that were already computed.
+        """Return how many hosts each part of a query (resource, trait, aggregate, ...) removed. If some host
+        fits, the rules about combined providers count only those hosts on which a search has already found
+        nothing.
         """
         made = self._as_it_is()
         fitting = self._fitting(made)

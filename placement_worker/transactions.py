@@ -174,7 +174,7 @@ class ClaimOperations(PlacementOperations):
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
     ) -> Sequence[ClaimAnswered]:
         """Execute several claim requests; the claims of one request succeed together or not at all. `cell` is
-        the asking cell, or "".
+        the cell that sent the requests, or "" if no cell did.
         """
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
@@ -242,8 +242,8 @@ class ClaimOperations(PlacementOperations):
     async def _release(
         self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str]
     ) -> tuple[list[ReleaseResult | None], Collection[str]]:
-        """Return a result for each request (None: a slot must be read first), and the slots to read. `named`
-        are the slots to read in this transaction.
+        """Release allocations in one transaction. Return a result for each request (None: a slot must be read
+        first), and the slots to read next time. `named` are the slots to read in this transaction.
         """
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
         new_consumers: dict[str, ConsumerClaim | None] = {

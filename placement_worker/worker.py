@@ -113,8 +113,8 @@ class Placement:
         database.on_new_history(self._forget)
 
     def _forget(self) -> None:
-        """Discard cached ids and the relay's position after a fail-over of the database, which may have lost
-        the commits that wrote them.
+        """Discard cached ids and the relay's position after a fail-over of the database: the commits that
+        stored them may be lost.
         """
         self.book.forget()
         self._numbers.forget()
@@ -182,7 +182,7 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
     """Consume the queues of all registered cells except `besides`, also of cells registered later. `widen`
-    begins to consume rows of the worker's table.
+    makes the worker consume further rows of its table, and returns a function that ends this.
     """
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()

@@ -146,7 +146,9 @@ def doomed(build: Build, why: str) -> Stepped:
 
 
 def reshaped(build: Build, reshape: BuildReshaped) -> Build:
-    """Record a build's allocations after a reshape of its host; ignore a reshape older than the last one."""
+    """Record a build's allocations after a reshape of its host; ignore a reshape that is not newer than the
+    last recorded one.
+    """
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
@@ -162,8 +164,8 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def to_be_placed(build: Build | None, reshape: BuildReshaped) -> bool:
-    """Return whether this cell has not recorded a reshaped build yet, or a newer claim of the build on the
-    reshaped host.
+    """Return whether a reshape is about a claim that this cell has not recorded yet: of an unknown build, or
+    a newer claim of a known build on the reshaped host.
     """
     if build is None:
         return True

@@ -156,8 +156,9 @@ def attempt_fields(
     attempt: int | None = None,
     guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of an order or report that name build, attempt, agent and host; by default of the
-    current attempt. `guest_on`: a host, or a report of its agent."""
+    """Return the fields of an order or report that name build, attempt, agent and host. `attempt`: None for
+    the current attempt. `guest_on`: the host, or a report of its agent; None for the build's host.
+    """
     guest_on = guest_on or build.host
     return {
         "build": build.id,
@@ -198,7 +199,9 @@ def claim_of(
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the id of the holder consumer for the current attempt's guest left behind, or None."""
+    """Return the id of the holder consumer for the guest that the current attempt left behind; None if there
+    is no such guest, or its destruction is confirmed.
+    """
     leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((_holder(build, left) for left in leftovers), None)
 
@@ -225,8 +228,9 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Return the order to a reporting agent to destroy the reported guest, and guests of earlier attempts
-    above `above`."""
+    """Return the order to a reporting agent to destroy the reported guest, and the guests of earlier attempts
+    whose number is higher than `above`.
+    """
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 
@@ -307,8 +311,9 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 
 def release_due_leftover(build: Build, now: float) -> Effects:
-    """If a guest left behind is destroyed, return the request to release its resources; if only its time
-    limit has passed, an order to destroy it again, and this request. Return () if there is no such guest.
+    """Return the request to release the resources of the first guest left behind whose time limit has passed;
+    if its destruction is not confirmed, preceded by an order to destroy it again. Return () if there is no
+    such guest.
     """
     for left in build.leftovers:
         # Until placement has answered, the resources of the last attempt may be on their way to the holder.
@@ -320,7 +325,9 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy a build's guests left behind: all, of one attempt, or on the hosts `roots`."""
+    """Return orders to destroy a build's guests left behind: only those of `attempt` (None: of any attempt)
+    and on the hosts `roots` (None: on any host).
+    """
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)
@@ -336,7 +343,8 @@ def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Bui
 
 def timed(build: Build) -> Build:
     """Return a build that waits for no agent, with its deadline set to the earliest time limit of its guests
-    left behind, or to the time at which its requeue is requested again; return any other build unchanged.
+    left behind, or to the earlier time of its next request to be queued again; return any other build
+    unchanged.
     """
     if build.status not in SETTLED or build.moving is not None:
         return build

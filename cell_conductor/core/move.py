@@ -95,8 +95,8 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks(self) -> str:
-        """Return a name for the claim or release that the move requested from placement; the answer has the
-        same name, so that a late answer is recognized.
+        """Return a name for the claim or release that the move requested from placement. The event of the
+        answer has this name, so that a late answer to an earlier request is recognized.
         """
         return f"{self.phase} afresh" if self.afresh else self.phase
 

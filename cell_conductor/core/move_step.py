@@ -173,7 +173,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 
 def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """End a phase of a move after its agent did not answer in time, or was removed."""
+    """End a phase of a move whose agent did not answer in time, or was removed."""
     move = phases.open_move(build)
     late = phases.end_phase(build, "timed out", cause, now)
     match move.phase:
@@ -249,7 +249,7 @@ def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
 
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
-    """Handle an agent's silence while a move is undone: repeat the orders to destroy guests at the
+    """Continue to undo a move whose agents do not answer: repeat the orders to destroy guests at the
     destinations until a time limit, then continue without an answer.
     """
     move = phases.open_move(build)

@@ -146,7 +146,7 @@ def failed_there(
     report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
     """Try the next destination of a move after a failure, or return the build to the source if no destination
-    is left. `report`: the agent's report of the failure, or None.
+    may be tried. `report`: the agent's report of the failure; None if the agent sent no report.
     """
     retry = report is None or report.retry
     failed = builds.host_failed(build, cause, ours=retry)
@@ -231,7 +231,9 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return the messages of a move's current phase that await answers, to send or repeat them."""
+    """Return the messages of a move's current phase that await answers, to send or repeat them; () if the
+    phase awaits an operator's decision.
+    """
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -280,7 +282,7 @@ def repeated_move_end(build: Build) -> Effects:
 
 
 def ended_before(build: Build) -> Effects:
-    """Return the last messages of an ended move again, because its order was delivered again."""
+    """Return the last messages of an ended move again, because the order of the move was delivered again."""
     destroying = (builds.destroy(build),) if build.status == "deleting" else ()
     return (*destroying, *repeated_move_end(build))
 

@@ -144,8 +144,8 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
-    """Answer an agent's report that arrives after its move ended. If the report is about a failed rebuild,
-    record that the guest with the old image still runs.
+    """Answer an agent's report that arrives after the end of the reported move. If the report is about a
+    failed rebuild, record that the guest with the old image still runs.
     """
     move, emitted = build.move, stale_move_report(build, report)
     last = (report.move, report.step, report.attempt)

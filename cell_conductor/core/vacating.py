@@ -61,8 +61,8 @@ def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> Stepped:
-    """Begin to delete or shelve a preempted build, as `event` orders, to free its host. A build that was
-    never placed has left already.
+    """Begin to delete or shelve a preempted build, as `event` orders, to free its host. For a build that was
+    never placed, return the message that it has left.
     """
     if build.placed is None:
         return build, (left(event.build, event.other, event.cell),)
@@ -88,7 +88,9 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
 
 
 def has_left(build: Build) -> Effects:
-    """Return the messages that a preempted build has left its host; () while it may still use the host."""
+    """Return the messages that a preempted build has left its host; () if it may still use the host or is not
+    preempted.
+    """
     vacates = build.vacates
     if vacates is None or build.leftovers or build.status not in ("deleted", "shelved", "moved", "error"):
         return ()
@@ -110,8 +112,8 @@ def has_left(build: Build) -> Effects:
 
 
 def repeated_requeue(build: Build, now: float) -> Build:
-    """If a preempted, shelved build must now ask again to be queued, return the build with the next time for
-    this; if not, return it unchanged.
+    """If a preempted, shelved build must now request again to be queued, return the build with the time of
+    the next such request; if not, return it unchanged.
 
     The scheduler's request, or the order of the move, can be lost with a queue, and no client repeats it.
     """

@@ -12,7 +12,9 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class NovaCell:
-    """A cell of Nova. `word` is its name in berth, without spaces and dots."""
+    """A cell of Nova. Its name in berth (`word`) is the name in Nova or, if that is not valid in berth, the
+    uuid.
+    """
 
     uuid: str
     name: str

@@ -12,8 +12,8 @@ MIRRORED = "berth:mirrored_from"  # key of an aggregate's metadata; the value is
 
 
 def cell_edits(cloud: NovaCloud, registered: Iterable[RegisteredCell]) -> Iterator[RegisterCell]:
-    """Yield an edit for each cell of Nova that berth lacks, or that is disabled in Nova but enabled in berth
-    or vice versa.
+    """Yield an edit for each cell of Nova that is missing in berth, or that is enabled in only one of Nova
+    and berth.
     """
     known = {cell.name: cell for cell in registered}
     for cell in cloud.cells.values():
@@ -23,7 +23,9 @@ def cell_edits(cloud: NovaCloud, registered: Iterable[RegisteredCell]) -> Iterat
 
 
 def owner_edits(cloud: NovaCloud, providers: Mapping[str, Provider]) -> Iterator[OwnerEditRequested]:
-    """Yield the edits that set cell, agent and host name of the providers of Nova's compute nodes."""
+    """Yield an edit for each provider of a compute node of Nova whose cell, agent or host name in berth is
+    not that of Nova.
+    """
     for host in cloud.hosts.values():
         provider, word = providers.get(host.root), cloud.cells[host.cell].word
         if provider is not None and (provider.cell, provider.agent, provider.host) != (

@@ -8,7 +8,7 @@ from nova_bridge.core.cloud import MirroredAggregate
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseFacts:
-    """One database of Nova: the API database, or that of a cell."""
+    """The state of one database of Nova: of the API database, or of a cell's database."""
 
     name: str  # "the API", or the name of the cell
     problem: str = ""  # why it could not be read
@@ -61,7 +61,9 @@ class FlavorFacts:
 
 @dataclass(kw_only=True)
 class NovaFacts:
-    """The observed state of a Nova. If a cell's database cannot be read, its objects are missing."""
+    """The observed state of a Nova. If a cell's database cannot be read, the objects in this database are
+    missing.
+    """
 
     databases: list[DatabaseFacts] = field(default_factory=list)
     services: list[ServiceFacts] = field(default_factory=list)

@@ -30,8 +30,8 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?(?
 
 
 class NovaNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification of Nova about an instance: hosts were requested ("asked") or selected, a host finished
-    its build or move ("used"), or the request was refused.
+    """A notification of Nova about an instance. Its `event` is "asked" (hosts were requested), "selected"
+    (hosts were selected), "used" (a host finished its build or move) or "refused" (the request was refused).
     """
 
     id: str  # equal in copies of one notification
@@ -107,8 +107,8 @@ def _read(
 
 
 def _place(publisher: str, payload: Mapping[str, Any]) -> dict[str, str]:
-    """Return the host and node on which an instance was built or moved. The host is the notification's
-    sender, because Nova removes the host from the instance if a build fails.
+    """Return the host and node on which an instance was built or moved. The host is the sender of the
+    notification, because Nova removes the host from the instance if a build fails.
     """
     host = publisher.partition(":")[2] or str(payload.get("host") or "")
     if not host:

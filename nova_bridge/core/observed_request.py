@@ -38,8 +38,8 @@ def refused_without_search(stored: RequestSpec | None) -> RequestSpec:
     """Return the RequestSpec of a boot for which Placement had no candidates: `stored`, from Nova's database.
     Raise CannotJudge if it is None.
 
-    Nova's scheduler publishes nothing about such a request, and the conductor's error notification lacks
-    hints and the server group.
+    Nova's scheduler publishes nothing about such a request, and the error notification of Nova's conductor
+    lacks hints and the server group.
     """
     if stored is None:
         raise CannotJudge("the request: neither Nova's scheduler nor Nova's database has it")

@@ -72,7 +72,7 @@ class _Case:
     refused: NovaOutcome | None = None
 
     def add(self, outcome: NovaOutcome) -> None:
-        """Add one of Nova's results to this request; results must be added in the order of their times."""
+        """Add one of Nova's results to this request; results must be added in chronological order."""
         if outcome.event == "selected":
             self.selected_at = outcome.at if self.selected_at is None else self.selected_at
         elif outcome.event == "used":
@@ -203,7 +203,7 @@ def report(
 def of_instance(
     decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]
 ) -> tuple[ObservedRequest, ...]:
-    """Join the requests for an instance with Nova's results; return the requests, the newest first."""
+    """Return the requests for an instance, each with Nova's results for it, the newest request first."""
     cases = sorted(_joined(decided, outcomes), key=lambda case: -case.decided.at)
     return tuple(case.shown() for case in cases)
 
@@ -258,10 +258,10 @@ def _figures(
 
 
 def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequence[str]]) -> float | None:
-    """Return the mean share of free memory that is stranded after decisions on requests for one instance;
-    None if unknown. `hosts_of` returns the hosts that Nova, or berth, chose.
+    """Return the mean share of free memory that is stranded after a decision, over all requests that ask for
+    a single instance; None if unknown. `hosts_of` returns the hosts that Nova, or berth, chose.
 
-    Each decision is applied to the free memory before Nova's decision, for Nova and for berth.
+    Each decision, of Nova and of berth, is applied to the free memory before Nova's decision.
     """
     single = [case for case in compared if case.decided.instances == 1]
     shares = [case.decided.free.fragmentation(hosts_of(case)[0]) for case in single]

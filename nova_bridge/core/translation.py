@@ -136,8 +136,9 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
 
 
 def _named(host: str, node: str, cloud: NovaCloud) -> str:
-    """Return the root provider's id of a named host or node; if several nodes match, return the host's name,
-    which means all of the host's nodes; "" if neither is named.
+    """Return the root provider's id of the named host or node, or "" if neither is named. If the host has
+    several matching nodes, return the host's name, which means all of its nodes. Raise NoSuchDestination if
+    nothing matches.
     """
     if not host and not node:
         return ""

@@ -26,8 +26,8 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The intended result of an edit: an aggregate before and after it, and the hosts to add and remove.
-    Availability zones are checked later, by `zone_trouble`.
+    """The intended result of an edit of an aggregate: the aggregate before and after the edit, and the hosts
+    to add and remove. Availability zones are checked later, by `zone_trouble`.
     """
 
     was: Aggregate
@@ -48,8 +48,8 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class AggregateScene:
-    """The stored data by which an edit of an aggregate is decided: all aggregates, the members of this one,
-    and the hosts that the edit names.
+    """The stored data by which an edit of an aggregate is decided: all aggregates, the members of the edited
+    aggregate, and the hosts that the edit names.
     """
 
     described: Described
@@ -226,7 +226,9 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return warnings about hosts that an edit removes, but that their agent's next report adds again."""
+    """Return a warning for each host that an edit removes from an aggregate, but that the next report of the
+    host's agent adds to it again.
+    """
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

@@ -14,7 +14,9 @@ Item = tuple[int, ProviderLoad]  # with its index in the request, for error mess
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):
-    """A provider in a bulk load; fields that the request omits have the values of the stored provider."""
+    """A provider in a bulk load, completed: fields that the request omits have the values of the stored
+    provider.
+    """
 
     generation: int | None
 
@@ -23,8 +25,8 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Return the errors in providers of a bulk load, by position in it; each names the invalid field. `known`
-    returns whether a resource class or trait exists.
+    """Return the errors in providers of a bulk load, by the provider's position in the load; each text names
+    the invalid field. `known` returns whether a resource class or trait exists.
     """
     found: dict[int, str] = {}
     ids: set[str] = set()

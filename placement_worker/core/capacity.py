@@ -1,5 +1,5 @@
-"""Decides claims and releases from data in memory, and records the changes to write. A claim therefore sees
-the resources that earlier claims took; a refused claim changes nothing.
+"""Decides claims and releases from data in memory, and records the changes to write. Each claim is checked
+against the capacity that earlier claims have left; a refused claim changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,8 +31,8 @@ _Before = dict[tuple[str, str], int]
 
 
 class Former(NamedTuple):
-    """A consumer before a claim replaces its allocations: its generation and allocations, and the usage of
-    providers then.
+    """A consumer's generation and allocations before a claim replaces them, and the usage of providers before
+    the consumers of the request released their allocations.
     """
 
     generation: int
@@ -84,8 +84,8 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
 
 
 def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult | None:
-    """Release a consumer's allocations in `world` or, with `keep`, give them to the holder consumer with this
-    id.
+    """Release a consumer's allocations in `world` or, if the request names a holder consumer in `keep`, give
+    the allocations to this holder consumer.
 
     With `retire`, also retire the consumer. Return `Released` or a refusal; None if more data must be read.
     """
@@ -214,8 +214,8 @@ def _capacity_refusal(
     world: ClaimWorld,
 ) -> claims.Refusal | None:
     """Draw a claim's allocations from its reservation, preempt its victims, and check the capacity; return
-    the first refusal, or None. The amounts in `shared`, which the consumer holds already, are counted once.
-    `before` is the usage before all consumers of the request released their allocations.
+    the first refusal, or None. The consumer holds the amounts in `shared` already, so they are not counted
+    again. `before` is the usage before all consumers of the request released their allocations.
     """
     refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
     if refusal is None and claim.preempts is not None:

@@ -18,14 +18,18 @@ class CellLimits:
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why the cell may not change a consumer at `places` (provider, root); "" if it may."""
+        """Return why the cell may not change a consumer with allocations at `places` (pairs of provider and
+        root); "" if it may.
+        """
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
         return f"consumer {consumer}: it was not placed in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why the cell may not place a consumer at `places` (provider, root); "" if it may."""
+        """Return why the cell may not place a consumer at `places` (pairs of provider and root); "" if it
+        may.
+        """
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -44,8 +48,8 @@ class CellLimits:
 
 
 def ended(retired: claims.Retired, cell: str) -> claims.Retired:
-    """Return the retirement of a consumer as the requesting cell may see it: the reason is hidden unless the
-    cell itself retired the consumer. Without `cell`, the reason is visible.
+    """Return the retirement of a consumer as `cell`, which sent the request, may see it: the reason is hidden
+    unless this cell retired the consumer. If `cell` is empty, the reason is visible.
     """
     if not cell:
         return retired

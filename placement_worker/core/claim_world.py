@@ -119,7 +119,9 @@ class ClaimWorld:
 
     @property
     def frees(self) -> bool:
-        """Return whether any provider has more free capacity than when it was read."""
+        """Return whether claims and releases have increased the free capacity of any provider since it was
+        read.
+        """
         return any(
             stock.used < stock.was for provider in self.touched.values() for stock in provider.stocks.values()
         )
@@ -160,8 +162,8 @@ def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
 
 
 def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult | None:
-    """Return the result of a claim that is refused for another reason than capacity, such as a retired
-    consumer; else None.
+    """Return the refusal of a claim for another reason than capacity, such as a retired consumer or an
+    outdated generation; None if there is no such reason.
     """
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
@@ -195,8 +197,9 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the results of a request in which a claim is refused for another reason than capacity. `fences`
-    has, for each claim, the refusal for such a reason, or None.
+    """Return a result for each claim of a request that is refused for another reason than capacity. `fences`
+    has, for each claim, the refusal for such a reason, or None. Claims without a reason get a refusal without
+    reasons.
     """
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
@@ -242,7 +245,9 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
 
 
 def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
-    """Return why the cell that sent the request may not release or retire this consumer; "" if it may."""
+    """Return why the cell that sent the request may not release or retire the consumer; "" if it may.
+    `holder` is the consumer's record, if there is one.
+    """
     if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
         return ""
     return _bars_holder(holder, order.consumer, order.keep, world)

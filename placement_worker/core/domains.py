@@ -26,7 +26,8 @@ class GroupDomains:
     ) -> TopologyViolated | None:
         """Return a refusal if the constraints forbid the consumer on the given roots, else None.
 
-        `members` are the group's instances on each root; `everyone` also counts guests that may still exist.
+        `members` are the group's instances on each root; `everyone` also has the instances whose guests may
+        still be on a root.
         """
         if level := self.topology.required_pack:
             others = {root for root, there in members.items() if any(each != consumer for each in there)}

@@ -31,8 +31,8 @@ def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) 
 
 
 def can_return(slot: str, world: ClaimWorld) -> bool:
-    """Return whether the slot's record was read, so that released allocations can return to the slot; if not,
-    note that the slot must be read.
+    """Return whether the slot's record was read: released allocations can return only to such a slot. If not,
+    add the slot to the slots that must be read.
     """
     if slot in world.reserved.read:
         return True

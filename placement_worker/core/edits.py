@@ -30,8 +30,8 @@ Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
 def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """Apply an edit to a provider in memory; return the provider after it (None: deleted), or a refusal,
-    which leaves the trees unchanged.
+    """Apply an edit to a provider in memory. Return the changed provider, None if the edit deleted it, or a
+    refusal, which leaves the trees unchanged.
     """
     if isinstance(edit, MakeProvider):
         return _make(edit, working)

@@ -1,5 +1,6 @@
-"""Explains why no host fits a query: how many hosts each part of the query (resource, trait, aggregate, ...)
-removed, and which hosts nearly fit."""
+"""Explains why no host fits a query: counts the hosts that each part of the query (resource, trait,
+aggregate, ...) removed, and finds the hosts that fail the fewest parts.
+"""
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,10 +40,10 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest requirements of a planned query (`made`), the smallest shortage
-    first. A resource class that a host lacks completely counts twice: for a bare-metal request, occupied
-    nodes come before hypervisors. If `roots` or the query names hosts, only the named hosts are judged; if
-    not, disabled hosts are omitted.
+    """Return at most `most` hosts that fail the fewest requirements of a planned query (`made`), the smallest
+    shortage first. A resource class that a host lacks completely counts as two requirements, so that for a
+    bare-metal request occupied nodes come before hypervisors. If `roots` or the query names hosts, only the
+    named hosts are judged; if not, disabled hosts are omitted.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
@@ -123,8 +124,8 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """One more rule about the providers that a query may combine, as the rules are checked in sequence.
-    `rules` contains this rule and all previous rules.
+    """A step of the explanation: one further rule about the providers that a query may combine. `rules`
+    contains this rule and the rules of all previous steps.
     """
 
     says: str

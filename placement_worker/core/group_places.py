@@ -69,7 +69,9 @@ class GroupPlaces:
 
     @property
     def is_checked(self) -> bool:
-        """Return whether claims check the group; a soft policy only affects weights."""
+        """Return whether claims check the group: not if it has only a soft policy, which affects only the
+        weights of hosts.
+        """
         return self.policy in HARD or self.topology.is_required
 
     def refusal(

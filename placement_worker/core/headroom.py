@@ -1,9 +1,10 @@
 """Plans failover headroom: slots into which every instance of any one failed domain can be evacuated.
 
-A domain is a set of hosts that fail together: one host, or one rack. Instances of one kind of host and of one
-size form a class, and an instance is evacuated into a slot of exactly its class. Slots of a class are
-interchangeable. The evacuation of a domain therefore succeeds in every order if, for each class, the slots
-outside of the domain are at least as many as the instances inside.
+A domain is a set of hosts that fail together: one host, or one rack. A size is the amount of each resource
+class of an instance. Instances of one size, on hosts of one kind (such as the same cell and zone), form a
+class, and an instance is evacuated into a slot of exactly its class. Slots of a class are interchangeable.
+The evacuation of a domain therefore succeeds in every order if, for each class, the slots outside of the
+domain are at least as many as the instances inside.
 """
 
 from collections import Counter
@@ -29,8 +30,8 @@ class HeadroomHost:
 
 @dataclass(frozen=True, slots=True)
 class HeldSize:
-    """An instance or a slot with its host and size; `size` is empty if its allocations are on several
-    providers.
+    """An instance, or a slot of a reservation, with its host and its size (amount of each resource class).
+    The size is empty if the allocations are on several providers.
     """
 
     consumer: str
@@ -55,8 +56,8 @@ class HeadroomState:
 
 @dataclass(frozen=True, slots=True)
 class HeadroomPlan:
-    """Whether the present slots suffice to evacuate any one failed domain, which slots to add and to remove
-    for that, and why some instances cannot be evacuated even then.
+    """The result of planning failover headroom: whether the present slots suffice to evacuate any one failed
+    domain, the slots to add and to remove, and why some instances cannot be evacuated with any slots.
     """
 
     holds: bool
@@ -86,8 +87,8 @@ class _ClassCounts:
 
 
 def headroom(state: HeadroomState) -> HeadroomPlan:
-    """Return a plan of the slots to add and to remove so that any one domain can fail; it adds few slots, if
-    not always the fewest.
+    """Return a plan of the slots to add and to remove so that the instances of any one failed domain can be
+    evacuated. The plan adds few slots, but not always the fewest possible.
     """
     within = _domains_of(state)
     classes = _counted(state, within)
@@ -116,8 +117,8 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
 def _surplus(
     state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the slots that can be removed: their host accepts no slots, no instance has their class (kind of
-    host and size), or no domain needs them for its evacuation. `within`: the domains of each host.
+    """Return the slots that can be removed: no slots may be placed on their host, no instance has their class
+    (kind of host and size), or no domain needs them for its evacuation. `within`: the domains of each host.
     """
     surplus = []
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):

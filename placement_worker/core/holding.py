@@ -30,7 +30,9 @@ def remember(steps: Steps, holder: Holder) -> None:
 
 
 def undo(world: ClaimWorld, steps: Steps, after: int = 0) -> None:
-    """Undo all changes after the first `after` changes: restore the states of the consumers before them."""
+    """Keep the first `after` changes in `steps`, and undo all later changes: restore the states of the
+    consumers before them.
+    """
     for state in reversed(steps[after:]):  # the first state of a consumer comes last
         state.holder.keeps_for, state.holder.draws_on = state.keeps_for, state.draws_on
         hold(world, state.holder, state.generation, state.held, state.by, state.group)
@@ -45,8 +47,8 @@ def hold(
     by: claims.ConsumerClaim | None,
     group: int | None,
 ) -> None:
-    """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of
-    providers and the members of groups.
+    """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of the
+    providers, and the hosts of the server groups' members.
     """
     count(world, holder.held, -1)
     count(world, allocations, +1)

@@ -51,8 +51,9 @@ class BestFirst:
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return an object that visits the hosts that fit a query (`left`) in the order of their scores, the best
-    first. Each host has a number in this order; hosts below the number `after` of the query are skipped.
+    """Return an object that visits hosts in the order of their scores, the best first; `left` marks the hosts
+    that fit the query. Each host has a number in this order; hosts below the number `after` of the query are
+    skipped.
     """
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)

@@ -39,7 +39,7 @@ class Index(RowTable):
 
     def is_of(self, history: str) -> bool:
         """Return whether the index may be a copy of the database with this history id, which a fail-over
-        changes. An empty id, here or of the index, is unknown: return True.
+        changes. Return True if this id or the index's id is empty, which means unknown.
         """
         return not history or not self.history or history == self.history
 
@@ -59,8 +59,9 @@ class Index(RowTable):
         aggregates: Iterable[Aggregate] = (),
         cells: Iterable[RegisteredCell] = (),
     ) -> Collection[str]:
-        """Apply the commit with this change number to the index, with the trees that it created or reshaped;
-        return the roots of the changed trees. Commits may arrive in any order, and repeatedly.
+        """Apply the commit with this change number to the index; `trees` are the trees that it created or
+        reshaped, by root. Return the roots of the changed trees. Commits may arrive in any order, and
+        repeatedly.
         """
         touched: dict[str, None] = {}
         if self.knows(number):
@@ -110,8 +111,8 @@ class Index(RowTable):
             self._relabel_members(was, fact)
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """Set the used amounts of a provider from the commit `number`, unless a later one is known; return
-        whether its free capacity may have increased.
+        """Set the used amounts of a provider from the commit `number`, unless the index has a later state of
+        the provider; return whether the provider's free capacity may have increased.
         """
         row = self.rows.get(change.provider)
         if row is None:
@@ -131,8 +132,8 @@ class Index(RowTable):
             self.gave[root] = self.gives
 
     def put(self, tree: Tree, number: int) -> None:
-        """Store a provider tree, as the commit `number` left it, in the index: create, change and delete its
-        rows.
+        """Store a provider tree in the index in the state after the commit `number`, unless the index has a
+        later state: create, change and delete the rows of its providers.
         """
         if number < self._put_at.get(tree.root, 0):
             return
@@ -202,9 +203,9 @@ Tops = Amounts | Sums
 
 
 class Snapshot:
-    """The provider trees as they were when a search began, but always with the newest free amounts. While the
-    `with` block of `held` runs, the index calls `keep` with each root before its tree changes for the first
-    time, to preserve the tree.
+    """The provider trees as they were when a search began, but always with the newest free amounts. In the
+    `with` block of `held`, the index calls `keep` with a tree's root before the tree's first change, and
+    `keep` saves the state of the tree before the change.
     """
 
     def __init__(self, index: Index) -> None:
@@ -216,7 +217,9 @@ class Snapshot:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the `with` block runs, preserve the trees of this snapshot, so that a search can pause."""
+        """While the `with` block runs, keep the trees of this snapshot as they are now, although the index
+        changes: a search in the block may pause.
+        """
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
         self.index.snapshots.append(self.keep)
         try:

@@ -1,5 +1,5 @@
-"""Computes the labels of hosts by level, from operators, agents, aggregates and Ironic; keeps them as arrays
-for the index.
+"""Computes the labels of hosts by level from what operators, agents, aggregates' metadata and Ironic set;
+stores the labels as arrays for the index.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

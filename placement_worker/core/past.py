@@ -32,7 +32,7 @@ class PastCloud:
         self._describe(part.aggregates, part.cells)
 
     def apply(self, commit: LoggedCommit) -> None:
-        """Apply the commit that follows the last one."""
+        """Apply a commit to this state; the commit must directly follow the commit that was applied last."""
         for change in commit.changes:
             if not change.reshaped:
                 self._used[change.provider] = change
@@ -68,8 +68,9 @@ class PastCloud:
                 del self.cells[cell.name]
 
     def _completed(self, change: ConsumerChange, others: Collection[ConsumerChange]) -> ConsumerChange:
-        """Return a consumer's new state, completed with its former project and type; or with the project of
-        the consumer (maybe in `others`) from which it took over its allocations.
+        """Return a consumer's state after a commit. A missing project or type is that of the consumer before.
+        A consumer that took over allocations gets the project of their former consumer, which may be among
+        the commit's consumers (`others`).
         """
         known = self.consumers.get(change.consumer)
         if known is not None:
@@ -152,7 +153,9 @@ class PastCloud:
 
 
 def _facts(tree: Tree | None) -> object:
-    """Return what `differs_from` compares of a tree; the number of its last report is left out."""
+    """Return the parts of a tree that `differs_from` compares: all except the sequence number of its last
+    report.
+    """
     if tree is None:
         return None
     providers = {provider.uuid: provider for provider in tree.providers}

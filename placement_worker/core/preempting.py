@@ -1,7 +1,7 @@
-"""Takes the allocations of victims for a claim of higher priority, in the data of claims.
+"""Takes the allocations of victims for a claim of higher priority, in the data by which claims are decided.
 
-The claim gets what its providers lack. A CLEANUP consumer holds the rest of each victim, because its guest
-still uses it until its agent confirms the deletion.
+The claim gets the amounts that are not free on its providers. A CLEANUP consumer holds the remaining
+allocations of each victim, because its guest uses them until its agent confirms the deletion.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +20,9 @@ LeaveTo = Callable[[ClaimWorld, Holder, Holder, str], None]
 def preempt(
     claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld, leave_to: LeaveTo
 ) -> NotPreemptible | OverBudget | None:
-    """Take what a choice lacks from the victims of its claim, or return why that is not permitted. `leave_to`
-    moves a victim's allocations to a CLEANUP consumer.
+    """Release, from the victims of a claim, the amounts by which a choice exceeds the free capacity. Return
+    None after success, or why that is not permitted. `leave_to` moves a victim's allocations to a CLEANUP
+    consumer.
     """
     preempts = claim.preempts
     if preempts is None:

@@ -35,7 +35,9 @@ class QuotaLimits:
         return {**self.own(DEFAULT), **self.own(project)}
 
     def of(self, project: str) -> dict[str, int]:
-        """Return only the limits that can refuse a claim of the project."""
+        """Return the limits that can refuse a claim of the project: without the resources that are unlimited,
+        and without the fair-share weight.
+        """
         limits = self.effective(project).items()
         return {name: limit for name, limit in limits if limit != UNLIMITED and name != WEIGHT}
 

@@ -91,8 +91,8 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
 
 
 def given(tree: Tree, order: OwnerEditRequested) -> Tree:
-    """Return the tree with the owner that an operator requests (cell and agent); its next report is accepted
-    with any sequence number.
+    """Return the tree with the owner that an operator requests (cell and agent); the next report of the tree
+    is accepted with any sequence number.
     """
     same = tree
     if tree.cell != order.cell:
@@ -113,8 +113,8 @@ def labelled(tree: Tree, order: LabelEditRequested) -> Tree:
 
 
 def swept(tree: Tree) -> Tree:
-    """Return the new state of a tree that is being deleted. A tree with allocations keeps its providers
-    without free capacity; a tree without allocations loses all providers.
+    """Return the next state of a tree that was reported as deleted: a tree with allocations keeps its
+    providers, without free capacity; a tree without allocations loses all providers.
     """
     if not tree.in_use:
         return replace(tree, providers=())
@@ -220,7 +220,9 @@ MAX_NAMES = 100_000  # characters; every candidate contains the names of its pro
 
 
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with a report of a provider tree, with the field's name; "" if it is valid."""
+    """Return the error in a report of a provider tree, with the invalid field's name; "" if the report is
+    valid. `known` returns whether a resource class or trait exists.
+    """
     if report.gone:
         return "reshape: not possible for a deleted tree" if report.reshape else ""
     if not report.providers:
@@ -245,7 +247,9 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
 
 
 def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with inventories, traits or aggregates of a provider, with the field, or ""."""
+    """Return the error in inventories, traits or aggregates of a provider, with the invalid field's name; ""
+    if there is none. `known` returns whether a resource class or trait exists.
+    """
     for name, inventory in provider.inventories.items():
         if not (known("resource class", name) or is_custom(name)):
             return f"inventories.{name}: no such resource class; custom names begin with CUSTOM_"
@@ -318,9 +322,9 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell's report of a root provider is refused, or "". `owner` is the root's cell; `known`,
-    whether the root exists. Reports are refused if another cell or an operator owns the root, or if the
-    sequence number is too high.
+    """Return why a cell's report of a root provider is refused, or "". `owner` is the cell that owns the
+    root, `known` is whether the root exists. Reports are refused if another cell or an operator owns the
+    root, or if the sequence number is too high.
     """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"

@@ -1,4 +1,4 @@
-"""Judges claims that draw from a reservation, and what a released consumer returns to it."""
+"""Decides whether a claim may draw from a reservation, and how much of released allocations returns to it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,9 @@ from bus.vocabulary import Allocations
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """A slot of a reservation as it was when first claimed: its consumer, reservation and owner."""
+    """The record of a slot of a reservation: its consumer, reservation and project, and the allocations that
+    it had when first claimed.
+    """
 
     consumer: str
     reservation: str
@@ -33,7 +35,9 @@ class SlotRecord:
 
 @dataclass(slots=True)
 class ReservationWorld:
-    """The reservations and slots that claims and releases draw from, claim, or return to."""
+    """The reservations and slots that are needed to decide claims and releases: slots to draw from, to claim,
+    or to return allocations to.
+    """
 
     now: float = 0.0
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # with their rows locked
@@ -72,8 +76,9 @@ class ReservationWorld:
         return ""
 
     def returned(self, slot: str, held: Allocations, released: Allocations) -> Allocations:
-        """Return what a slot that holds `held` takes back of the released allocations: never more than it
-        reserved at first, and nothing if the reservation has ended."""
+        """Return the part of the released allocations that a slot which holds `held` gets back: never more
+        than it reserved at first, and nothing if the reservation has ended.
+        """
         record = self.slots.get(slot)
         reservation = self.reservations.get(record.reservation) if record is not None else None
         if record is None or reservation is None or not reservation.returns:

@@ -11,7 +11,7 @@ from placement_worker.core.row import Bools, ReservedAmounts, Row, Sums
 
 
 class ReservedSnapshot(Snapshot):
-    """The index with a scheduler's reservations counted as used, for searches that do not pause."""
+    """The index with a scheduler's reservations counted as used. Searches in it must not pause."""
 
     def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
         super().__init__(index)
@@ -65,8 +65,8 @@ class ReservedSnapshot(Snapshot):
         return met
 
     def _most(self, name: str, rows: int) -> Tops:
-        """Return the largest amount that one claim can get from each of the first `rows` providers of the
-        index. Reservations are not subtracted, but capacity counts as free where a reservation is negative.
+        """Return, for each of the first `rows` rows of the index, the largest amount that one claim can get.
+        Positive reservations are not subtracted; a provider with a negative reservation has its `max_unit`.
         """
         top = self.index.classes[name].top[:rows]
         if raised := self._raised.get(name):

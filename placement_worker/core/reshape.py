@@ -133,8 +133,9 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the largest ratio, over resource classes, of a consumer's amount to the total capacity of
-        its destination providers. Consumers with larger ratios are placed first.
+        """Return how large a consumer is relative to its destinations: the largest ratio, over resource
+        classes, of the consumer's amount to the total capacity of its destination providers. Consumers with
+        larger ratios are placed first.
         """
         shares = [0.0]
         for at, amount in held.items():

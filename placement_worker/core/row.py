@@ -23,7 +23,8 @@ _NOTHING: dict[str, Any] = {}  # never changed
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A provider's row in the index. Its dicts are replaced, never changed: candidates refer to them.
+    """A provider's row in the index. A dict of a row is replaced, never changed, because candidates refer to
+    it.
 
     There may be 100,000 rows, so equal values are shared, and rarely used values are computed on demand.
     """
@@ -99,7 +100,9 @@ def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None =
 
 
 def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the free and the total amounts of a whole provider tree, by resource class."""
+    """Return the free and the total amounts of a provider tree, each by resource class; `rows` are the index
+    rows of all its providers. In a tree of several providers, an overcommitted provider counts as 0.
+    """
     if len(rows) == 1:
         return rows[0].free, rows[0].capacity
     free: dict[str, int] = {}

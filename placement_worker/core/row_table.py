@@ -52,7 +52,9 @@ class RowTable:
         self.shaped = 0  # grows also when a provider changes in any other way
 
     def reach(self, position: int) -> Ints:
-        """Return the index rows of roots of other trees that may use this sharing provider's resources."""
+        """Return the index rows of the roots of other trees that may use the resources of the sharing
+        provider at the row `position`.
+        """
         roots = self._reach.get(position)
         if roots is None:
             row = self.at[position]
@@ -80,8 +82,9 @@ class RowTable:
         return np.minimum(total, float(BEYOND_COUNTING))
 
     def excluded_by(self, row: Row) -> list[Row]:
-        """Return the provider's siblings with the trait EXCLUDES_SIBLINGS, which may not be in use together
-        with it."""
+        """Return the siblings with the trait EXCLUDES_SIBLINGS: while such a sibling is in use, the provider
+        may not be, and vice versa.
+        """
         tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
         siblings = [
             sibling

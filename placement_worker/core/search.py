@@ -133,8 +133,9 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Continue the search on this host until `end` sets of allocations are found in total, or a time
-        slice is over. Return the number of search steps that found nothing.
+        """Continue the search on this host until `end` sets of allocations were found on it, or a time slice
+        is over; append them to `fits`. A generator: the caller may pause the search at each `yield`. Return
+        the number of search steps that found nothing.
         """
         skip = 0
         if self.ways is None:
@@ -215,7 +216,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
     """Return up to `most` sets of allocations on a host, the number of search steps that found nothing, and
-    whether the search was complete.
+    whether the search was complete. A generator: the caller may pause the search at each `yield`.
     """
     fits: list[Fit] = []
     spent = 0
@@ -238,8 +239,8 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
 def candidate(
     fit: Fit, free: dict[str, int], capacity: dict[str, int], *, capacities: bool = False
 ) -> Candidate:
-    """Convert a found allocation to a Candidate. `free` and `capacity` are of the host's whole tree;
-    `capacities` adds the capacity of each of its providers.
+    """Convert a found set of allocations to a Candidate. `free` and `capacity` are the amounts of the host's
+    whole tree. With `capacities`, the Candidate also has the capacity of each provider with allocations.
     """
     row, rows = fit.anchor, fit.rows
     return Candidate(

@@ -72,8 +72,9 @@ FIRST_ROWS = 1024  # the first rows mostly contain enough removed hosts
 
 @dataclass(slots=True)
 class SearchPlan:
-    """A query, prepared for the search: the hosts that may fit (`left`), and the slots to fill. A query
-    without resources has no slots; all hosts in `left` fit."""
+    """A query, prepared for the search: the slots to fill, and the hosts that have a provider for every slot
+    (`left`). A query without resources has no slots, and all hosts in `left` fit.
+    """
 
     query: FindCandidates
     slots: list[Slot]
@@ -89,7 +90,8 @@ class SearchPlan:
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
     """Prepare the search for a query: find the hosts that may fit, and count the hosts that each requirement
-    removed. With `named`, or if no host is left, the plan contains names of removed hosts."""
+    removed. With `named`, or if no host may fit, the plan also names removed hosts.
+    """
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -214,8 +216,8 @@ class FitFinder:
 
     def fits(self, anchor: Row, *, check_again: bool = False) -> Iterator[Fit | None]:
         """Yield the complete sets of allocations on a host, and `None` where the search may pause. With
-        `check_again`, the free capacity of each provider is checked again, because reservations may have been
-        added; providers in use come first.
+        `check_again`, check the free capacity of each provider again, because reservations may have been
+        added, and try providers in use first.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
@@ -231,8 +233,9 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether a host on which the search found nothing cannot satisfy the query. If its
-        allocations, all at sharing providers, were already found on an earlier host, return False.
+        """Return whether a host on which the search found nothing cannot satisfy the query. Return False if
+        the host could satisfy it with sharing providers alone, and the search left this out because an
+        earlier host has the same allocations.
         """
         return self._shared is None or anchor.position not in self._shared.doubles
 
@@ -271,8 +274,8 @@ class FitFinder:
 
 
 class _Shared:
-    """Finds allocations that use only sharing providers. Many hosts have the same such allocations; each is
-    found only for the first such host.
+    """Finds allocations that use only sharing providers. Many hosts can use the same such allocations, which
+    are yielded only for the first of these hosts.
     """
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:

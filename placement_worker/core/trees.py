@@ -189,8 +189,8 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """Give a provider another parent. After a move to another tree, agents' reports no longer delete the
-        provider.
+        """Give a provider another parent. After a move to another tree, the provider counts as created by an
+        operator: agents' reports do not delete it.
         """
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]

@@ -1,8 +1,8 @@
 """Assigns a provider of one host to each slot (part of a query), such that the combination is valid.
 
-Depth first, the slot with the fewest providers first. A branch is abandoned as soon as it cannot succeed, and
-a state without a solution is recognized when it occurs again, also with equivalent providers. So the first
-solutions are found quickly, and memory is limited to one branch.
+The search is depth first, and begins with the slot that has the fewest providers. A branch is abandoned as
+soon as it cannot succeed, and a state without a solution is recognized when it occurs again, also with
+equivalent providers. So the first solutions are found quickly, and memory is limited to one branch.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -25,9 +25,8 @@ def shares(row: Row) -> bool:
 
 
 class AssignmentSearch:
-    """Searches assignments of providers to the slots of a query at one host. With `mixed`, at least one
-    provider must not be a sharing provider, because assignments to sharing providers only are equal for many
-    hosts.
+    """Searches assignments of providers to the slots of a query at one host. With `mixed`, assignments to
+    sharing providers only are left out, because they are equal for many hosts.
     """
 
     def __init__(
@@ -77,8 +76,9 @@ class AssignmentSearch:
         self._kind_names: dict[Hashable, int] = {}
 
     def _look_ahead(self) -> None:
-        """Compute, for each slot, which rules that concern several providers together (such as required
-        traits and same subtrees) the later slots can still satisfy."""
+        """Compute, for each slot, which rules about several providers together (such as required traits and
+        same subtrees) this and the later slots can still satisfy.
+        """
         depths = len(self._slots) + 1
         self._could = [0] * depths
         self._could_mix = self._is_mixed * depths
@@ -229,7 +229,9 @@ class AssignmentSearch:
 
     @cached_property
     def _exhausted(self) -> set[int]:
-        """Return the index rows of all providers that are ancestors of other providers in this search."""
+        """Return the index rows of all providers that are ancestors of other providers among the options of
+        this search.
+        """
         everyone = {row.position: row for options in self._options for row in options}
         self.steps += len(everyone)
         return {top for position, row in everyone.items() for top in self._up(row) if top != position}
@@ -306,7 +308,8 @@ def top(row: Row, name: str) -> int:
 
 
 def fullest_first(rows: list[Row], asks: Resources, root: str) -> list[Row]:
-    """Sort providers: used providers with the least free capacity first, providers of other trees last.
+    """Sort providers: used providers with the least free share of the requested classes (`asks`) first, then
+    unused providers; providers of other trees than that of `root` last.
 
     The first allocation then fills a half-used NUMA cell, GPU or physical function. Equal providers are
     sorted by id.

@@ -161,8 +161,8 @@ class AccessPolicy:
         return identity.scope == "project" and self._rules[rule](identity, target)
 
     def operator(self, identity: Identity, known_by: str) -> Operator:
-        """Return the identity as an operator, with the highest role that the policy gives it. `known_by`: how
-        it was found, such as keystone.
+        """Return the identity as an operator, with the highest role that the policy gives it. `known_by`: the
+        method of authentication, such as keystone.
         """
         roles: tuple[Role, ...] = ("admin", "operator", "reader")
         target = {"project_id": identity.project}

@@ -68,7 +68,9 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class ApiAnswer:
-    """A handler's answer to an API request. `updated` is for Last-Modified (0: now; None: not cacheable)."""
+    """A handler's answer to an API request. `updated` is the time in the header Last-Modified (0: the present
+    time; None: no such header).
+    """
 
     status: int = 200
     body: bytes | None = None
@@ -176,8 +178,9 @@ class ApiCall:
         return schema.read(await self.body())
 
     async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the HTTP request's JSON body as a value of the decoder's type; answer 400 if it is not
-        valid."""
+        """Return the HTTP request's JSON body as a value of the decoder's type; if the body is not valid,
+        raise the API error 400.
+        """
         body = await self.body()
         try:
             value = decoder.decode(body)

@@ -67,9 +67,11 @@ class Resource:
             await call.send(answer, send)
 
     async def _state(self, call: api_call.ApiCall) -> Any:
-        """Return what a GET of the same URL answers, for the audit trail; None unless the request changes one
-        object. Also None for providers (their edits return the state before and after) and for allocations,
-        which change too often.
+        """Return, for the audit trail, the object that a request changes, as a GET of the same URL answers;
+        {} if there is no object yet.
+
+        Return None unless the request changes one object. Also return None for providers (their edits return
+        the state before and after) and for allocations, which change too often.
         """
         if not self._records or call.method not in WRITES or "{" not in self.pattern:
             return None
@@ -203,7 +205,9 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a CORS preflight request; for a forbidden origin, without headers that permit requests."""
+        """Answer a CORS preflight request. For a forbidden origin, the answer lacks the headers that permit
+        requests.
+        """
         if not self.is_allowed_origin(request_headers["origin"]):
             return Response()
         return super().preflight_response(request_headers)

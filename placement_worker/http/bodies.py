@@ -69,7 +69,7 @@ class AggregateAfterEdit(msgspec.Struct, kw_only=True):
 
 class QuotaLimitsGiven(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Limits to set, by resource class, `instances` or `server_group_members`; -1 means unlimited. The name
-    `weight` is no limit: it is the weight of the project while requests are backlogged.
+    `weight` is no limit, but the project's weight for its fair share while requests are backlogged.
     """
 
     limits: Annotated[dict[Text, Limit], Meta(min_length=1, max_length=500)]

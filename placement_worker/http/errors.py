@@ -300,7 +300,9 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Return the given names that do not exist; `kind` is the type of the names, resource class or trait."""
+    """Return the given names that do not exist; `kind` says whether they are names of resource classes or of
+    traits.
+    """
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))

@@ -210,7 +210,9 @@ async def delete_aggregate(call: ApiCall) -> ApiAnswer:
 
 
 async def change_host(field: str, call: ApiCall) -> ApiAnswer:
-    """Add the host in the URL to the aggregate in the URL (`field` is `add`), or remove it (`remove`)."""
+    """Add the host that the URL names to the aggregate that the URL names (`field`: `add`), or remove it from
+    there (`remove`).
+    """
     hosts: dict[str, Any] = {field: (call.path["host"],)}
     edit = aggregates.ChangeAggregate(aggregate=(await _named(call)).id, force=_forced(call), **hosts)
     return json_answer(_edited(await _edit(call, edit, host=True)))

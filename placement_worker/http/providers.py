@@ -250,7 +250,9 @@ def _doing(call: ApiCall, verb: str) -> str:
 
 
 def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.Inventories:
-    """Return the inventories in an HTTP request's body; answer 400 if too much of one is reserved."""
+    """Return the inventories in an HTTP request's body; raise the API error 400 if the reserved amount of an
+    inventory is too high. `verb` is used in the error text.
+    """
     found = inventories_from(stocks)
     least, limit = (0, "greater than total") if call.minor >= 26 else (1, "greater than or equal to total")
     for name, stock in found.items():

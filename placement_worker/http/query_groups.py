@@ -111,7 +111,7 @@ def resources(text: str) -> dict[str, int]:
 
 def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
     """Parse values of the parameter `required` into a request group: traits, with `!` before forbidden traits
-    and, since microversion 1.39, `in:` before alternative traits.
+    and, since microversion 1.39, `in:` before alternative traits. Without `any_of`, refuse alternatives.
     """
     for value in values if minor >= 39 else values[-1:]:
         if value.startswith("in:"):

@@ -84,7 +84,7 @@ class RecordedRequests:
             await self.flush()
 
     async def flush(self) -> bool:
-        """Publish the records; return False if they could not be delivered and are kept."""
+        """Publish the records. If some cannot be delivered, keep these and return False."""
         self._unknown = 0
         for message in in_messages(tuple(self._records)):
             try:

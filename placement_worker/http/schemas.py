@@ -47,7 +47,7 @@ def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[Validation
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """Yield an error if the whole text does not match the pattern. A search with `$` would permit a final
+    """Yield an error unless the pattern matches the whole text. A search with `$` would permit a final
     newline.
     """
     if isinstance(instance, str) and not re.fullmatch(pattern, instance):
@@ -72,7 +72,9 @@ def at(minor: int, schemas: ByVersion) -> "Schema":
 
 
 class Schema:
-    """A JSON schema of HTTP requests; `plain`: a stricter msgspec type; all its values satisfy the schema."""
+    """A JSON schema of HTTP requests. `plain` is a msgspec type for a fast check: each of its values
+    satisfies the schema.
+    """
 
     def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
         formats = _query_formats if query else _formats

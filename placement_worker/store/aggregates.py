@@ -72,8 +72,8 @@ async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list
 async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
 ) -> list[tuple[Aggregate, int]]:
-    """Return at most `most` aggregates sorted by id, after the id `after`, each with its number of hosts;
-    only aggregates in `ids` (None: any) with this name ("": any).
+    """Return at most `most` aggregates sorted by id, after the id `after`, each with its number of hosts.
+    Only aggregates whose id is in `ids` (None: any id) and whose name is `name` ("": any name) are returned.
     """
     values = () if ids is None else [(fromkey,) for fromkey in dict.fromkeys(ids)]
     if ids is not None and not values:

@@ -103,8 +103,8 @@ async def position(tx: Transaction) -> int | None:
 
 async def unarchived(tx: Transaction, after: int) -> tuple[ArchivedBody | None, bool]:
     """Return the next commits after a number that the archive can store (None: no new commits), and whether
-    changes are missing before them: the log no longer has them, or the previous version of berth has written
-    them.
+    the archive must skip commits before them: the log no longer has them, or the previous version of berth
+    logged them without the details that the archive needs.
     """
     rows: list[Any] = []
     size, expected, gap = 0, after + 1, False
@@ -200,7 +200,9 @@ def _part(**contents: Any) -> bytes:
 async def add_snapshot(
     tx: Transaction, number: int, at: float, parts: Sequence[bytes], *, begins: bool
 ) -> None:
-    """Store a snapshot; with `begins`, the archive continues after it, and lacks the changes before it."""
+    """Store a snapshot. With `begins`, the archive of changes starts anew after this snapshot: it has no
+    changes immediately before.
+    """
     if begins:
         await _BEGIN(tx, number=number)
     for part, body in enumerate(parts):
@@ -208,7 +210,9 @@ async def add_snapshot(
 
 
 class ArchivedSince(NamedTuple):
-    """The latest snapshot, and the commits archived after it."""
+    """The number, time and size of the latest snapshot, and the size and number of the commits archived after
+    it.
+    """
 
     number: int
     at: float
@@ -253,6 +257,8 @@ async def changes_after(tx: Transaction, after: int, until: float, number: int) 
 
 
 async def prune(tx: Transaction, before: float) -> None:
-    """Delete what is not needed for the states since a time; the newest snapshot always remains."""
+    """Delete the snapshots and changes that are not needed to compute the states since a time; the newest
+    snapshot always remains.
+    """
     for statement in _PRUNE:
         await statement(tx, before=before)

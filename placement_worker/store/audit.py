@@ -90,7 +90,9 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 class ReportedTree(NamedTuple):
-    """The cell and agent that own a provider tree; `since` is their first report, in seconds since 1970."""
+    """The cell and agent that own a provider tree; `since` is the time of the first report, in seconds since
+    1970.
+    """
 
     cell: str
     agent: str

@@ -92,8 +92,8 @@ class ArchivedDetails:
     renamed: tuple[str, str] | None = None  # a resource class: its former and its new name
 
     def of_part(self, nth: int, part: Sequence[ProviderChange]) -> tuple[str | None, str | None, str | None]:
-        """Return the columns `trees`, `consumers` and `renamed` of the commit's part `nth` in the change log,
-        each None if empty. Only part 1 has consumers and names.
+        """Return the columns `trees`, `consumers` and `renamed` of the log entry for part `nth` of a commit,
+        each None if empty. Only the entry of part 1 has consumers and names.
         """
         trees = None
         if self.shaped and (roots := {change.root for change in part if change.reshaped}):
@@ -186,8 +186,8 @@ async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def unpublished(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return up to `most` unpublished changes above number `known`. On PostgreSQL, concurrent callers wait
-    until the transaction of the first one ends.
+    """Return up to `most` unpublished changes with numbers above `known`. On PostgreSQL, a concurrent caller
+    waits until the transaction of the first caller ends.
     """
     return _messages(await _UNPUBLISHED(tx, most=most, known=known), tx.history)
 
@@ -262,8 +262,8 @@ async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildR
 
 
 async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the oldest change numbers, at most `most`, with BuildReshaped messages that are not published,
-    and the messages.
+    """Return, oldest first, at most `most` change numbers with unpublished BuildReshaped messages, and these
+    messages.
     """
     rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
     messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]

@@ -2,8 +2,7 @@
 
 Every writer locks in this order: consumers (new consumers by uuid, then existing consumers by id), projects
 with a quota by id, server groups by id, providers by id, the change number. A missing consumer is inserted
-first, as if its claim succeeded: the unique key then separates two concurrent claims, and a claim from the
-retirement of its consumer.
+before its claim is decided: by the unique key, a concurrent claim or retirement of the consumer then waits.
 """
 
 from collections import defaultdict
@@ -116,8 +115,9 @@ class ClaimScope:
     budgets: Collection[str] = ()  # projects with claims that preempt instances
 
     def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
-        """Add slots of reservations to the data that is locked and read. `found` are the records of the slots
-        in `read` that exist; with `returns`, insert the consumers of slots that hold nothing now.
+        """Add the slots `read` of reservations to the data that is locked and read; `found` are the records
+        of existing slots. With `returns`, insert a consumer for each slot that holds nothing now, so that
+        allocations can return to it.
         """
         self.slots, self.read_slots = found, read
         for uuid, record in found.items():
@@ -220,8 +220,9 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers and, on PostgreSQL, lock the providers of the claims in the same statement.
-    Return the consumers' database ids and uuids, and whether all providers were locked.
+    """Insert the consumers `new_consumers` that do not exist and, on PostgreSQL, lock the providers of the
+    claims in the same statement. Return the inserted consumers' database ids and uuids, and whether all
+    providers were locked.
     """
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client)

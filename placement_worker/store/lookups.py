@@ -227,9 +227,9 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return the given consumers, or all consumers of the providers `of` if none is given, with their
-    allocations; if both are given, only the allocations at these providers. Also return the generations of
-    the providers.
+    """Return consumers with their allocations: the given consumers or, if none are given, all consumers of
+    the providers `of`. If both are given, return only allocations at these providers. Also return the
+    generations of the providers.
     """
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])

@@ -171,8 +171,9 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return a value that changes whenever cached names of resource classes or traits, or limits, are
-        replaced."""
+        """Return the versions of the cached names of resource classes and traits, and of the limits; the
+        value changes whenever a cache is replaced.
+        """
         return self.edition, self.quotas_edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
@@ -307,8 +308,8 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return the given resource classes or traits (None: all) with their ids and, if `used`, with whether a
-    provider has them. With `locking`, no other transaction can begin to use them.
+    """Return the given resource classes or traits (`names`; None: all) with their ids and, if `used`, with
+    whether a provider has them. With `locking`, no other transaction can begin to use these names.
     """
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])

@@ -40,7 +40,9 @@ def rows(preemptions: Iterable[Preemption]) -> list[tuple[Any, ...]]:
 
 
 async def used(tx: Transaction, projects: Collection[str], now: float) -> dict[str, int]:
-    """Return how many instances each project has preempted within the period of its budget."""
+    """Return how many instances each project has preempted within the period of its budget. A project without
+    preemptions is left out.
+    """
     found = await _USED(tx, [(project,) for project in projects], since=now - BUDGET_SECONDS)
     return {project: int(several) for project, several in found}
 

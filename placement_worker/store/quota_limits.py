@@ -37,7 +37,7 @@ async def new_edition(tx: Transaction) -> int:
 
 
 async def read_limits(tx: Transaction) -> tuple[int, QuotaLimits]:
-    """Return the version of the limits, and limits that are at least of this version."""
+    """Return the version of the limits, and the limits, which may already be of a later version."""
     edition = await quotas_edition(tx)
     limits: dict[str, dict[str, int]] = defaultdict(dict)
     for project, resource, most in await _LIMITS(tx):

@@ -148,7 +148,7 @@ async def slot_ids(tx: Transaction, reservation: str) -> set[str]:
 
 
 async def forget_empty_slots(tx: Transaction, slots: Collection[str]) -> None:
-    """Delete the records of the given slots, except slots that hold something."""
+    """Delete the records of the given slots, except of slots that have allocations."""
     await _FORGET_EMPTY(tx, [(uuid,) for uuid in slots])
 
 
@@ -209,8 +209,8 @@ async def find_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str, 
 
 
 async def read_slots(database: Database, slots: Collection[str]) -> dict[str, SlotRecord]:
-    """Return the records of the given slots by uuid; a missing slot is left out. A record, which has what its
-    slot reserved at first, never changes.
+    """Return the records of the given slots by uuid; a missing slot is left out. A record has the allocations
+    that its slot reserved at first, and never changes.
     """
     async with database.read_single() as tx:
         return {row["uuid"]: _slot(row) for row in await _SLOTS(tx, [(uuid,) for uuid in slots])}
@@ -223,8 +223,8 @@ async def lock(
     reserved: Collection[str],
     now: float,
 ) -> ReservationWorld:
-    """Lock and read the reservations of the given slots, and the reservations `reserved`; `read` are all
-    slots that were read, including slots that do not exist.
+    """Lock and return the reservations of the given slots, and the reservations `reserved`. `read` are all
+    slots that were read, also those that do not exist.
     """
     wanted = sorted({record.reservation for record in slots.values()}.union(reserved))
     found = {row["uuid"]: _reservation(row) for row in await _LOCK(tx, [(uuid,) for uuid in wanted])}

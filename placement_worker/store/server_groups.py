@@ -190,7 +190,7 @@ def _group(row: Any) -> GroupPlaces:
 
 
 async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now: float) -> None:
-    """Create the server groups of requests with a topology that do not exist yet."""
+    """Create the server groups that requests with a topology name, if they do not exist yet."""
     rows = {
         each.group: (each.group, each.project, _encoded(each.topology), each.topology.is_required)
         for each in claims
@@ -212,8 +212,8 @@ async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Delete a server group; return [], or None if there is no such group. If it has members, return some of
-    them and do not delete it; with `force`, delete it.
+    """Delete a server group and return []; return None if there is no such group. If the group has members,
+    and `force` is not set, return some of the members and do not delete the group.
     """
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:

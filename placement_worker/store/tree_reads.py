@@ -198,15 +198,18 @@ async def _names_by_column(
 
 
 async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collection[str | None]) -> None:
-    """Read all names of traits or aggregates again if a name of a provider is not cached."""
+    """Read all names of traits or aggregates again if the JSON columns of providers contain an id that is not
+    cached.
+    """
     if any(id_ not in names.names for column in columns for id_ in provider_parts.stored_names(column).all):
         await names.read_all(tx)
 
 
 @dataclass(slots=True)
 class TreesNamed:
-    """Data that edits need in addition to provider trees: the trees' owners, the number of the last change,
-    and which provider ids and names exist."""
+    """Data that edits need in addition to provider trees: the owner of each tree, the number of the last
+    change, and which provider ids and names are in use.
+    """
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
