@@ -1,8 +1,8 @@
-"""Boots at a given rate: latency below the peak, and the behaviour above it.
+"""Measures boots at given rates: the latency below the peak rate, and the behaviour above the peak.
 
-First the peak; then the given rates below it and half of the peak, for latencies; then three times the peak
-for some time. Excess requests wait in the scheduler's queue on the broker's disk: no other queue may grow,
-and no worker's memory.
+Measures the peak first; then latencies at the given rates and at half of the peak; then runs at three times
+the peak for some time. Excess requests wait in the scheduler's queue on the broker's disk: no other queue may
+grow, nor any worker's memory.
 """
 
 import argparse

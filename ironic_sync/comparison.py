@@ -95,8 +95,8 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return the nodes with an instance in Ironic other than the consumer in placement, now and after a
-    pause.
+    """Return the nodes whose instance in Ironic differs from their consumer in placement, both in `read`
+    (node → instance) and in a second read after a pause.
 
     During the pause a recent build can reach Ironic, so its node is not a difference.
     """

@@ -102,7 +102,9 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Replace an Ironic node's traits by `traits`, add the trait `add`, or remove the trait `missing`."""
+        """Add the trait `add` to an Ironic node's traits, or else remove the trait `missing`, or else replace
+        all by `traits`. `ident` is the node's uuid or name, `request` the id of the HTTP request.
+        """
         node = self._conductor.find(ident)
         if add:
             traits = [*node.traits, *_traits([add])]
@@ -152,7 +154,9 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Emit an API call's `start` notification, and its `error` if the `with` block refuses the call."""
+        """Emit an API call's notification `start`, and `error` if the `with` block raises ApiRefusal. Both
+        show the node as the call would change it (`wanted`).
+        """
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield

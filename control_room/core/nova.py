@@ -30,7 +30,9 @@ class VerdictShown:
 
 @dataclass(frozen=True, slots=True)
 class ShareShown:
-    """Numbers of instances that Nova and berth placed on a host, with bars relative to the largest."""
+    """The numbers of instances that Nova and berth placed on a host, and the lengths of their bars, in
+    percent of the largest number on the page.
+    """
 
     share: HostShare
     nova: float  # of 100

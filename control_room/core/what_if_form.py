@@ -176,7 +176,9 @@ def _is_number(text: str) -> bool:
 
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
-    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs entered in a form."""
+    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs entered in a form; add a
+    text to `problems` for each invalid entry.
+    """
     for item in words(texts["resources"]):
         name, _, amount = item.partition(":")
         if _NAME.fullmatch(name) and _is_number(amount):

@@ -33,7 +33,9 @@ class AuditPages(frame.PageGroup):
         )
 
     async def export(self, request: Request) -> Response:
-        """Return the records that match, the latest first, one a line; at most 100,000."""
+        """Return a file of the audit records that match the filters in the URL: one JSON object a line, the
+        latest record first, at most 100,000.
+        """
         question = FindActs(**_filters(request), limit=MOST_RECORDS)
         first = await self._context.queries.acts(question)
 
@@ -56,7 +58,9 @@ def _filters(request: Request) -> dict[str, Any]:
 
 
 def _page(request: Request) -> str:
-    """Return the parameter `before` of the URL, where the page begins; "" (the first page) if malformed."""
+    """Return the URL's parameter `before`: the page shows audit records before this one. Return "", for the
+    first page, if the parameter is malformed.
+    """
     try:
         return msgspec.convert({"before": frame.parameter(request, "before")}, FindActs).before
     except msgspec.ValidationError:

@@ -28,7 +28,9 @@ LONGEST = 255
 
 @dataclass(frozen=True)
 class ProjectsQuery:
-    """The parameters in the URL of the page of projects: project (empty: all), id after which to begin."""
+    """The parameters in the URL of the page of projects: `project`, the only project to show (empty: all),
+    and `after`: the list begins after the project with this id.
+    """
 
     project: str = ""
     after: str = ""

@@ -36,7 +36,9 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return an endless async function that passes the node's uuid of each notification to its argument."""
+    """Return an async function that never ends, and calls the function that it gets as its argument with
+    the node's uuid of each notification.
+    """
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -94,7 +96,7 @@ class _Heartbeats:
         ]
 
     async def _may_act(self) -> bool:
-        """Return whether the agent has a valid lease on nodes; wait a few seconds for one if not."""
+        """Return whether the agent has a valid lease on nodes; wait a few seconds for a lease if not."""
         for _ in range(LEASE_LOOKS):
             if self.orders.right.good():
                 return True
@@ -121,7 +123,10 @@ def metal_agent(
     concurrency: int = 5000,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it."""
+    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it.
+
+    The worker sends a heartbeat every `period` seconds, and executes up to `concurrency` orders of a type.
+    """
     orders = RunningOrders(
         agent,
         api,
