@@ -86,7 +86,9 @@ def _beyond(berth: BenchBerth, rabbitmq: RabbitMQ, sizes: RateSizes, peak: float
 
 
 def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
-    """Return three rates of boots per second: requested, ended during the requests, and ended afterwards."""
+    """Return three rates in boots per second: requested, ended before the last request was sent, and ended
+    after it.
+    """
     until = max(boot.asked for boot in boots)
     end = max(boot.ended for boot in boots)
     meanwhile = sum(boot.ended <= until for boot in boots)

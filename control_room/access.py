@@ -86,7 +86,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Run a block that EventStream.end() can cancel through `working`, the timeout of the block."""
+        """Run a `with` block inside `working`, its timeout; EventStream.end() can cancel the block by it."""
         self.working = working
         try:
             yield

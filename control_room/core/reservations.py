@@ -54,7 +54,7 @@ class ReservationRow:
 
 @dataclass(frozen=True)
 class ReservationsListed:
-    """A page of reservations, sorted by creation."""
+    """A page of reservations, sorted by the time of their creation."""
 
     problem: str  # why placement did not answer; empty: it did
     rows: Sequence[ReservationRow] = ()

@@ -258,7 +258,7 @@ def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
     """Parse flavors (`mix`), new hosts (`add`) and names of hosts to remove (`without`); raise InvalidPlan if
-    wrong. `zone` and `cell`, if not empty, restrict the plan to their hosts.
+    an entry is invalid. With `zone` or `cell`, the plan uses only hosts in this zone or cell.
     """
     problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:
