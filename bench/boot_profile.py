@@ -98,8 +98,8 @@ def _print_samples(kept: Path, kind: str, milliseconds: float, top: int) -> None
 
 
 def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
-    """Return three counts of the samples in py-spy's raw output: by package and by function of berth (the
-    innermost on the stack), and by the package or library of the innermost frame. `here`: the repository.
+    """Return counts of the samples in py-spy's raw output: by package and by function of berth, and by the
+    package or library of the innermost frame. `here`: the repository.
     """
     packages: Counter[str] = Counter()
     below: Counter[str] = Counter()

@@ -83,8 +83,8 @@ def chart_svg(run: BenchRun, before: BenchRun | None) -> str:
 
 
 def _cost(bar: BootBar, top: float, scale: float) -> list[str]:
-    """Return the SVG elements of a bar: its parts side by side, followed by their sum. `top`: the bar's upper
-    edge; `scale`: pixels per millisecond.
+    """Return the SVG elements of a bar: its parts, then their sum. `top`: upper edge; `scale`: pixels per
+    millisecond.
     """
     drawn, left = [], float(_LEFT)
     pale = "" if bar.now else ' opacity=".55"'

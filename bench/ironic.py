@@ -334,8 +334,8 @@ def main() -> None:
 
 
 def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: int = 0) -> SteadyNews:
-    """Measure the time from Ironic's event to a claimable node at a steady rate of events, while virtual
-    machines are built at the same time: `boots` per second on `hosts` hypervisors.
+    """Measure the time from Ironic's event to a claimable node at a steady rate of events, while `boots`
+    virtual machines per second are built on `hosts` hypervisors.
     """
 
     async def work(watch: Watch, api: IronicApi) -> SteadyNews:

@@ -97,8 +97,8 @@ def _run(
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
-    """Return sums of metrics over all processes. The key NAME has the sum over all labels of a metric; the
-    key "NAME LABELS" has the sum for these labels.
+    """Return the sum of each metric over all processes: under "NAME" over all its labels, under "NAME LABELS"
+    over these labels only.
     """
     counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:

@@ -75,8 +75,8 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove from placement the nodes that are deleted in Ironic. Without `allow`, remove none if they are
-    more than the permitted share of the nodes. Repair no other difference.
+    """Remove from placement the nodes that are deleted in Ironic; without `allow`, none if too many are
+    deleted. Repair no other difference.
     """
     rules = _rules(ironic)
     removed: list[str] = []

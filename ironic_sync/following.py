@@ -94,8 +94,8 @@ class Following:
         await self.report([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Return True if this process's last report of the node showed it as not free; False if the report
-        showed it as free, or if there is no report.
+        """Return True if this process's last report of the node showed it as not free; False if free, or
+        without a report.
         """
         report = self.beliefs.of(uuid).reported
         return report is not None and not is_open(report)

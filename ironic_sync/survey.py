@@ -130,8 +130,8 @@ class Survey:
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
-        """Read the nodes from Ironic; return a mapping of each node to the id of its instance, or None if the
-        node has no instance or does not exist.
+        """Read the nodes from Ironic; return each node's instance id, or None if the node has no instance or
+        does not exist.
         """
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):

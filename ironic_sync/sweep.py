@@ -163,8 +163,8 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _is_latest(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return False if, since the sweep compared the node, placement has applied a report (to `now`, the
-        node's provider) that is newer than `seen`, the state read from Ironic.
+        """Return False if, since the sweep compared the node, placement applied a report newer than `seen` to
+        the provider (`now`).
         """
         if now is None:
             return True

@@ -64,8 +64,8 @@ class DeviceBook:
         return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any allocation is of a provider in this host's tree, or of a removed provider, whose
-        host is not known.
+        """Return whether any allocation is of a provider in this host's tree, or of a removed provider of any
+        host.
         """
         of_root = self._of_root.get(root, ())
         return any(provider in of_root or provider in self._departed for provider in allocations)

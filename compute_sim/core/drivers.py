@@ -240,8 +240,8 @@ def build_tree(
     disabled: bool = False,
 ) -> ProviderTree:
     """Return a host's provider tree: hardware from the host's drivers, and the resource classes, traits and
-    aggregates that operators added in placement (`stored`). `in_use` returns the amounts of a provider that
-    guests use. With `disabled`, the root gets the trait that closes the host.
+    aggregates that operators added in placement (`stored`). `in_use` returns the amounts of a provider in
+    use. `disabled`: add the trait that closes the host.
     """
     tree = ProviderTree(root, host, stored)
     for driver in drivers:

@@ -102,8 +102,8 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Add the trait `add` to an Ironic node's traits, or else remove the trait `missing`, or else replace
-        all by `traits`. `ident` is the node's uuid or name, `request` the id of the HTTP request.
+        """Set an Ironic node's traits to `traits` or, if given, only add the trait `add` or remove the trait
+        `missing`.
         """
         node = self._conductor.find(ident)
         if add:
@@ -154,8 +154,8 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Emit an API call's notification `start`, and `error` if the `with` block raises ApiRefusal. Both
-        show the node as the call would change it (`wanted`).
+        """Emit an API call's `start` notification, and `error` if the `with` block refuses the call; both
+        show the node `wanted`.
         """
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:

@@ -189,8 +189,8 @@ class _Handlers:
         await self.api.provision(call.ident, target, more, call.id)
 
     async def fault(self, call: SimRequest) -> None:
-        """Plan how the node's next operation of a type fails; null removes a planned failure. An example of
-        the request's body: {"work": "clean", "fault": "step"}.
+        """Plan how the node's next operation of a type fails, as in {"work": "clean", "fault": "step"}; null:
+        no failure.
         """
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
@@ -200,8 +200,8 @@ class _Handlers:
         self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
 
     async def bmc(self, call: SimRequest) -> None:
-        """Set the power state or fault that the node's BMC shows; null: the state that Ironic has recorded.
-        An example of the request's body: {"says": "unreachable"}.
+        """Set the state that the node's BMC shows, as in {"says": "unreachable"}; null: the state that Ironic
+        recorded.
         """
         bmc = (await call.fields()).get("says")
         if bmc not in (*BMC, None):
@@ -209,8 +209,8 @@ class _Handlers:
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Start a change of provision state on at most `count` idle nodes; return the number of these nodes.
-        An example of the request's body: {"target": "provide", "count": 50}.
+        """Start a change on at most `count` idle nodes, as in {"target": "provide", "count": 50}; return the
+        number of nodes.
         """
         body = await call.fields()
         target, count = target_of(body), body.get("count")

@@ -30,8 +30,8 @@ class VerdictShown:
 
 @dataclass(frozen=True, slots=True)
 class ShareShown:
-    """The numbers of instances that Nova and berth placed on a host, and the lengths of their bars, in
-    percent of the largest number on the page.
+    """The numbers of instances that Nova and berth placed on a host, with bars in percent of the page's
+    largest number.
     """
 
     share: HostShare

@@ -97,8 +97,8 @@ class PlanAnswer:
 
 
 def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
-    """Return a copy of the answer that also states the capacity that reservations hold, and the capacity that
-    headroom holds, both without what instances have drawn already.
+    """Return a copy of the answer that also states the capacity that reservations hold, and that headroom
+    holds, both without what instances have drawn.
     """
     reserved, headroom = Counter[str](), Counter[str]()
     for reservation in found.reservations:
@@ -109,8 +109,8 @@ def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
 
 
 def with_quota(answer: PlanAnswer, plan: Plan, quota: Quota) -> PlanAnswer:
-    """Return a copy of the answer to `plan` in which the numbers of instances are at most those that a
-    project's quota permits in addition to the project's present usage.
+    """Return a copy of the answer to `plan`, with numbers of instances limited to what a project's quota and
+    usage permit.
     """
 
     def bound(growth: Counter[str], most: int) -> QuotaBound | None:

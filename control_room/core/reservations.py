@@ -35,7 +35,7 @@ class ReservedAmount:
 
 @dataclass(frozen=True)
 class ReservationRow:
-    """A row of the table of reservations: the reservation, the totals of its slots, and the slots' hosts."""
+    """A row of the table of reservations: the reservation, the totals of its slots, and their hosts."""
 
     reservation: Reservation
     state: str
@@ -54,7 +54,7 @@ class ReservationRow:
 
 @dataclass(frozen=True)
 class ReservationsListed:
-    """A page of reservations, sorted by the time of their creation."""
+    """A page of reservations, sorted by creation time."""
 
     problem: str  # why placement did not answer; empty: it did
     rows: Sequence[ReservationRow] = ()

@@ -176,8 +176,8 @@ def _is_number(text: str) -> bool:
 
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
-    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs entered in a form; add a
-    text to `problems` for each invalid entry.
+    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs in a form; add mistakes to
+    `problems`.
     """
     for item in words(texts["resources"]):
         name, _, amount = item.partition(":")

@@ -33,8 +33,8 @@ class AuditPages(frame.PageGroup):
         )
 
     async def export(self, request: Request) -> Response:
-        """Return a file of the audit records that match the filters in the URL: one JSON object a line, the
-        latest record first, at most 100,000.
+        """Return the audit records that match the URL's filters, the latest first, one a line; at most
+        100,000.
         """
         question = FindActs(**_filters(request), limit=MOST_RECORDS)
         first = await self._context.queries.acts(question)
@@ -58,8 +58,8 @@ def _filters(request: Request) -> dict[str, Any]:
 
 
 def _page(request: Request) -> str:
-    """Return the URL's parameter `before`: the page shows audit records before this one. Return "", for the
-    first page, if the parameter is malformed.
+    """Return the URL's parameter `before`: the page shows audit records before this one. "" (first page) if
+    malformed.
     """
     try:
         return msgspec.convert({"before": frame.parameter(request, "before")}, FindActs).before

@@ -28,8 +28,8 @@ LONGEST = 255
 
 @dataclass(frozen=True)
 class ProjectsQuery:
-    """The parameters in the URL of the page of projects: `project`, the only project to show (empty: all),
-    and `after`: the list begins after the project with this id.
+    """The parameters in the URL of the page of projects: project (empty: all), and `after`: the project after
+    which to begin.
     """
 
     project: str = ""

@@ -56,8 +56,8 @@ class OrderProgress:
         self.changed = self.came  # when the node's state last changed
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
-        """Record the state of the order's Ironic node, as it was read at the monotonic time `now`. A build
-        fails if its node is in maintenance for `maintenance_patience` seconds.
+        """Record the node's state, read at the monotonic time `now`; fail a build after
+        `maintenance_patience` seconds of maintenance.
         """
         self._check_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"

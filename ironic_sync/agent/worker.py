@@ -36,8 +36,8 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return an async function that never ends, and calls the function that it gets as its argument with
-    the node's uuid of each notification.
+    """Return an async function that never ends, and calls its argument with the node's uuid of each
+    notification.
     """
 
     async def follow(on_node: OnNode) -> None:
@@ -123,10 +123,7 @@ def metal_agent(
     concurrency: int = 5000,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it.
-
-    The worker sends a heartbeat every `period` seconds, and executes up to `concurrency` orders of a type.
-    """
+    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it."""
     orders = RunningOrders(
         agent,
         api,

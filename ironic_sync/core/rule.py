@@ -87,8 +87,8 @@ def _report(uuid: str, place: Place, sequence: int, **content: Any) -> Inventory
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """Convert a NodeChanged message, which has the full state of a node, to a report for placement. Return
-    None for a node that exists and has no resource class.
+    """Convert a NodeChanged message to a report for placement; None if the node exists without a resource
+    class.
     """
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)

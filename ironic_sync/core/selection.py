@@ -66,8 +66,8 @@ class NodeSelection:
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields of nodes to request from Ironic. The large fields `properties` and `extra` are
-        included only if a setting uses a value in them.
+        """Return the fields of nodes to request from Ironic; large fields (properties, extra) only if a
+        setting uses them.
         """
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
