@@ -3,8 +3,8 @@
     python -m bench.agent_queues [--agents 100] [--rate 300] [--seconds 40] [--turns 3]
 
 Each turn measures both settings, one after the other, each on new servers. Every agent has a connection of
-its own; the agents of a cell run in one process, because a hundred processes of agents would use the
-processor time of this machine for themselves. In a region they run on other machines.
+its own; the agents of a cell run in one process, because a hundred processes of agents would use most
+processor time of this machine. In a region, agents run on other machines.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Profiles a boot: workers are sampled with py-spy during a load, and the samples are summed by function.
 
-Each worker's milliseconds per boot are its measured processor time, divided by its samples. A sample counts
-for the innermost function of berth on its stack, or for the event loop if there is none. Samples of a
-waiting thread are omitted.
+The measured processor time per boot of a worker is divided among its functions in proportion to their
+samples. A sample counts for the innermost function of berth on its stack, or for the event loop if there is
+none. Samples of a waiting thread are omitted.
 """
 
 import argparse
@@ -98,8 +98,8 @@ def _print_samples(kept: Path, kind: str, milliseconds: float, top: int) -> None
 
 
 def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
-    """Return the numbers of samples in py-spy's raw output by package of berth, by any package or library,
-    and by function. `here`: the repository.
+    """Return counts of the samples in py-spy's raw output: by package and by function of berth, and by the
+    package or library of the innermost frame. `here`: the repository.
     """
     packages: Counter[str] = Counter()
     below: Counter[str] = Counter()

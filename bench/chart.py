@@ -83,7 +83,9 @@ def chart_svg(run: BenchRun, before: BenchRun | None) -> str:
 
 
 def _cost(bar: BootBar, top: float, scale: float) -> list[str]:
-    """Return the SVG elements of a bar: its parts side by side, followed by their sum."""
+    """Return the SVG elements of a bar: its parts, then their sum. `top`: upper edge; `scale`: pixels per
+    millisecond.
+    """
     drawn, left = [], float(_LEFT)
     pale = "" if bar.now else ' opacity=".55"'
     for name, spent in bar.parts.items():

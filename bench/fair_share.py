@@ -138,7 +138,9 @@ async def _publish_sharing(bus: Bus, boots: int) -> None:
 
 
 async def _sharing(berth: BenchBerth, boots: int, seconds: float) -> dict[str, int]:
-    """Return how many boots of each project ended in `seconds` in which all had requests in the backlog."""
+    """Return how many boots of each project ended within `seconds`, while all projects had requests in the
+    scheduler's backlog.
+    """
     ended, deleting = Counter[str](), list[BuildEnded]()
 
     async with Bus(wiring.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:

@@ -174,7 +174,7 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the median of several runs."""
+    """Return the median, or 0 without values."""
     return statistics.median(values) if values else 0.0
 
 

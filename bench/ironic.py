@@ -2,8 +2,8 @@
 
 A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, workers in either layout. ironic_sync receives
 the notifications and confirms available nodes by a read. A node is claimable when placement has published
-its free inventory, which schedulers use, or returned it to a query. The time starts at the timestamp in
-Ironic's event.
+the node's free inventory to schedulers, or has returned the node as a candidate to a query. The time starts
+at the timestamp in Ironic's event.
 """
 
 import argparse
@@ -217,7 +217,9 @@ async def _some_open(api: IronicApi) -> bool:
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """Return the times, by Ironic's clock, at which the nodes of the storm became available, in order."""
+    """Return the times, by Ironic's clock, at which nodes became available in the benchmark's storm (many
+    nodes at once), in order.
+    """
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
     nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]
@@ -255,7 +257,7 @@ async def _next_build(watch: Watch, api: IronicApi) -> str:
 
 
 async def _first_of(ended: Listener[BuildEnded], lost: Listener[BuildUnplaceable]) -> str:
-    """Return the node on which the next build to end is active, or "" if it failed."""
+    """Wait until a build ends; return the node on which its instance is active, or "" if the build failed."""
     async with asyncio.TaskGroup() as group:
         fates = [group.create_task(ended.get()), group.create_task(lost.get())]
         done, late = await asyncio.wait(fates, return_when=asyncio.FIRST_COMPLETED)
@@ -332,8 +334,8 @@ def main() -> None:
 
 
 def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: int = 0) -> SteadyNews:
-    """Measure the time from event to claimable at a steady rate of events, with `boots` per second on `hosts`
-    at the same time.
+    """Measure the time from Ironic's event to a claimable node at a steady rate of events, while `boots`
+    virtual machines per second are built on `hosts` hypervisors.
     """
 
     async def work(watch: Watch, api: IronicApi) -> SteadyNews:

@@ -1,5 +1,5 @@
 """Runs a berth with virtual machines that follows a simulated Ironic. Every worker is a process or, in the
-compact layout, placement, scheduler, conductors and the agent of virtual machines share one.
+compact layout, placement, scheduler, conductors and the agent of virtual machines share one process.
 
 The processes share their settings in one JSON object, the site.
 """

@@ -1,8 +1,8 @@
-"""Boots at a given rate: latency below the peak, and the behaviour above it.
+"""Measures boots at given rates: the latency below the peak rate, and the behaviour above the peak.
 
-First the peak; then the given rates below it and half of the peak, for latencies; then three times the peak
-for some time. Excess requests wait in the scheduler's queue on the broker's disk: no other queue may grow,
-and no worker's memory.
+Measures the peak first; then latencies at the given rates and at half of the peak; then runs at three times
+the peak for some time. Excess requests wait in the scheduler's queue on the broker's disk: no other queue may
+grow, nor any worker's memory.
 """
 
 import argparse
@@ -86,7 +86,9 @@ def _beyond(berth: BenchBerth, rabbitmq: RabbitMQ, sizes: RateSizes, peak: float
 
 
 def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
-    """Return three rates of boots per second: requested, ended during the requests, and ended afterwards."""
+    """Return three rates in boots per second: requested, ended before the last request was sent, and ended
+    after it.
+    """
     until = max(boot.asked for boot in boots)
     end = max(boot.ended for boot in boots)
     meanwhile = sum(boot.ended <= until for boot in boots)

@@ -1,7 +1,8 @@
 """Compares boots over the REST API with boots on the bus: batches of 128, alternating on one berth.
 
-Over HTTP the client is a member of a project, so the ids of each batch are checked. All boots are of this
-project: after requests of several projects a scheduler limits its batches for a minute.
+Over HTTP the client is a member of a project, so the server also checks that no id in a batch belongs to
+another project. All boots are of this project: after requests of several projects a scheduler limits its
+batches for a minute.
 """
 
 import argparse
@@ -27,7 +28,7 @@ PROJECT = "web"
 
 
 class RestLoad(Load):
-    """A load test whose requests are sent over the REST API, and whose results are its stream of events."""
+    """A load test that sends its requests over the REST API, and reads results from its event stream."""
 
     def __init__(self, bus: Bus, plan: LoadPlan, client: RestClient) -> None:
         super().__init__(bus, plan)

@@ -58,8 +58,8 @@ KINDS: dict[str, Sequence[Variant]] = {
 def measured(
     variant: Variant, boots: int, hosts: int, mix: int, window: int
 ) -> tuple[LoadedBoots, SessionStates]:
-    """Measure a load of boots on a configuration, and what PostgreSQL's sessions wait for meanwhile. A
-    smaller load that is not counted runs before.
+    """Measure a load of boots on a configuration, and what PostgreSQL's sessions wait for meanwhile, after a
+    smaller load that is not counted. `mix`: flavors; `window`: concurrent boots.
     """
     with ExitStack() as stack:
         berth = stack.enter_context(a_berth(hosts, variant.cells, fail=0.1, **variant.settings))

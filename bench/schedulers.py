@@ -97,8 +97,8 @@ def _run(
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
-    """Return the sum of each metric over all processes; its key is the metric's name, or the name with
-    labels.
+    """Return the sum of each metric over all processes: under "NAME" over all its labels, under "NAME LABELS"
+    over these labels only.
     """
     counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:

@@ -87,7 +87,7 @@ def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
 
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
-    """Run loads on one berth, with the default number of concurrent boots; one in ten attempts fails."""
+    """Measure loads on one berth: boots per second, processor time and memory; one in ten attempts fails."""
     with a_berth(hosts, fail=0.1) as berth:
         berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
         runs = [

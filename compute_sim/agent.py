@@ -141,8 +141,8 @@ class SimulatedAgent:
         return job
 
     def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
-        """Return True if a host lacks providers or resource classes that an order names: a reshape may have
-        moved the order's allocations after it was sent.
+        """Return True if the order names a provider that was removed from its host, or a resource class that
+        the provider lacks: a reshape may have moved the allocations after the order was sent.
         """
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
@@ -180,7 +180,7 @@ class SimulatedAgent:
 
     async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
         """Return the guests of the requested builds or, if no builds are requested, a page of all guests. If
-        the request is to probe other hosts, return which hosts were reached.
+        the request is to probe other hosts, return only which hosts were reached, and no guests.
         """
         await self.power.there()
         if asked.probe is not None:
@@ -209,7 +209,7 @@ class SimulatedAgent:
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
-        """Destroy the guest of this attempt only; return the report that the guest is destroyed."""
+        """Destroy this guest, but no guest of another attempt of its build; return the report about it."""
         return self._destroy(DestroyOrdered(**guest.address, above=guest.attempt - 1))
 
     def _destroy(self, order: DestroyOrdered) -> AgentReported:

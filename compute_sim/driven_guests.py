@@ -32,8 +32,8 @@ class DrivenGuests:
 
     @asynccontextmanager
     async def turn(self, order: Order | GuestRecord) -> AsyncIterator[None]:
-        """Wait until no other order for this build runs on this host, then run a block. On simulated hosts,
-        orders run in parallel.
+        """Wait until no other order for the order's build is executed on its host, then run the `with` block.
+        On simulated hosts, run the block without waiting.
         """
         key = order.build, order.root
         if order.root not in self._of_root:

@@ -163,7 +163,7 @@ class AgentJob:
 
     @property
     def reported(self) -> bool:
-        """Return False while a delivery of the job's order waits for the job's result, else True."""
+        """Return True if no delivery of the job's order waits for the job's result any more."""
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:

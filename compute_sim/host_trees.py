@@ -78,7 +78,7 @@ class HostTrees:
             self._changed[root] = None
 
     def take_changed(self) -> list[str]:
-        """Return the hosts of provider trees that changed since the last call and are not reported yet."""
+        """Return the roots of hosts whose trees changed after the last call and were not reported since."""
         changed = list(self._changed)
         self._changed.clear()
         return changed

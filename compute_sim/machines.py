@@ -250,8 +250,8 @@ def fleet(
     hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Return the simulated agents of all cells (names, or how many), with `hosts` hypervisors and the
-    hardware's bare-metal nodes spread over the agents.
+    """Return the simulated agents of all cells (names, or how many). `hosts` hypervisors in all, and the
+    bare-metal nodes of `hardware`, are spread over the agents. Ids of hosts are derived from `seed`.
     """
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory

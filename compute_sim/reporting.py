@@ -118,8 +118,8 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return inventory reports of the next hosts, at most 500, that changed or differ from placement, and
-        of bare-metal nodes.
+        """Return the next inventory reports, at most 500 in all: of hosts that changed or differed from
+        placement in the last check, and of bare-metal nodes.
         """
         if not self._does.ready:
             return []

@@ -86,7 +86,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Run a block that EventStream.end() can cancel through `working`, the timeout of the block."""
+        """Run a `with` block inside `working`, its timeout; EventStream.end() can cancel the block by it."""
         self.working = working
         try:
             yield
@@ -137,8 +137,8 @@ class Sessions:
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
-        """Return a new session for a signed-in user; end the oldest sessions beyond the limits, of this user
-        and in all. The session's id is new: an id set by an attacker is useless.
+        """Return a new session for a signed-in user, with a new id: an id set by an attacker is useless. End
+        the oldest sessions beyond the limits: one for the sessions of a user, one for all sessions.
         """
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]

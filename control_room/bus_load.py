@@ -96,8 +96,8 @@ def all_routes() -> tuple[Route, ...]:
 
 @cache
 def route_of(queue: str) -> Route | None:
-    """Return the topic or query of the queue with this name, `reader:key` for a topic, `ask:key` for a query;
-    None for a queue of no known topic or query.
+    """Return the topic or query whose messages a queue holds; None if no such topic or query is known. The
+    queue's name is `reader:key` for a topic, `ask:key` for a query.
     """
     reader, _, key = queue.partition(":")
     parts = key.split(".")

@@ -235,7 +235,9 @@ class FleetReader:
         return fleet
 
     async def _all(self) -> Fleet:
-        """Read all hosts from placement, in pages; a host that changes meanwhile is read again next time."""
+        """Read all hosts from placement, in pages. A host that changes during this read is read again by the
+        next read of changes.
+        """
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
         self._layouts += 1_000_000  # a number that no browser has received
         zones = await zones_by_aggregate(self._questions.aggregates)

@@ -137,7 +137,7 @@ class _Read(Generic[V]):
 
 class SharedData(Generic[K, V]):
     """A cache of the data that pages show, each value under a key. Concurrent readers of a key share one
-    read, which is cancelled soon after all have left.
+    read, which is cancelled soon after the last of these readers has stopped waiting.
 
     A reader causes a new read if the value has expired, or `changes` has counted a change since the last
     read. A value expires after `seconds`, or after `times` the duration of its read if that is longer. Reads

@@ -174,7 +174,9 @@ class IronicApi:
         return await self._do("PATCH", f"/v1/nodes/{quote(uuid, safe='')}", list(operations))
 
     async def set_provision_state(self, uuid: str, target: str, **more: Any) -> None:
-        """Start a change of a node's provision state. `target`: a verb such as manage, provide, active."""
+        """Start a change of a node's provision state. `target`: a verb such as active; `more`: further fields
+        of the request.
+        """
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target} | more)
 
     async def set_power_state(self, uuid: str, target: str) -> None:

@@ -75,8 +75,8 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove from placement the nodes that are deleted in Ironic; without `allow`, only if they are few.
-    Repair no other difference.
+    """Remove from placement the nodes that are deleted in Ironic; without `allow`, none if too many are
+    deleted. Repair no other difference.
     """
     rules = _rules(ironic)
     removed: list[str] = []
@@ -95,8 +95,8 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return the nodes with an instance in Ironic other than the consumer in placement, now and after a
-    pause.
+    """Return the nodes whose instance in Ironic differs from their consumer in placement, both in `read`
+    (node → instance) and in a second read after a pause.
 
     During the pause a recent build can reach Ironic, so its node is not a difference.
     """

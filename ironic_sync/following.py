@@ -94,7 +94,9 @@ class Following:
         await self.report([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Return True if this process last reported the node as not free, False also without a report."""
+        """Return True if this process's last report of the node showed it as not free; False if free, or
+        without a report.
+        """
         report = self.beliefs.of(uuid).reported
         return report is not None and not is_open(report)
 
@@ -144,7 +146,7 @@ class Following:
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Record which reports of nodes placement has applied. If another process's report replaced one of
-        this process, read the node again or, without API access, report a later known state.
+        this process, read the node again or, without API access, report its known state if that is later.
         """
         now = self.clock.now()
         for change in (change for message in changes for change in message.changes):

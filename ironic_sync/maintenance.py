@@ -44,8 +44,8 @@ class MaintenanceFlags:
     find: Ask[FindProviders, ProvidersFound]
 
     async def step(self) -> None:
-        """Set and remove flags as needed. A node with an instance, or at work, gets its flag later. A flag
-        with another reason than berth's is never changed.
+        """Set and remove flags as needed. A node with an instance, or in a transition, gets its flag in a
+        later step. A flag with another reason than berth's is never changed.
         """
         try:
             closed, flagged = await self._closed(), await self._flagged()

@@ -172,8 +172,8 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Read pages of available nodes until no requested node waits, or three pages in a row contain no
-        such node.
+        """Read pages of available nodes until all requested nodes are read, or three pages in a row contain
+        no node for `take`.
 
         Return the number of nodes passed to `take`.
         """

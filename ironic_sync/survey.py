@@ -101,7 +101,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Read the providers with the given ids; return the Ironic nodes of the selection's agents, by id."""
+        """Return the providers with the given ids that are Ironic nodes of the selection's agents, by id."""
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
         ours = (provider for provider in found.values() if provider.agent in agents)
@@ -130,7 +130,9 @@ class Survey:
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
-        """Read the nodes from Ironic; return the id of the instance on each; None: no instance, no node."""
+        """Read the nodes from Ironic; return each node's instance id, or None if the node has no instance or
+        does not exist.
+        """
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):
             reads = await asyncio.gather(*(self.api.node(uuid, self._fields) for uuid in some))
@@ -237,7 +239,9 @@ class Survey:
     def still_different(
         self, found: Iterable[SurveyedNode], now: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return nodes that still differ from the current providers `now`, if a report can repair them."""
+        """Return the nodes that still differ from their current providers (`now`, by id) in a way that a
+        report can repair.
+        """
         again = []
         for node in found:
             provider = now.get(node.uuid)

@@ -163,7 +163,9 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _is_latest(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether placement (`now`: the provider) has no newer report of a node than `seen`."""
+        """Return False if, since the sweep compared the node, placement applied a report newer than `seen` to
+        the provider (`now`).
+        """
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)

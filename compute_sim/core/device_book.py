@@ -30,8 +30,8 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace a host's known providers by the providers of this tree. Missing providers count as removed,
-        except the ids in `moving`: a pending reshape moves inventory from these providers.
+        """Replace a host's known providers by the providers of this tree. A known provider that the tree
+        lacks counts as removed, unless its id is in `moving`: a pending reshape moves inventory from it.
         """
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
@@ -64,7 +64,9 @@ class DeviceBook:
         return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any allocation is of a provider of this host, or of any removed provider."""
+        """Return whether any allocation is of a provider in this host's tree, or of a removed provider of any
+        host.
+        """
         of_root = self._of_root.get(root, ())
         return any(provider in of_root or provider in self._departed for provider in allocations)
 

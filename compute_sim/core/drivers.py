@@ -24,8 +24,8 @@ class Driver(Protocol):
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of one type to a host's provider tree, which has the hardware of the drivers
-        before this driver; `in_use` returns the amounts of a provider that guests use.
+        """Add all hardware of one type to a host's provider tree, to which the host's earlier drivers have
+        added their hardware; `in_use` returns, by resource class, the amounts of a provider that guests use.
         """
         ...
 
@@ -79,7 +79,7 @@ _UNITS = ("KB", "MB", "GB")
 
 
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
-    """Adds NUMA cells with processors, memory and huge pages, and a disk and traits of the root provider.
+    """Adds NUMA cells with processors, memory and huge pages; adds a disk and traits to the root provider.
 
     Options of processors, memory and huge pages are amounts per NUMA cell.
     """
@@ -181,7 +181,8 @@ _GPUS = (
 class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
     """Adds physical GPUs, each with a provider for each type of virtual GPU that it can be divided into.
 
-    A GPU runs one type at a time: a trait of the types' providers makes placement refuse a second type.
+    A GPU runs one type at a time: the types' providers have a trait that makes placement refuse claims of
+    one of them while another is in use.
     """
 
     gpus: tuple[PhysicalGpu, ...] = _GPUS
@@ -239,7 +240,8 @@ def build_tree(
     disabled: bool = False,
 ) -> ProviderTree:
     """Return a host's provider tree: hardware from the host's drivers, and the resource classes, traits and
-    aggregates that operators added in placement (`stored`). `disabled`: the host is closed.
+    aggregates that operators added in placement (`stored`). `in_use` returns the amounts of a provider in
+    use. `disabled`: add the trait that closes the host.
     """
     tree = ProviderTree(root, host, stored)
     for driver in drivers:

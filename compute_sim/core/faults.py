@@ -158,7 +158,9 @@ class CrashPlan:
     away: float = 5.0
 
     def next_after(self, agent: str, crashes: int) -> int:
-        """Return after how many more orders an agent loses power, given its failures so far; 0: never."""
+        """Return after how many more orders an agent loses power; 0: never. `crashes`: how often the agent
+        has lost power so far.
+        """
         if not self.orders:
             return 0
         return 1 + int(2 * self.orders * draw(self.seed, "crash", agent, crashes))

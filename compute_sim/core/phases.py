@@ -1,9 +1,9 @@
 """Decides guests' states during moves, which move orders are outdated, and which guests an agent must run.
 
 prepare   no guest → arriving, and devices are reserved for the guest
-send      running → stopped, immediately; in a live migration when the copy is complete
+send      running → stopped: immediately or, in a live migration, when the copy is complete
 start     arriving → running
-resume    the guest at the source gets a new attempt number and runs again
+resume    the guest on the source host gets a new attempt number and runs again
 rebuild   the guest runs until its successor replaces it under a new attempt number
 """
 
@@ -41,7 +41,9 @@ def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
 
 
 def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
-    """Return a guest's state during a phase of its move: in `send` stopped, unless the migration is live."""
+    """Return a guest's state during a phase of its move: stopped in the phase `send` of a move that is not
+    live, else `state`, unchanged.
+    """
     return "stopped" if order.phase == "send" and order.kind != "live" else state
 
 
@@ -109,9 +111,9 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
     """Return whether an agent must run (`ours`), stop (`kept`) or destroy (`gone`) a guest, by the consumers
-    with allocations on its host: the build (`build_here`), the holder consumer of this attempt
-    (`holder_type`, or NOTHING), a MIGRATION holder of another attempt (`kept_otherwise`). Return `unknown` if
-    there is no such consumer.
+    with allocations on its host. The first match decides: MIGRATION holder of this attempt (`holder_type`):
+    `kept`; another holder of this attempt: `gone`; the build (`build_here`): `ours`; MIGRATION holder of
+    another attempt (`kept_otherwise`): `kept`; none: `unknown`. `holder_type` is NOTHING without a holder.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

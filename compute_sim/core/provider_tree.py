@@ -72,7 +72,7 @@ class ProviderTree:
 
     @property
     def foreign(self) -> tuple[TreeProvider, ...]:
-        """Return the providers that exist only in placement: reports omit them."""
+        """Return the tree's providers that placement has but no driver added; reports omit them."""
         return tuple(provider for provider in self._known.values() if not provider.reported)
 
     def __contains__(self, name: str) -> bool:
@@ -102,8 +102,8 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """Add inventories, by resource class, to a provider; raise TreeMistake if the provider has such an
-        inventory already, or if an amount is invalid.
+        """Add inventories, by resource class, to the provider of this name; raise TreeMistake if it has an
+        inventory of the same class already, or if a class or an amount is invalid.
         """
         provider = self[name]
         for class_, inventory in inventories.items():

@@ -102,7 +102,9 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Replace an Ironic node's traits by `traits`, add the trait `add`, or remove the trait `missing`."""
+        """Set an Ironic node's traits to `traits` or, if given, only add the trait `add` or remove the trait
+        `missing`.
+        """
         node = self._conductor.find(ident)
         if add:
             traits = [*node.traits, *_traits([add])]
@@ -152,7 +154,9 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Emit an API call's `start` notification, and its `error` if the `with` block refuses the call."""
+        """Emit an API call's `start` notification, and `error` if the `with` block refuses the call; both
+        show the node `wanted`.
+        """
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield

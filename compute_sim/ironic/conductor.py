@@ -206,8 +206,8 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the planned seconds and failure (None: success) of a node's next operation; count
-        operations.
+        """Return the planned seconds and failure (None: success) of a node's next operation. Each call counts
+        as one operation of the node.
         """
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)

@@ -116,7 +116,9 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, notification: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """Return a routing key and a body for each topic of a notification, all with the same message id."""
+        """Return a notification as AMQP messages (routing key, body), one for each configured topic, all with
+        one message id.
+        """
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if notification.phase == "error" else "info"

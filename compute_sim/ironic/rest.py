@@ -189,7 +189,9 @@ class _Handlers:
         await self.api.provision(call.ident, target, more, call.id)
 
     async def fault(self, call: SimRequest) -> None:
-        """Handle a request such as {"work": "clean", "fault": "step"}: let the next cleaning fail so."""
+        """Plan how the node's next operation of a type fails, as in {"work": "clean", "fault": "step"}; null:
+        no failure.
+        """
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
         if work not in KINDS or fault not in (*FAULTS, None):
@@ -198,14 +200,18 @@ class _Handlers:
         self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
 
     async def bmc(self, call: SimRequest) -> None:
-        """Handle a request such as {"says": "unreachable"}: let the node's BMC report this state."""
+        """Set the state that the node's BMC shows, as in {"says": "unreachable"}; null: the state that Ironic
+        recorded.
+        """
         bmc = (await call.fields()).get("says")
         if bmc not in (*BMC, None):
             raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Handle a request such as {"target": "provide", "count": 50}: start this on up to 50 idle nodes."""
+        """Start a change on at most `count` idle nodes, as in {"target": "provide", "count": 50}; return the
+        number of nodes.
+        """
         body = await call.fields()
         target, count = target_of(body), body.get("count")
         if not isinstance(count, int) or count < 1:

@@ -23,7 +23,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic, which works while `run` is awaited. Notifications go to `voice`, if given."""
+    """A simulated Ironic, which works while `run` is awaited; `voice`, if given, sends its notifications."""
 
     def __init__(
         self,

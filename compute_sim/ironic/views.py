@@ -142,7 +142,7 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
 
 
 def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
-    """Return the Ironic nodes that match a request, sorted, from the node after the marker to the limit."""
+    """Return the Ironic nodes that match a request, sorted: those after the marker, at most the limit."""
     ordered: Iterable[SimNode] = nodes.values()
     if wanted.sort_key != "id":
         values = ((getattr(node, wanted.sort_key), node) for node in ordered)

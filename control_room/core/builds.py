@@ -332,7 +332,7 @@ def bucket(seconds: float) -> int:
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
     """Return percentiles of durations in seconds, one for each share (0.95: p95); None without builds.
-    `counts`: the number of builds for each number that `bucket` returns for a duration.
+    `counts`: the number of builds by interval of a histogram of durations (`bucket` returns the interval).
     """
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))

@@ -93,9 +93,9 @@ def _medians(samples: Sequence[tuple[float, float]], span: float) -> tuple[Float
 
 
 def _without_season(days: Floats, values: Floats, phases: int, span: float) -> Floats:
-    """Return the values without their pattern over a day (24 `phases` of `span` seconds) or a week (7).
-    Return them unchanged if they cover less than three patterns, or if the pattern explains less than half of
-    their variance around the trend.
+    """Return the values without their pattern over a day (24 `phases` of `span` seconds) or a week (7
+    `phases`). Return the values unchanged if they cover less than three days (or weeks), or if the pattern
+    explains less than half of their variance around the trend.
     """
     if len(values) < 3 * phases:
         return values

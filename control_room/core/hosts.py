@@ -52,8 +52,8 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many instances of a flavor fit on the host, at least: of each class only the provider
-        with the most free amount counts.
+        """Return a lower bound for the number of instances of a flavor that fit on the host: for each
+        resource class, only the provider with the most free capacity counts.
         """
         if self.closed or not flavor:
             return 0

@@ -161,10 +161,11 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return bare-metal nodes in columns by state, or only in this `column`, at most `most` in each. Nodes on
-    which Ironic and placement differ come first.
+    """Return bare-metal nodes in columns by state, at most `most` in each; only one column if `column` names
+    it. Nodes on which Ironic and placement differ come first.
 
-    `wanted` is a text to find in a node's id, name, state, resource class, instance, cell, agent or consumer.
+    `wanted`, if not empty, is a text that a node must have in its id, name, state, resource class, instance,
+    cell, agent or consumer.
     """
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):

@@ -30,7 +30,9 @@ class VerdictShown:
 
 @dataclass(frozen=True, slots=True)
 class ShareShown:
-    """Numbers of instances that Nova and berth placed on a host, with bars relative to the largest."""
+    """The numbers of instances that Nova and berth placed on a host, with bars in percent of the page's
+    largest number.
+    """
 
     share: HostShare
     nova: float  # of 100

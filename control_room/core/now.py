@@ -162,7 +162,7 @@ def alarms(
     now: float,
 ) -> Iterator[Alarm]:
     """Yield the problems that an operator should solve. `minute`: counts of builds in the last minute;
-    `rescued`: requests for which only the periodic sweep found a host.
+    `rescued`: the number of requests for which only a scheduler's periodic retry found a host.
     """
     for reply in replies:
         if reply.problem:

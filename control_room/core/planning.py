@@ -97,8 +97,8 @@ class PlanAnswer:
 
 
 def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
-    """Return a copy of the answer that also states the capacity held by reservations, and by headroom, and
-    not drawn by instances.
+    """Return a copy of the answer that also states the capacity that reservations hold, and that headroom
+    holds, both without what instances have drawn.
     """
     reserved, headroom = Counter[str](), Counter[str]()
     for reservation in found.reservations:
@@ -109,7 +109,9 @@ def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
 
 
 def with_quota(answer: PlanAnswer, plan: Plan, quota: Quota) -> PlanAnswer:
-    """Return an answer with at most as many instances as a project's quota permits, given its usage now."""
+    """Return a copy of the answer to `plan`, with numbers of instances limited to what a project's quota and
+    usage permit.
+    """
 
     def bound(growth: Counter[str], most: int) -> QuotaBound | None:
         found = quota_bound(quota.effective, quota.used, growth)

@@ -33,7 +33,7 @@ class ProjectsListed:
 
 
 def projects_of(found: Reply[QuotasFound]) -> tuple[str, ...]:
-    """Return the ids of the projects in placement's answer, without the default limits."""
+    """Return the projects' ids in placement's answer; the entry with the default limits is no project."""
     quotas = found.answer.quotas if found.answer else ()
     return tuple(quota.project for quota in quotas if quota.project != DEFAULT)
 

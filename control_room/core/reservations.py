@@ -16,7 +16,9 @@ _NUMBERS = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "count": 1}
 
 @dataclass(frozen=True)
 class ReservedAmount:
-    """The amount of one resource class in all slots of a reservation: at first, and not drawn by builds."""
+    """The amounts of one resource class in all slots of a reservation: reserved at first, and free: not yet
+    drawn by builds.
+    """
 
     name: str
     reserved: int
@@ -33,7 +35,7 @@ class ReservedAmount:
 
 @dataclass(frozen=True)
 class ReservationRow:
-    """A row of the table of reservations, with totals of the slots, and hosts."""
+    """A row of the table of reservations: the reservation, the totals of its slots, and their hosts."""
 
     reservation: Reservation
     state: str
@@ -52,7 +54,7 @@ class ReservationRow:
 
 @dataclass(frozen=True)
 class ReservationsListed:
-    """A page of reservations, sorted by creation."""
+    """A page of reservations, sorted by creation time."""
 
     problem: str  # why placement did not answer; empty: it did
     rows: Sequence[ReservationRow] = ()
@@ -61,7 +63,7 @@ class ReservationsListed:
 
 
 def reservations_at(found: Reply[ReservationsFound], skip: int, limit: int) -> list[Reservation]:
-    """Return up to `limit` reservations after the first `skip`, without counting failover headroom."""
+    """Return up to `limit` reservations after the first `skip`; headroom is neither returned nor counted."""
     return _shown(found)[skip : skip + limit]
 
 
@@ -143,7 +145,7 @@ FIELDS = (*_TEXTS, *_NUMBERS, "open", "no_returns")
 
 
 def parse_reservation(texts: Mapping[str, str]) -> NewReservation:
-    """Return the reservation that a form describes, without its name and project.
+    """Return the reservation that a form describes; the caller reads its name and project from the form.
 
     Raise InvalidForm for an invalid number.
     """

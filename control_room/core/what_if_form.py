@@ -176,7 +176,9 @@ def _is_number(text: str) -> bool:
 
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
-    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs entered in a form."""
+    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs in a form; add mistakes to
+    `problems`.
+    """
     for item in words(texts["resources"]):
         name, _, amount = item.partition(":")
         if _NAME.fullmatch(name) and _is_number(amount):
@@ -256,7 +258,7 @@ def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
     """Parse flavors (`mix`), new hosts (`add`) and names of hosts to remove (`without`); raise InvalidPlan if
-    wrong. `zone` and `cell`, if not empty, restrict the plan to their hosts.
+    an entry is invalid. With `zone` or `cell`, the plan uses only hosts in this zone or cell.
     """
     problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:

@@ -18,8 +18,8 @@ def duration(seconds: float | None) -> str:
 
 
 def expected_start(p50: float | None, p90: float | None, until: float, now: float) -> str:
-    """Return when a waiting request will probably start, as text: with 50 % by the time `p50`, with 90 % by
-    `p90` (None: unknown). The wait ends at `until`.
+    """Return when a waiting request will probably start, as text: with a probability of 50 % by the time
+    `p50`, of 90 % by `p90` (None: unknown). The request waits at most until the time `until`.
     """
     if p50 is None or p90 is None:
         return "unknown, no similar request has started recently"

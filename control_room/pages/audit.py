@@ -33,7 +33,9 @@ class AuditPages(frame.PageGroup):
         )
 
     async def export(self, request: Request) -> Response:
-        """Return the records that match, the latest first, one a line; at most 100,000."""
+        """Return the audit records that match the URL's filters, the latest first, one a line; at most
+        100,000.
+        """
         question = FindActs(**_filters(request), limit=MOST_RECORDS)
         first = await self._context.queries.acts(question)
 
@@ -56,7 +58,9 @@ def _filters(request: Request) -> dict[str, Any]:
 
 
 def _page(request: Request) -> str:
-    """Return the parameter `before` of the URL, where the page begins; "" (the first page) if malformed."""
+    """Return the URL's parameter `before`: the page shows audit records before this one. "" (first page) if
+    malformed.
+    """
     try:
         return msgspec.convert({"before": frame.parameter(request, "before")}, FindActs).before
     except msgspec.ValidationError:

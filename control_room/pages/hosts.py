@@ -63,7 +63,9 @@ class MetalReader:
         return self._nodes
 
     async def latest(self) -> MetalNodes:
-        """Return the bare-metal nodes for an open page; nodes with a new message are read again first."""
+        """Return the bare-metal nodes for an open page; nodes about which messages came since the last
+        read are read again first.
+        """
         if not self._nodes.at:
             return await self.nodes()
         if (reading := self._all.refresh(None)) is not None:
@@ -186,7 +188,9 @@ class HeatPages(PageGroup):
         return edited if isinstance(edited, Response) else await self.page(request, edited, 409)
 
     async def events(self, request: Request) -> Response:
-        """Return an event stream that reports changes to an open page, which then requests `/hosts.json`."""
+        """Return an event stream for an open heat map: an event when hosts have changed, after which the page
+        requests `/hosts.json`.
+        """
 
         async def count() -> str:
             return str(self._changes.count)

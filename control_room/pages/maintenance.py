@@ -108,7 +108,7 @@ class MaintenancePart(PageGroup):
 
 
 def _window_texts(window: MaintenanceWindow) -> dict[str, str]:
-    """Return the texts of the form for a stored window; its hosts cannot be changed."""
+    """Return the texts of the form for a stored window, without its hosts, which cannot be changed."""
     return {
         "begin": time_text(window.begins),
         "end": time_text(window.ends),

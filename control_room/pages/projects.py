@@ -28,7 +28,9 @@ LONGEST = 255
 
 @dataclass(frozen=True)
 class ProjectsQuery:
-    """The parameters in the URL of the page of projects: project (empty: all), id after which to begin."""
+    """The parameters in the URL of the page of projects: project (empty: all), and `after`: the project after
+    which to begin.
+    """
 
     project: str = ""
     after: str = ""

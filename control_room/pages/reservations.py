@@ -1,4 +1,4 @@
-"""Pages about reservations and failover headroom; operators create, delete and set them."""
+"""Pages about reservations, which operators create and delete, and failover headroom, which they set."""
 
 import logging
 from collections.abc import Mapping

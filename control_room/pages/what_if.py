@@ -103,7 +103,7 @@ class _PlanQuery:
 
 
 class CapacityPages(PageGroup):
-    """Computes how many instances of a mix of flavors fit, one question at a time (up to 10,000 hosts)."""
+    """The page that shows how many instances of a mix of flavors fit; computes one answer at a time."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)

@@ -63,7 +63,8 @@ class LeasedNodes:
         return now < self.until
 
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
-        """Return "ours" if this agent may execute an order for a node, "over" if never, else "not yet".
+        """Return "ours" if this agent may execute an order for a node now, "over" if it never may execute the
+        order, and "not yet" if it may later.
 
         `epoch`: the order's epoch, 0 if its sender knew of no lease; `since`: the order's arrival time. A
         node is leased before its order is sent: the reply to a renewal sent after `since` includes the lease.

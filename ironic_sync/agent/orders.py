@@ -56,7 +56,9 @@ class OrderProgress:
         self.changed = self.came  # when the node's state last changed
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
-        """Record the state of the order's Ironic node, as it was read at the monotonic time `now`."""
+        """Record the node's state, read at the monotonic time `now`; fail a build after
+        `maintenance_patience` seconds of maintenance.
+        """
         self._check_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
@@ -74,8 +76,8 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the least seconds before the order's node is read again: more after many transitions that
-        this order has started.
+        """Return the minimum time, in seconds, until the order's node is read again: 0, but more if this
+        order has started many transitions of the node.
         """
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 

@@ -36,7 +36,9 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return an endless async function that passes the node's uuid of each notification to its argument."""
+    """Return an async function that never ends, and calls its argument with the node's uuid of each
+    notification.
+    """
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -94,7 +96,7 @@ class _Heartbeats:
         ]
 
     async def _may_act(self) -> bool:
-        """Return whether the agent has a valid lease on nodes; wait a few seconds for one if not."""
+        """Return whether the agent has a valid lease on nodes; wait a few seconds for a lease if not."""
         for _ in range(LEASE_LOOKS):
             if self.orders.right.good():
                 return True

@@ -130,8 +130,8 @@ def read(
     was: Place | None = None,  # the node's place in placement
 ) -> Step:
     """Return the new known state of a node after a read, and what to do; `belief` is the known state before.
-    `known` and `was`: number and place of the node's last report in placement. With `again`, report even an
-    unchanged state.
+    `known` and `was`: sequence number and place of the report that placement last applied to the node. With
+    `again`, report even an unchanged state.
 
     If a notification arrived during the read, request another read unless nothing would be reported.
     """

@@ -49,8 +49,8 @@ class KnownStates:
         was: Place | None = None,
     ) -> Step:
         """Apply the result of a read from Ironic to a node's state; return the new state and what to do.
-        `known` and `was`: number and place of the node's last report in placement. With `again`, report even
-        an unchanged state.
+        `known` and `was`: sequence number and place of the report that placement last applied to the node.
+        With `again`, report even an unchanged state.
         """
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._store(uuid, step)

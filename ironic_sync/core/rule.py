@@ -55,8 +55,8 @@ def sequence_at(at: float) -> int:
 def report(
     node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
-    """Return the report to placement with a node's provider, in the given cell, agent and zone (`place`);
-    None for a node without a resource class.
+    """Return a report for placement, with a node's provider and its cell, agent and zone (`place`); None for
+    a node without a resource class.
     """
     for trait in node.traits:
         if not _NAME.fullmatch(trait):
@@ -77,7 +77,7 @@ def report(
 
 
 def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:
-    """Return the report to placement that an Ironic node was deleted."""
+    """Return a report for placement, which states that an Ironic node was deleted."""
     return _report(uuid, place, sequence, gone=True)
 
 
@@ -87,7 +87,9 @@ def _report(uuid: str, place: Place, sequence: int, **content: Any) -> Inventory
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """Return the report for placement from a NodeChanged message, which has the full state of a node."""
+    """Convert a NodeChanged message to a report for placement; None if the node exists without a resource
+    class.
+    """
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:

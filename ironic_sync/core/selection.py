@@ -66,7 +66,9 @@ class NodeSelection:
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields to request for a list of nodes; large fields (properties, extra) if needed."""
+        """Return the fields of nodes to request from Ironic; large fields (properties, extra) only if a
+        setting uses them.
+        """
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
         return tuple(name for name in FIELDS if name not in left_out)
