@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from bus.delivery.runner import Bus
 from bus.delivery.serving import QueueReader
+from bus.delivery.settling import Readable, ServedRow
 from bus.direct import Handed
 from bus.protocol import Delivery
 from bus.rabbit.consuming import RabbitInbox
@@ -97,9 +98,9 @@ def _note_sending(notes: list[list[Any]]) -> None:
 
 def _note_receiving(notes: list[list[Any]]) -> None:
     arrive, offer, settle = RabbitInbox._arrived, RabbitInbox.offer, Reading.settle
-    following, handle = QueueReader._next, QueueReader._handle
+    following, handle = QueueReader._next, ServedRow.handle
     arrivals: dict[Any, float] = {}  # by channel and tag, or by id of a message handed over in memory
-    ready: dict[QueueReader, float] = {}
+    ready: dict[ServedRow, float] = {}
     settled: dict[Any, list[list[Any]]] = defaultdict(list)  # handled, and not acknowledged
 
     def key_of(delivery: Delivery) -> Any:
@@ -125,21 +126,22 @@ def _note_receiving(notes: list[list[Any]]) -> None:
                 note[-1] = now
 
     async def timed_following(self: QueueReader) -> list[Delivery]:
-        ready[self] = time.time()
+        ready[self.served] = time.time()
         return await following(self)
 
-    async def timed_handle(self: QueueReader, deliveries: Sequence[Delivery]) -> None:
-        began, free = time.time(), ready[self]
+    async def timed_handle(self: ServedRow, readable: Readable) -> None:
+        began = time.time()
+        free = ready.get(self, began)
         statements: list[float] = []
         _statements.set(statements)
-        await handle(self, deliveries)
+        await handle(self, readable)
         ended = time.time()
-        row = self.served.labels[1]
-        for delivery in deliveries:
+        row = self.labels[1]
+        for delivery, _ in readable:
             key, envelope = key_of(delivery), delivery.envelope
             came = arrivals.get(key, began)
             times = envelope.sent_at, came, free, began, ended, sum(statements)
-            note = [row, envelope.id, envelope.causation, *times, len(statements), len(deliveries), 0.0]
+            note = [row, envelope.id, envelope.causation, *times, len(statements), len(readable), 0.0]
             notes.append(note := ["handled", *note])
             settled[key].append(note)
 
@@ -147,7 +149,7 @@ def _note_receiving(notes: list[list[Any]]) -> None:
     RabbitInbox.offer = timed_offer  # type: ignore[assignment, method-assign]
     Reading.settle = timed_settle  # type: ignore[method-assign]
     QueueReader._next = timed_following  # type: ignore[method-assign]
-    QueueReader._handle = timed_handle  # type: ignore[method-assign]
+    ServedRow.handle = timed_handle  # type: ignore[method-assign]
 
 
 def table(directory: Path, since: float) -> str:
