@@ -71,6 +71,14 @@ class LoadedSite:
             for _ in range(4):
                 self.large.add(await self.boot(24_000, host))
         await until(lambda: self.requested <= self.ends.keys(), "the hosts are filled", 120.0)
+        await self._until_none_builds()
+
+    async def _until_none_builds(self) -> None:
+        """Wait for heartbeats without builds in progress: plans do not move instances to hosts with many."""
+        reports, idle = await self.berth.bus.listen(topics.HOST_REPORTED.at(cell="c1")), set[str]()
+        while len(idle) < HOSTS:
+            for host in (await in_time(reports.get())).hosts:
+                (idle.discard if host.building else idle.add)(host.root)
 
     async def hosts(self) -> list[str]:
         return sorted([host.host async for host in reported_hosts(self.berth.bus)])
