@@ -36,7 +36,7 @@ def durable_rates(amqp_url: str, database_url: str) -> DurableRates:
 
 
 def of_new_servers() -> DurableRates:
-    """Return the rates of a new broker and a new database, which are deleted afterwards."""
+    """Return how much a new broker and a new database store durably in a second; delete both afterwards."""
     with broker_and_database() as (amqp_url, database_url):
         return durable_rates(amqp_url, database_url)
 

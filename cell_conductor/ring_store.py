@@ -160,8 +160,8 @@ async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:
 
 
 async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingNode]) -> None:
-    """Store changed nodes, each with the next version of the pool, which is `version` before; store the last
-    version as the pool's. The caller has locked the pool.
+    """Store changed nodes with the versions `version` + 1, `version` + 2, and so on, and the last of these as
+    the version of the pool. `version` is the pool's present version. The caller has locked the pool.
     """
     values = [
         (node.root, node.owner, node.epoch, version + number, node.leaving, node.to)

@@ -139,8 +139,8 @@ class HostArrays:
             self.whole[search.positions, column] = search.capacity(name)
 
     def accepting(self, choosing: Choosing, alternative: Alternative) -> Bools:
-        """Return a mask of the hosts that would accept a flavor if they were empty; write the found hosts'
-        free amounts and capacities into `free` and `whole`.
+        """Return a mask of the hosts that would accept a flavor if they were empty; also store the free
+        amounts and capacities of the hosts in this object's arrays `free` and `whole`.
         """
         mask = np.zeros(len(self.free), np.bool_)
         if (found := accepting(choosing, alternative)) is not None:

@@ -192,7 +192,9 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """Reads the server groups and instances that requests name; splits a query that placement refuses."""
+    """Reads the server groups and instances that requests name, with one query for all requests. If placement
+    refuses it, half of the requests are queried at a time, and so on down to single requests.
+    """
 
     placement: PlacementQueries
     ending: Ending

@@ -157,8 +157,8 @@ class RoomPlanner:
         return bool(new)
 
     def _checked(self, question: _Question, plan: RoomPlan) -> RoomPlanned | None:
-        """Return the answer if all moves and builds of a plan would find their hosts now; else None, after
-        adding the host that refused to `question`.
+        """Return the answer if all moves and builds of a plan would find their hosts now; else None. A host
+        that a move or build would not get is then excluded in `question`.
         """
         host_at = {host.position: host for host in self.scheduler.source.hosts()}
         if any(at not in host_at for move in plan.moves for at in (move.source, move.destination)):

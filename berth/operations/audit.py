@@ -207,8 +207,8 @@ async def _held_by_cells(
 def _unheld(
     before: BuildsByCell, after: BuildsByCell, held: Mapping[str, TreesOfConsumer], judged: Collection[str]
 ) -> Iterator[str]:
-    """Yield a sentence for each active build without allocations in the provider tree of its host, except the
-    builds in `judged`.
+    """Yield a sentence for each build that was active before and after the audit and has no allocations in
+    the provider tree of its host, except the builds in `judged`, which other checks have reported.
     """
     for id_, known in before.builds.items():
         if known.status not in _PLACED or id_ in judged or after.builds.get(id_) != known:

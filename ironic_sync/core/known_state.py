@@ -29,7 +29,8 @@ the API is available. A report equal to the last one is not sent again.
 The version of a node is its `updated_at`, in whole seconds. Every write changes it, but the `.end` of a
 change of traits carries the version from before the call. The order of two notifications of one second is
 unknown, and in doubt the node stays closed. So after an update that closes the node, notifications dated
-before the update are late; after an update that opens the node, notifications dated before its version.
+before the update are late. After an update that opens the node, notifications dated before the version of the
+update are late.
 """
 
 import math

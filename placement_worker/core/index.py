@@ -250,7 +250,9 @@ class Snapshot:
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Return, for each row of the index, whether a single claim can get this amount now; a new array."""
+        """Return a new array: for each provider of the index, whether one claim can get the amount `asked` of
+        the resource class `name` now.
+        """
         met: Bools = self.top(name)[: self.index.high] >= asked
         return met
 

@@ -92,8 +92,8 @@ def _bars_victim(victim: Victim, claim: ConsumerClaim, world: ClaimWorld) -> str
 
 
 def _is_shared(holder: Holder, rest: Holder) -> bool:
-    """Return whether an earlier claim of the same request has preempted this victim; `rest` is the victim's
-    CLEANUP consumer.
+    """Return whether the claim of another instance of the preemptor's request has already preempted the
+    victim `holder`; `rest` is the victim's CLEANUP consumer.
     """
     return not holder.held and rest.heir_of is holder
 

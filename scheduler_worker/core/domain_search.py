@@ -37,7 +37,9 @@ class Budget:
 
 @dataclass(slots=True)
 class Assignment:
-    """A search for the hosts of all instances of all parts, within the limits of spread domains."""
+    """A search for the hosts of all instances of a request's parts (its roles), with at most a given number
+    of instances in each domain over which they must spread.
+    """
 
     hosts: Sequence[HostAmount]
     parts: Sequence[PartAmount]  # parts that fit the fewest hosts first

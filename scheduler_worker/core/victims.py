@@ -203,8 +203,8 @@ def _fitting(free: Floats, amounts: Floats) -> Floats:
 
 
 def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
-    """Yield the indices of parts that share one table for `hosts` hosts: all parts together, or fewer if the
-    table were too large. `counts` are the instances of each part.
+    """Yield lists of indices of a request's parts (its roles) that are placed together on `hosts` hosts: all
+    parts, or fewer if the table of their combinations were too large. `counts` are the instances per part.
     """
     some, cells = list[int](), hosts
     for part, count in enumerate(counts):

@@ -187,8 +187,8 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return the hosts at the indices `left` that are nearest to fitting, until `needs` instances fit on the
-    returned hosts. Hosts in `before` count as nearest.
+    """Return, of the hosts at the indices `left`, those that lack the least capacity: as many hosts as would
+    take `needs` instances. Hosts in `before` come first.
     """
     if not len(left):
         return []

@@ -16,7 +16,9 @@ class QuorumOptions:
 
 @dataclass(frozen=True)
 class EvacuationOptions:
-    """The settings of automatic evacuation. Without a hook or a quorum, no host is evacuated."""
+    """The settings of automatic evacuation. If neither a fencing hook nor a quorum of agents is set, no host
+    is evacuated.
+    """
 
     hook: Sequence[str] = ()  # the command and its first arguments
     hook_seconds: float = 60.0

@@ -211,7 +211,9 @@ async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[l
 
 
 async def strike(tx: Transaction, strikes: Mapping[Id, int]) -> None:
-    """Store the strikes (schedulers that ended with the request, in succession) of waiting requests."""
+    """Store for each waiting request its strikes: how many schedulers in succession have crashed while they
+    evaluated it.
+    """
     await _STRIKE(tx, sorted(strikes.items()))
 
 
