@@ -70,6 +70,7 @@ def cell_conductor(
                 emits=_MOVE,
                 concurrency=1,
                 linger=LINGER,
+                prefetch=2048,  # while placement does not answer, slow reports fill the prefetch
                 slow=lambda report: report.outcome not in ("built", "progress"),
             ),
             on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),

@@ -1,7 +1,7 @@
 """Holds the provider trees of an agent's hosts, and compares them with placement."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bus.claims import holder_consumer
 from bus.reports import ProviderReport, Reshaping
@@ -77,6 +77,10 @@ class HostTrees:
         if self._trees[root].report() != before:
             self._changed[root] = None
 
+    @property
+    def has_changed(self) -> bool:
+        return bool(self._changed)
+
     def take_changed(self) -> list[str]:
         """Return the roots of hosts whose trees changed after the last call and were not reported since."""
         changed = list(self._changed)
@@ -84,17 +88,17 @@ class HostTrees:
         return changed
 
     def compare(
-        self, providers: Iterable[Provider], owners: Mapping[str, Provider], since: int
+        self, providers: Iterable[Provider], owners: Mapping[str, Provider], read_at: Callable[[str], int]
     ) -> Iterator[tuple[str, bool]]:
         """Compare placement's `providers` with the hosts' trees; yield each host's root, and whether to
         report the host. `owners`: the hosts' root providers in placement, by id. Hosts reported with a
-        sequence above `since` are not compared: `providers` may be older than the report.
+        sequence above `read_at(root)` are not compared: `providers` may be older than the report.
         """
         answers: dict[str, list[Provider]] = {}
         for provider in providers:
             answers.setdefault(provider.root, []).append(provider)
         coming = self._still_coming(owners)
-        coming |= {root for root, sequence in self._reported.items() if sequence > since}
+        coming |= {root for root, sequence in self._reported.items() if sequence > read_at(root)}
         for root, host in self._hosts.items():
             yield root, root not in coming and self._differs(host, owners.get(root), answers.get(root, []))
 

@@ -44,11 +44,17 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 class InventoryCheck:
     """A comparison of all hosts of an agent with placement, in progress."""
 
-    since: int  # later reports may be missing in the pages
-    is_first: bool  # complete it immediately
+    is_urgent: bool  # complete it immediately
+    sequences: dict[str, int] = field(default_factory=dict)  # root → report sequence before its first page
+    last: int = 0  # report sequence before the last page
+    complete: bool = False  # the last page was read
     after: str = ""  # the last provider read
     due: float = 0.0  # when to read the next page
     found: list[Provider] = field(default_factory=list)
+
+    def read_at(self, root: str) -> int:
+        """Return the report sequence before a host was read: later reports may be missing in the pages."""
+        return self.sequences.get(root, self.last)
 
 
 class HostReports:
@@ -80,6 +86,7 @@ class HostReports:
         self._gap = FIRST_GAP
         self._next_check = 0.0
         self._check: InventoryCheck | None = None
+        self._reshaping = False  # the next check looks for the effect of a reshape
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
@@ -128,8 +135,8 @@ class HostReports:
             self._crashes, self._gap = self._does.power.failed, FIRST_GAP
             self._check, self._next_check = None, 0.0
         if self._check is None and now >= self._next_check:
-            self._check = InventoryCheck(self._sequence.next(), is_first=self._next_check == 0.0)
-            self._next_check = inf
+            self._check = InventoryCheck(is_urgent=self._next_check == 0.0 or self._reshaping)
+            self._next_check, self._reshaping = inf, False
         if self._check is not None and now >= self._check.due and not self._to_announce:
             try:
                 await self._continue(self._check)
@@ -166,8 +173,9 @@ class HostReports:
 
     async def _read_page(self, ask: Ask[FindProviders, ProvidersFound], check: InventoryCheck) -> bool:
         """Read a page of providers, in the first check all pages; return whether the last page was read."""
-        more = bool(self._trees.roots)
+        more = bool(self._trees.roots) and not check.complete
         while more:
+            check.last = self._sequence.next()
             asked = FindProviders(
                 parts=("inventories", "traits", "aggregates", "owner"),
                 agents=(self.agent,),
@@ -178,11 +186,14 @@ class HostReports:
             began = self.clock.monotonic()
             page = (await ask(asked)).providers
             check.found += page
+            for provider in page:
+                check.sequences.setdefault(provider.root, check.last)
             check.after, more = max((each.id for each in page), default=""), len(page) == PROVIDERS_A_QUESTION
-            if more and not check.is_first:
+            if more and not check.is_urgent:
                 now = self.clock.monotonic()
                 check.due = now + max(PAGE_GAP, LEISURE * (now - began))
                 return False
+        check.complete = True
         return True
 
     async def _differing_hosts(
@@ -198,11 +209,12 @@ class HostReports:
         for owner in owners.values():
             self._sequence.follow(owner.sequence)
         differing = []
-        for index, (root, differs) in enumerate(self._trees.compare(check.found, owners, check.since), 1):
+        for index, (root, differs) in enumerate(self._trees.compare(check.found, owners, check.read_at), 1):
             if differs:
                 differing.append(root)
             if index % HOSTS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0 if check.is_first else STRETCH_GAP)
+                hurry = check.is_urgent or self._trees.has_changed  # which is reported afterwards
+                await asyncio.sleep(0 if hurry else STRETCH_GAP)
         await self._settle()
         return metal + differing
 
@@ -288,7 +300,8 @@ class HostReports:
         providers, reshape = self._trees.report(host.root, sequence)
         if reshape is not None and host.root not in self._reshaped:  # check the effect soon
             self._reshaped.add(host.root)
-            self._next_check = min(self._next_check, self.clock.monotonic() + RESHAPE_GAP)
+            self._check, self._reshaping = None, True  # pages read before are outdated
+            self._next_check = self.clock.monotonic() + RESHAPE_GAP
         return InventoryReported(
             root=host.root,
             host=host.host,

@@ -13,7 +13,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from bus.clock import Clock
-from bus.delivery.settling import HANDLING_SECONDS, AnsweredRow, ConsumedRow, Emit, Emitter, ServedRow
+from bus.delivery.settling import (
+    HANDLING_SECONDS,
+    AnsweredRow,
+    ConsumedRow,
+    Emit,
+    Emitter,
+    Readable,
+    ServedRow,
+)
 from bus.delivery.suspects import Process, Suspects
 from bus.errors import Unavailable, Unroutable
 from bus.protocol import Delivery, Inbox
@@ -21,6 +29,7 @@ from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_qu
 
 Work = Callable[[], Awaitable[None]]
 MAX_PREFETCH = 20_000
+SLOW_CALLS = 8  # concurrent handler calls with slow messages
 UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
 
 
@@ -43,8 +52,9 @@ class QueueReader:
         self._clock = clock
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
         # with start times and messages; oldest first, so that simulations are reproducible
-        self._busy: dict[asyncio.Task[None], tuple[float, tuple[Delivery, ...]]] = {}
+        self._busy: dict[asyncio.Task[None], tuple[float, list[Delivery]]] = {}
         self._slots = asyncio.Semaphore(row.concurrency)
+        self._slow_slots = asyncio.Semaphore(SLOW_CALLS)
         self._batch_average = 1.0  # average number of messages in recent batches
         self._lingering: list[Delivery] = []  # taken off the queue for a list that is not complete yet
         self._group: asyncio.TaskGroup
@@ -67,9 +77,9 @@ class QueueReader:
         return self._inbox.buffered
 
     @property
-    def calls(self) -> Sequence[tuple[float, tuple[Delivery, ...]]]:
+    def calls(self) -> Sequence[tuple[float, Sequence[Delivery]]]:
         """Return the running handler calls: for each its monotonic start time and its messages."""
-        return tuple(self._busy.values())
+        return tuple([call for call in self._busy.values() if call[1]])
 
     def take_no_more(self) -> None:
         """Stop calling the handler with further messages; running calls continue."""
@@ -87,8 +97,9 @@ class QueueReader:
     async def drained(self, seconds: float) -> None:
         """Wait at most `seconds` until running handlers end; cancel the rest and requeue their messages."""
         READERS.pop(self, None)
-        until = self._clock.monotonic() + seconds
-        while self._busy and (left := until - self._clock.monotonic()) > 0:
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        while self._busy and (left := until - clock()) > 0:
             await asyncio.wait(self._busy, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         for task in [*self._busy]:
             task.cancel()
@@ -106,9 +117,9 @@ class QueueReader:
             task = self._call(deliveries, partial(self._handle_list, deliveries))
             task.add_done_callback(lambda _: self._slots.release())
 
-    def _call(self, deliveries: Sequence[Delivery], work: Work) -> asyncio.Task[None]:
+    def _call(self, deliveries: list[Delivery], work: Work) -> asyncio.Task[None]:
         task = self._group.create_task(self._handle(deliveries, work))
-        self._busy[task] = self._clock.monotonic(), tuple(deliveries)
+        self._busy[task] = self._clock.monotonic(), deliveries
         task.add_done_callback(self._busy.pop)
         return task
 
@@ -122,15 +133,18 @@ class QueueReader:
             self._lingering.clear()
         return [first, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
 
-    async def _handle_list(self, deliveries: Sequence[Delivery]) -> None:
+    async def _handle_list(self, deliveries: list[Delivery]) -> None:
         readable = await self.served.decode(deliveries)
-        if self._is_slow is not None:
-            slow = [each for each in readable if self._is_slow(each[1])]
+        if self._is_slow is not None and (slow := [each for each in readable if self._is_slow(each[1])]):
             readable = [each for each in readable if not self._is_slow(each[1])]
-            if slow:
-                self._call([delivery for delivery, _ in slow], partial(self.served.handle, slow))
+            deliveries[:] = [delivery for delivery, _ in readable]  # the other call settles the slow ones
+            self._call([delivery for delivery, _ in slow], partial(self._handle_slow, slow))
         if readable:
             await self.served.handle(readable)
+
+    async def _handle_slow(self, slow: Readable) -> None:
+        async with self._slow_slots:
+            await self.served.handle(slow)
 
     async def _handle(self, deliveries: Sequence[Delivery], work: Work) -> None:
         started = self._clock.monotonic()

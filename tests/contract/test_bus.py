@@ -337,6 +337,7 @@ async def test_slow_messages_delay_no_others_and_are_completed_at_the_stop(
         assert await answered(1) == [5]
         await until(lambda: [4] in lists)
         stopping.set()
+        await asyncio.wait([serving_first], timeout=0.2)
         assert not serving_first.done()
         may_finish.set()
     assert await answered(2) == [2, 4]

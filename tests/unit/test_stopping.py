@@ -9,6 +9,7 @@ from bus import topics
 from bus.clock import Clock, monotonic
 from bus.context import envelope_of
 from bus.delivery.runner import Bus
+from bus.delivery.serving import READERS
 from bus.delivery.suspects import Process, Suspects
 from bus.local import LocalBroker, LocalTransport
 from bus.local.broker import LocalQueue, QueuedItem
@@ -134,7 +135,9 @@ async def test_a_message_for_an_idle_handler_does_not_wait_for_further_messages(
         await bus.transport.declare(QUEUE)
         await bus.publish(*(cancel(number) for number in range(50)))
         serving = group.create_task(bus.serve(handler.worker, stopping))
-        await until(lambda: handler.lists == [50])
+        await until(lambda: handler.lists == [50] and not any(reader.calls for reader in READERS))
+        for _ in range(5):  # until the reader waits for a message
+            await asyncio.sleep(0)
         await bus.publish(cancel(50))
         await until(lambda: handler.lists == [50, 1])
         stopping.set()
