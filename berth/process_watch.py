@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +187,7 @@ def _reader_lines(reader: QueueReader) -> Iterator[str]:
         yield f"    for {now - since:.1f} s: {_named(deliveries)}"
 
 
-def _named(deliveries: "tuple[Delivery, ...]") -> str:
+def _named(deliveries: Sequence["Delivery"]) -> str:
     named = [
         f"{delivery.envelope.type} {delivery.envelope.id} (try {delivery.envelope.attempt})"
         for delivery in deliveries[:_MESSAGES]
