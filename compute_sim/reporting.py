@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
 PROVIDERS_A_QUESTION = 250
-PAGE_GAP = 2.0  # seconds between pages after the first check, as claims wait behind them
+PAGE_GAP = 2.0  # seconds between pages of a check that is not urgent, as claims wait behind them
 LEISURE = 3.0  # least pause after reading a page, as a multiple of its duration
 HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
-STRETCH_GAP = 0.05  # seconds between stretches after the first check
+STRETCH_GAP = 0.05  # seconds between stretches of a check that is not urgent
 HOSTS_IN_A_BEAT = 250  # handling a heartbeat blocks its receiver
 BUILT_MOVES = "evacuate", "unshelve"  # moves that build the guest again
 SIMULATED_MOVES = "migrate", "resize", "live", "shelve", "rebuild", *BUILT_MOVES
@@ -86,7 +86,7 @@ class HostReports:
         self._gap = FIRST_GAP
         self._next_check = 0.0
         self._check: InventoryCheck | None = None
-        self._reshaping = False  # the next check looks for the effect of a reshape
+        self._is_urgent = True  # the next check: after a start, a power failure and a reshape
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
@@ -133,10 +133,10 @@ class HostReports:
         now = self.clock.monotonic()
         if self._crashes != self._does.power.failed:
             self._crashes, self._gap = self._does.power.failed, FIRST_GAP
-            self._check, self._next_check = None, 0.0
+            self._check, self._next_check, self._is_urgent = None, 0.0, True
         if self._check is None and now >= self._next_check:
-            self._check = InventoryCheck(is_urgent=self._next_check == 0.0 or self._reshaping)
-            self._next_check, self._reshaping = inf, False
+            self._check = InventoryCheck(self._is_urgent)
+            self._next_check, self._is_urgent = inf, False
         if self._check is not None and now >= self._check.due and not self._to_announce:
             try:
                 await self._continue(self._check)
@@ -172,7 +172,7 @@ class HostReports:
         self._gap = min(2 * self._gap, self.announce_every)
 
     async def _read_page(self, ask: Ask[FindProviders, ProvidersFound], check: InventoryCheck) -> bool:
-        """Read a page of providers, in the first check all pages; return whether the last page was read."""
+        """Read a page of providers, in an urgent check all pages; return whether the last page was read."""
         more = bool(self._trees.roots) and not check.complete
         while more:
             check.last = self._sequence.next()
@@ -300,7 +300,7 @@ class HostReports:
         providers, reshape = self._trees.report(host.root, sequence)
         if reshape is not None and host.root not in self._reshaped:  # check the effect soon
             self._reshaped.add(host.root)
-            self._check, self._reshaping = None, True  # pages read before are outdated
+            self._check, self._is_urgent = None, True  # pages read before are outdated
             self._next_check = self.clock.monotonic() + RESHAPE_GAP
         return InventoryReported(
             root=host.root,

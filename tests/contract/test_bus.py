@@ -302,7 +302,7 @@ async def test_a_failing_answerer_replies_with_the_error_immediately(
 async def test_slow_messages_delay_no_others_and_are_completed_at_the_stop(
     connect: Connect, bus: Bus
 ) -> None:
-    at_work, may_finish, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    may_finish, stopping = asyncio.Event(), asyncio.Event()
     lists: list[list[int]] = []
 
     def number_of(message: BuildRequested | BuildUnplaceable) -> int:
@@ -311,7 +311,6 @@ async def test_slow_messages_delay_no_others_and_are_completed_at_the_stop(
     async def handle(requests: Sequence[BuildRequested]) -> list[Outcome]:
         lists.append([number_of(request) for request in requests])
         if any(map(is_slow, requests)):
-            at_work.set()
             await may_finish.wait()
         return [no_host(request) for request in requests]
 
