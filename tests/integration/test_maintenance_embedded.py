@@ -1,6 +1,7 @@
 """`berth maintenance` in an embedded berth: hosts are drained for a window, within the budget, and opened."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,15 @@ from typing import Any
 import pytest
 
 from berth.operations.host_states import host_named, state_of
+from bus.moves import MoveRequested
 from scheduler_worker import worker as scheduler
+from scheduler_worker.core.maintenance import UNMEASURED
+from scheduler_worker.maintenance.controller import MaintenanceController, MaintenanceNeeds
+from scheduler_worker.maintenance.hosts import HostView
+from scheduler_worker.maintenance.options import MaintenanceOptions
+from scheduler_worker.maintenance.windows import MaintenanceWindows
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 HOSTS = ["c1-host00001", "c1-host00002", "c1-host00003"]
@@ -97,3 +105,47 @@ async def test_an_operator_who_enables_a_host_takes_it_out_of_its_window(berth: 
 
 async def has_phase(berth: LivingBerth, phase: str) -> bool:
     return phase in await phases(berth)
+
+
+async def test_the_drain_for_a_later_window_begins_so_early_that_its_host_is_empty_in_time(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of maintenance windows shows the time that the test sets."""
+    clock, steps = TurnedClock(time.time()), 0
+
+    class TurnedWindows(MaintenanceWindows):
+        async def step(self, view: HostView) -> list[MoveRequested]:
+            nonlocal steps
+            requests = await super().step(view)
+            steps += 1
+            return requests
+
+    def controller(needs: MaintenanceNeeds, options: MaintenanceOptions) -> MaintenanceController:
+        made = MaintenanceController(needs, options)
+        parts = needs.database, needs.placement, made.windows.departures, clock.clock
+        made.windows = TurnedWindows(*parts, options.lead)
+        return made
+
+    monkeypatch.setattr(scheduler, "MaintenanceController", controller)
+    async with opened("c1", hosts=2, maintenance_lead=0.0) as berth:
+        await berth("boot", "--count", "3", "--host", HOSTS[0], "--wait")
+        await berth("maintenance", "add", HOSTS[0], "--from", "+2h", "--until", "+3h")
+        await until(lambda: drain_is_planned(berth), picture=lambda: window(berth))
+        planned = await window(berth)
+        begins = planned["window"]["begins"]
+        assert planned["drain_begins"] == begins - 1.5 * UNMEASURED
+        clock.now, before = planned["drain_begins"] - 1, steps
+        await until(lambda: steps >= before + 2)  # the first may have read the clock earlier
+        assert await phases(berth) == ["planned"] and await state(berth, HOSTS[0]) == "open"
+        clock.now += 1
+        await until(lambda: has_phase(berth, "empty"), picture=lambda: window(berth))
+        assert await instances_on(berth, HOSTS[0]) == [] and await state(berth, HOSTS[0]) == CLOSED
+        [host] = (await window(berth))["hosts"]
+        assert host["since"] < begins and not host["late"]
+        clock.now = planned["window"]["ends"]
+        await until(lambda: has_phase(berth, "ended"), picture=lambda: window(berth))
+        assert await state(berth, HOSTS[0]) == "open"
+
+
+async def drain_is_planned(berth: LivingBerth) -> bool:
+    return bool((await window(berth))["drain_begins"])
