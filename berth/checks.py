@@ -35,7 +35,7 @@ _AT_LEAST = {
     "crash_after": 0, "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "rest_http_connections": 1, "max_wait": 0,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
-    "probe_port": 0, "evacuation_share": 0,
+    "probe_port": 0, "evacuation_share": 0, "evacuation_most_in_cloud": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
     "keep_changes": 1000, "database_pool": 2,
 }  # fmt: skip

@@ -114,7 +114,7 @@ def request_options(settings: Settings) -> RequestOptions:
 
 def maintenance_options(settings: Settings) -> MaintenanceOptions:
     given = settings.maintenance
-    limits = EvacuationLimits(given.after, given.within, given.most, given.share)
+    limits = EvacuationLimits(given.after, given.within, given.most, given.most_in_cloud, given.share)
     quorum = QuorumOptions(given.quorum, given.quorum_seconds)
     evacuation = EvacuationOptions(given.hook, given.hook_seconds, limits, quorum, given.level)
     return MaintenanceOptions(given.lead, evacuation)

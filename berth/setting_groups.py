@@ -98,10 +98,14 @@ class MaintenanceSettings(SettingsGroup, frozen=True, kw_only=True):
     quorum_seconds: float = field(default=60.0, name="evacuation_quorum_seconds")
     # seconds without a heartbeat after which a host is a candidate for its evacuation
     after: float = field(default=300.0, name="evacuation_after")
-    # hosts of a cell or rack that are lost or evacuated within this time are counted together
+    # hosts of a rack, cell, availability zone or the whole cloud that are lost or evacuated within this time
+    # are counted together
     within: float = field(default=600.0, name="evacuation_within")
-    most: int = field(default=2, name="evacuation_most")  # if more hosts are counted, none is evacuated
-    # share of the hosts of a cell or rack; a larger share evacuates none, except a single host
+    # if more hosts of a rack, cell or availability zone are counted, none is evacuated
+    most: int = field(default=2, name="evacuation_most")
+    # if more hosts of the whole cloud are counted, none is evacuated
+    most_in_cloud: int = field(default=4, name="evacuation_most_in_cloud")
+    # share of the hosts of a rack, cell, zone or the cloud; a larger share evacuates none, except one host
     share: float = field(default=0.25, name="evacuation_share")
     level: str = field(default="rack", name="evacuation_level")  # level of labels by which racks are counted
 

@@ -1,7 +1,8 @@
 """Decides which hosts with missing heartbeats may be fenced and evacuated automatically.
 
-Hosts that were lost at nearly the same time in one cell or rack are probably not dead: a network fault
-separates many hosts simultaneously. If more hosts are lost than the limits allow, no lost host is evacuated.
+Hosts that were lost at nearly the same time are probably not dead: a network fault separates many hosts
+simultaneously, in one rack, cell or availability zone, or in all cells. If more hosts of such a domain are
+lost than the limits allow, no lost host of the domain is evacuated.
 The decision depends on the times of loss, not on the present time, so it does not change by waiting.
 """
 
@@ -10,6 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Domain = tuple[str, str]  # level and label, such as ("rack", "r1")
+CLOUD: Domain = ("whole", "cloud")
+
+
+def domains_of(cell: str, zone: str, level: str, label: str) -> tuple[Domain, ...]:
+    """Return the domains in which a host is counted. `level` and `label` name its rack, and an empty zone or
+    label no domain.
+    """
+    named = (level, label), ("cell", cell), ("zone", zone), CLOUD
+    return tuple(dict.fromkeys(domain for domain in named if domain[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,7 @@ class MissingHost:
 
     root: str
     since: float  # its last heartbeat
-    domains: tuple[Domain, ...]  # its cell, and its rack if it has one
+    domains: tuple[Domain, ...]  # see `domains_of`
     released: bool = False  # an operator has released it
     evacuated: float = 0.0  # when it was fenced; 0: it was not
 
@@ -31,7 +41,8 @@ class EvacuationLimits:
 
     after: float = 300.0  # seconds without heartbeats
     within: float = 600.0  # seconds between losses that count together
-    most: int = 2  # hosts of one domain
+    most: int = 2  # hosts of one rack, cell or availability zone
+    most_in_cloud: int = 4  # hosts of the whole cloud
     share: float = 0.25  # of the hosts of a domain; one host is always allowed
 
 
@@ -68,19 +79,20 @@ class EvacuationJudge:
                 near = sum(abs(since - host.since) <= self.limits.within for since in self._lost[domain])
                 if self._exceeds(domain, near):
                     return (
-                        f"{near} hosts of {' '.join(domain)} were lost within {self.limits.within:.0f} s:"
+                        f"{near} hosts of the {' '.join(domain)} were lost within {self.limits.within:.0f} s:"
                         " probably a network fault"
                     )
                 if self._exceeds(domain, self._recent[domain] + 1):
                     return (
-                        f"{self._recent[domain]} hosts of {' '.join(domain)} were evacuated in the last"
-                        f" {self.limits.within:.0f} s"
+                        f"{self._recent[domain]} hosts of the {' '.join(domain)} were evacuated in the"
+                        f" last {self.limits.within:.0f} s"
                     )
         self._recent.update(host.domains)
         return ""
 
     def _exceeds(self, domain: Domain, count: int) -> bool:
-        return count > self.limits.most or (count > 1 and count > self.limits.share * self.sizes[domain])
+        most = self.limits.most_in_cloud if domain == CLOUD else self.limits.most
+        return count > most or (count > 1 and count > self.limits.share * self.sizes[domain])
 
 
 def domain_sizes(of_each: Iterable[tuple[Domain, ...]]) -> Counter[Domain]:

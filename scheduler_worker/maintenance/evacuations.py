@@ -19,7 +19,7 @@ from bus.moves import MoveRequested
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.core.dead_hosts import Domain, EvacuationJudge, MissingHost, domain_sizes
+from scheduler_worker.core.dead_hosts import EvacuationJudge, MissingHost, domain_sizes, domains_of
 from scheduler_worker.host_traits import force_down_host
 from scheduler_worker.maintenance.departures import NO_ANSWER, Departures
 from scheduler_worker.maintenance.hosts import HostView
@@ -169,11 +169,12 @@ class _EvacuationStep:
 
     def _judge(self, known: Sequence[HostEvacuation]) -> EvacuationJudge:
         limits = self.dead.options.limits
-        labels = self.view.labels(self.dead.options.level)
-        domains: dict[Id, tuple[Domain, ...]] = {}
-        for root, host in self.hosts.items():
-            rack = ((self.dead.options.level, labels[root]),) if root in labels else ()
-            domains[root] = (("cell", host.cell), *rack)
+        level = self.dead.options.level
+        labels = self.view.labels(level)
+        domains = {
+            root: domains_of(host.cell, host.zone, level, labels.get(root, ""))
+            for root, host in self.hosts.items()
+        }
         fenced = {row.root: row for row in known if row.fenced > self.now - limits.within}
         lost = {root: row.missing_since for root, row in fenced.items()} | self.since
         missing = []

@@ -24,7 +24,9 @@ class EvacuationOptions:
     hook_seconds: float = 60.0
     limits: EvacuationLimits = field(default_factory=EvacuationLimits)
     quorum: QuorumOptions = field(default_factory=QuorumOptions)
-    level: str = "rack"  # level of the domains that the limits count, in addition to cells
+    level: str = (
+        "rack"  # level of the domains that the limits count, in addition to cells, zones and the cloud
+    )
 
 
 @dataclass(frozen=True)

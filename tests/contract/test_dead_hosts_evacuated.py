@@ -43,6 +43,10 @@ HOSTS = range(1, 11)
 LIMITS = EvacuationLimits(after=60.0, within=600.0, most=2, share=0.25)
 
 
+def cell_of(number: int) -> str:
+    return "c1" if number in HOSTS else f"c{number}"
+
+
 @dataclass
 class FakeCell:
     """A cell with one instance on each host, which records no move until a test says so."""
@@ -109,7 +113,7 @@ class DeadHostsWorld:
     def heartbeat(self, number: int) -> None:
         state = HostState(root=uid(number, "a"), host=f"host-{number}")
         message = HostReported(
-            cell="c1", agent=f"agent-{number}", sequence=self.sequence, period=5.0, hosts=(state,)
+            cell=cell_of(number), agent=f"agent-{number}", sequence=self.sequence, period=5.0, hosts=(state,)
         )
         for book in self.books:
             book.handle(message, self.clock.now)
@@ -313,6 +317,18 @@ async def test_many_hosts_lost_at_once_are_held_until_an_operator_releases_them(
     assert world.hook.calls == ["host-2"]
     await world.passes(5)
     assert await world.states() == {f"host-{number}": "returned" for number in (1, 2, 3)}
+
+
+async def test_hosts_of_many_cells_lost_at_once_are_held(world: DeadHostsWorld) -> None:
+    lost = range(11, 16)  # each in another cell
+    assert await report(world.placement, *(a_report(each, cell=cell_of(each)) for each in lost)) == [""] * 5
+    for number in lost:
+        world.heartbeat(number)
+    await world.passes(100)
+    evacuations = (await world.found()).evacuations
+    assert {dead.host for dead in evacuations} == {f"host-{number}" for number in lost}
+    assert all("5 hosts of the whole cloud" in dead.why for dead in evacuations)
+    assert world.hook.calls == []
 
 
 async def test_the_hook_is_never_called_for_a_bare_metal_node(world: DeadHostsWorld) -> None:

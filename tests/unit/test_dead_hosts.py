@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from scheduler_worker.core.dead_hosts import EvacuationJudge, EvacuationLimits, MissingHost, domain_sizes
+from scheduler_worker.core.dead_hosts import (
+    EvacuationJudge,
+    EvacuationLimits,
+    MissingHost,
+    domain_sizes,
+    domains_of,
+)
 
 LIMITS = EvacuationLimits(after=300.0, within=600.0, most=2, share=0.25)
 NOW = 10_000.0
@@ -58,6 +64,25 @@ def test_hosts_that_were_lost_at_different_times_are_fenced_at_a_limited_rate() 
     before = [a_host(1, NOW - 5000, evacuated=NOW - 10), a_host(2, NOW - 4000, evacuated=NOW - 10)]
     assert permitted([*before, a_host(3, NOW - 300)]) == []
     assert permitted([*before, a_host(3, NOW - 300)], now=NOW + 600) == ["h3"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "zone", "held"),
+    [(2, "", ""), (3, "", "6 hosts of the whole cloud"), (20, "", "40 hosts of the whole cloud"),
+     (2, "z1", "4 hosts of the zone z1")],
+)  # fmt: skip
+def test_few_hosts_of_each_of_several_cells_lost_at_once_are_a_network_fault(
+    cells: int, zone: str, held: str
+) -> None:
+    everywhere = [domains_of(f"c{cell}", zone, "rack", "") for cell in range(cells)]
+    lost = [MissingHost(str(domains), NOW - 300, domains) for domains in everywhere for _ in range(2)]
+    judge = EvacuationJudge(LIMITS, lost, domain_sizes(everywhere * 100), NOW)
+    reasons = [judge.why_held(host) for host in lost]
+    assert all(why.startswith(held) if held else not why for why in reasons), reasons
+
+
+def test_a_level_of_zones_counts_a_host_once() -> None:
+    assert len(domains_of("c1", "z1", "zone", "z1")) == 3
 
 
 def test_a_released_host_may_be_fenced_in_spite_of_the_limits() -> None:
