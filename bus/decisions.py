@@ -174,6 +174,7 @@ MOVES: Mapping[str, str] = {
     "source_down": "the host is forced down: the instance can only be evacuated",
     "bare_metal": "the instance is on a bare-metal node",
     "same_host": "the instance is on the wanted host already",
+    "not_on_source": "the instance is not on the expected host (`source`): it was moved meanwhile",
     "image": "rebuild: its host does not satisfy the new image",
 }
 

@@ -69,6 +69,8 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
     note: Cause = ""  # why the client requests it
     plan: MovePlan = ""
+    # expected host of the instance, by name or root: refused if the instance is not there; empty: any host
+    source: Text = ""
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):

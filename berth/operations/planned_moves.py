@@ -86,7 +86,11 @@ class PlannedMoves:
             return await self._one(step)
 
     async def _one(self, step: PlannedStep) -> bool:
-        outcome = await self._ask(step, step.destination)
+        try:
+            outcome = await self._ask(step, step.source, step.destination)
+        except (Unavailable, Unroutable) as problem:
+            self.done.failed[step.build] = str(problem)
+            return False
         if outcome.end == "done":
             self.done.moved.append(step)
         else:
@@ -96,7 +100,7 @@ class PlannedMoves:
     async def _undo(self, step: PlannedStep) -> None:
         await self.released([step])
         try:
-            outcome = await self._ask(step, step.source)
+            outcome = await self._ask(step, step.destination, step.source)
             is_back, reason = outcome.end == "done", outcome.reason or outcome.code or outcome.end
         except (Unavailable, Unroutable) as problem:
             is_back, reason = False, str(problem)
@@ -106,7 +110,7 @@ class PlannedMoves:
         else:
             self.done.failed[step.build] = f"it could not be moved back: {reason}"
 
-    async def _ask(self, step: PlannedStep, to: str) -> MoveOutcome:
+    async def _ask(self, step: PlannedStep, source: str, to: str) -> MoveOutcome:
         request = MoveRequested(
             move=Clock().uuid(),
             build=step.build,
@@ -117,6 +121,7 @@ class PlannedMoves:
             reply_to=self._moves.reply_to,
             note=self._note,
             plan=self._plan,
+            source=source,
         )
         outcome = await self._moves.ask(checked(request))
         self._listener.on_outcome(outcome)

@@ -200,6 +200,7 @@ def misread(asked: MoveRequested) -> Barred | None:
             asked.verify and kind not in ("migrate", "resize"),
             "verify: only a migrate or a resize waits to be confirmed",
         ),
+        (asked.source and kind == "unshelve", "source: a shelved instance is on no host"),
         (asked.verify_for and not asked.verify, "verify_for: means something only with verify"),
         (asked.wait and kind not in SEEKING, f"wait: a {kind} needs no room"),
         (
@@ -239,6 +240,10 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
     asked, source = start.asked, start.source
     if source is None:
         return None
+    if asked.source and asked.source not in (source.host, source.root):
+        return Barred(
+            code="not_on_source", why=f"it is on {source.host}, not on the expected host {asked.source}"
+        )
     if root is not None and _is_metal(source, root):
         why = f"it is the bare-metal node {source.host} itself, which moves nowhere"
         return Barred(code="bare_metal", why=why)

@@ -272,6 +272,8 @@ REFUSED: list[tuple[str, MoveRequested, Callable[[MovingCloud], object], str, st
     ("not fenced", a_move(1, "evacuate"), lambda cloud: None, "not_fenced", "`berth host force-down host1`"),
     ("bare metal", a_move(), lambda cloud: on_metal(cloud), "bare_metal", "moves nowhere"),
     ("it is there", a_move(wanted_host="host1"), lambda cloud: None, "same_host", "it is on host1 already"),
+    ("moved meanwhile", a_move(source="host2"), lambda cloud: None, "not_on_source", "it is on host1"),
+    ("no host to leave", a_move(1, "unshelve", source="host1"), lambda cloud: None, "unreadable", "source:"),
     ("no flavor", a_move(1, "resize"), lambda cloud: None, "unreadable", "flavor: a resize requires"),
     ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), lambda c: None, "class", ""),
     ("no such host", a_move(wanted_host="nix"), lambda c: None, "unreadable", "there is no host 'nix'"),
@@ -337,10 +339,10 @@ async def test_a_silent_cell_does_not_affect_moves_of_other_cells() -> None:
 
 
 async def test_a_repeated_move_is_answered_from_its_allocations() -> None:
-    cloud = a_cloud()
-    first = await cloud.placed(a_move())
+    cloud, asked = a_cloud(), a_move(source="host1")  # afterwards it is on another host
+    first = await cloud.placed(asked)
     _, cloud.moves = cloud.another()
-    again = await cloud.placed(a_move())
+    again = await cloud.placed(asked)
     assert first.chosen is not None and again.chosen is not None
     assert (again.chosen.root, again.chosen.host, again.chosen.agent) == (
         first.chosen.root,
@@ -353,9 +355,9 @@ async def test_a_repeated_move_is_answered_from_its_allocations() -> None:
     }
     assert cloud.placement.roots(KEEP) == {root(1)}
     cloud.cells.know(a_build_that_stands(2, status="moving", move=MOVE, attempt=2, generation=2))
-    assert await cloud.come_of(a_move()) == []
+    assert await cloud.come_of(asked) == []
     cloud.cells.know(a_build_that_stands(2, move=MOVE, attempt=2, generation=2))  # over
-    assert await cloud.come_of(a_move()) == []
+    assert await cloud.come_of(asked) == []
 
 
 @pytest.mark.parametrize("kind", ["shelve", "rebuild"])
