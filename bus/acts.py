@@ -136,7 +136,7 @@ class Target:
 
 def act_of(message: Message) -> Act | None:
     """Return the act that a message requests, or None if the message changes nothing."""
-    if isinstance(message, SwitchBalancing) and message.stop is None:
+    if isinstance(message, SwitchBalancing) and message.stop is None and not message.begins:
         return None
     edit = getattr(message, "edit", None)
     for act in _BY_MESSAGE.get(type(message), ()):

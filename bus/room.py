@@ -125,11 +125,23 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
 
 
 class SwitchBalancing(Message, frozen=True, kw_only=True):
-    """Stop all rebalancing, or permit it again; without `stop`, only a query for the state of the switch."""
+    """Stop all rebalancing, or permit it again; without `stop`, only a query for the state of the switch.
+
+    A controller sends its id (`controller`) repeatedly, so that no second controller runs.
+    """
 
     stop: bool | None = None
+    controller: Text = ""
+    seconds: Seconds = 60.0  # until another controller may run, without a repeated request; 0: immediately
+    renew: bool = False  # only prolong the time of the controller that runs
+
+    @property
+    def begins(self) -> bool:
+        """Return whether a controller begins with this request."""
+        return bool(self.controller) and not self.renew
 
 
 class BalancingSwitched(Message, frozen=True, kw_only=True):
     stopped: bool
     since: Seconds = 0.0  # when it was stopped
+    taken: bool = False  # another controller runs

@@ -37,6 +37,7 @@ class BalancePlanner:
 
     async def answer(self, asked: PlanBalance) -> BalancePlanned:
         source = self._rooms.scheduler.source
+        await source.fresh()  # it includes what earlier moves of the rebalancing changed
         cells = sorted({host.cell for host in source.hosts() if host.agent and host.cell})
         moves: list[BalanceMove] = []
         before: dict[str, float] = {}

@@ -13,11 +13,12 @@ from bus.sql.statement import sql
 from bus.vocabulary import Id
 from scheduler_worker.host_traits import cause_trait, close_host, open_host
 from scheduler_worker.queries import PlacementQueries
+from scheduler_worker.store import maintenance as leaders
 
 CAUSE = "make_room"
 TRAIT = cause_trait(CAUSE)
 OPEN_SECONDS = 5.0  # between two searches for expired holds
-BALANCING = "rebalancing"  # the name of the stop switch
+BALANCING = "rebalancing"  # the name of the stop switch, and of what one controller leads
 
 
 class HostHolds:
@@ -63,9 +64,24 @@ class HostHolds:
                     await _STOP(tx, [(BALANCING, self._clock.now())])
                 else:
                     await _START(tx, switch=BALANCING)
+        is_taken = bool(asked.controller) and not await self._lead(asked)
         async with self._database.read() as tx:
             rows = await _STOPPED(tx, switch=BALANCING)
-        return BalancingSwitched(stopped=bool(rows), since=rows[0]["since"] if rows else 0.0)
+        since = rows[0]["since"] if rows else 0.0
+        return BalancingSwitched(stopped=bool(rows), since=since, taken=is_taken)
+
+    async def _lead(self, asked: SwitchBalancing) -> bool:
+        """Return whether this controller of rebalancing may run, and no other one, for the time that it
+        requests.
+        """
+        now = self._clock.now()
+        async with self._database.write() as tx:
+            if not asked.seconds:
+                await leaders.resign(tx, BALANCING, asked.controller)
+                return True
+            if asked.renew:
+                return await leaders.renew(tx, BALANCING, asked.controller, now + asked.seconds)
+            return await leaders.lead(tx, BALANCING, asked.controller, now, now + asked.seconds)
 
     async def open_expired(self) -> None:
         """Open the hosts of plans that have ended, or of clients that did not report in time."""

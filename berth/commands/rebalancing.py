@@ -20,6 +20,7 @@ from control_room.core.words import several
 commands = Commands()
 
 _STOPPED = "rebalancing is stopped: `berth rebalance start` permits it again"
+_TAKEN = "another controller of rebalancing runs: `berth rebalance stop` ends it"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     The gain of a move is by how much the fuller of its two hosts becomes emptier: with --gain 0.1 no instance
     moves from a host at 80 % to one that is at more than 70 % afterwards. If no single move gains enough, two
     instances change places; if the second move fails, the first is undone. If at least half of the moves
-    fail, the others are undone. With --keep it is a controller that plans after changes of placement. `berth
-    rebalance stop` ends all of them.
+    fail, the others are undone. With --keep it is a controller that plans after changes of placement; a
+    second one is refused. `berth rebalance stop` ends all of them.
     """
     async with cli.bus("rebalance") as bus:
         if options.action:
@@ -73,12 +74,14 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
             raise OperationRefused(_STOPPED)
         if options.keep:
             hold = seconds_of(waiting_time(options.hold))
-            await BalanceController(bus, asked, options.most, hold, printer, printer.planned).run()
+            controller = BalanceController(bus, asked, options.most, hold, printer, printer.planned)
+            if not await controller.run():
+                raise OperationRefused(_TAKEN)
             cli.line(_STOPPED)
             return 0
         plan = await plan_balance(bus, asked)
         printer.planned(plan)
-        done = await carry_out(bus, plan, options.most, printer)
+        done = await carry_out(bus, asked, plan, options.most, printer)
         ends = {
             "moved": len(done.moved), "undone": len(done.undone), "failed": done.failed,
             "why_undone": done.why_undone,

@@ -1,9 +1,10 @@
 """Moves instances from the fullest hosts to emptier hosts: once, or as a controller until it is stopped."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec import structs
@@ -12,82 +13,108 @@ from berth.operations.following import MoveListener, following
 from berth.operations.planned_moves import POLL_SECONDS, MovesDone, PlannedMoves
 from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
-from bus.room import BalanceMove, BalancePlanned, PlanBalance, SwitchBalancing
+from bus.delivery.runner import Bus, Listener
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.replication import PlacementChanged
+from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
 from scheduler_worker.core.rebalancing import ImbalanceWatch
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 CALM_SECONDS = 10.0  # between two plans of a controller, however many changes arrive
 STOP_SECONDS = 60.0  # between two reads of the stop switch while nothing changes
+LEASE_SECONDS = 60.0  # without a sign of life of a controller, until another one may run
+RENEWALS = 3  # of the lease in this time
 MOST_FIXED = 1000  # instances that a controller leaves alone because a move of them failed or was undone
+
+NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
+_QUERY = SwitchBalancing()
+
+log = logging.getLogger(__name__)
 
 
 async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
     return await bus.asker(topics.PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
 
 
-async def is_permitted(bus: Bus, *, patient: bool = False) -> bool:
-    """Return whether no operator has stopped all rebalancing. If no scheduler answers, return False, or
-    (`patient`) repeat the query until a scheduler answers.
+async def switch_state(
+    bus: Bus, asked: SwitchBalancing, *, patient: bool = False
+) -> BalancingSwitched | None:
+    """Return the state of the stop switch. If no scheduler answers, return None, or (`patient`) repeat the
+    query until a scheduler answers.
     """
     while True:
         try:
-            return not (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped
+            return await bus.asker(topics.SWITCH_BALANCING)(asked)
         except (Unavailable, Unroutable):
             if not patient:
-                return False
+                return None
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
+async def is_permitted(bus: Bus, lease: SwitchBalancing = _QUERY, *, patient: bool = False) -> bool:
+    """Return whether no operator has stopped all rebalancing, and no other controller has taken the place of
+    this one, which renews its `lease`. Without an answer of a scheduler: see `switch_state`.
+    """
+    state = await switch_state(bus, lease, patient=patient)
+    return state is not None and not state.stopped and not state.taken
+
+
+async def carry_out(
+    bus: Bus,
+    asked: PlanBalance,
+    plan: BalancePlanned,
+    most: int,
+    listener: MoveListener,
+    lease: SwitchBalancing = _QUERY,
+) -> MovesDone:
     """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after an operator's
     stop.
 
-    Moves from or to a host of a failed move are left out: their gain was computed for a successful move. If
-    at least half of the plan's moves have failed or are left out, the completed moves are undone.
+    When the moves of a batch have ended, the rest is planned again: an instance moves only for the gain that
+    its move has then. If at least half of the moves have failed, the completed moves are undone.
     """
-    waiting = list(plan.moves)
-    planned, lost = _steps(waiting), 0
+    tried = failed = 0
     async with following(bus, f"balance-{Clock().uuid()[:8]}", listener) as followed:
         moves = PlannedMoves(bus, followed, listener, most, "rebalance", "rebalances the hosts")
-        while waiting and 2 * lost < planned and await is_permitted(bus):
-            batch = _independent(waiting, most)
-            waiting = waiting[len(batch) :]
+        while plan.moves and 2 * failed < tried + _steps(plan.moves) and await is_permitted(bus, lease):
+            batch = _independent(plan.moves, most)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(moves.exchange(move)) for move in batch]
-            failed = [move for move, task in zip(batch, tasks, strict=True) if not task.result()]
-            unaffected = _unaffected(waiting, failed)
-            lost += _steps(failed) + _steps(waiting) - _steps(unaffected)
-            waiting = unaffected
-        if 2 * lost >= planned and moves.done.moved:
-            why = f"undoes a rebalancing: {lost} of its {planned} moves failed or were left out"
-            await moves.undo(why, partial(is_permitted, bus, patient=True))
+            tried += _steps(batch)
+            failed += _steps(move for move, task in zip(batch, tasks, strict=True) if not task.result())
+            plan = await _plan_rest(moves, asked, tried, batch)
+        if failed and 2 * failed >= tried + _steps(plan.moves) and moves.done.moved:
+            why = f"undoes a rebalancing: {failed} of its {tried + _steps(plan.moves)} moves failed"
+            await moves.undo(why, partial(is_permitted, bus, lease, patient=True))
         return moves.done
+
+
+async def _plan_rest(
+    moves: PlannedMoves, asked: PlanBalance, tried: int, batch: Iterable[BalanceMove]
+) -> BalancePlanned:
+    """Plan the moves that gain enough after `batch`, within the rest of the budget. Instances that were
+    moved, or could not be moved, stay. If no scheduler answers, there is no further move.
+    """
+    if tried >= asked.budget:
+        return BalancePlanned()
+    await moves.released([step for move in batch for step in move.steps])
+    done = moves.done
+    stay = dict.fromkeys((*done.failed, *(step.build for step in (*done.undone, *done.moved))))
+    fixed = (*asked.fixed, *stay)[-MOST_FIXED:]
+    with suppress(*NO_ANSWER):
+        return await plan_balance(moves.bus, structs.replace(asked, budget=asked.budget - tried, fixed=fixed))
+    return BalancePlanned()
 
 
 def _steps(moves: Iterable[BalanceMove]) -> int:
     return sum(len(move.steps) for move in moves)
 
 
-def _unaffected(waiting: list[BalanceMove], failed: Iterable[BalanceMove]) -> list[BalanceMove]:
-    """Return the waiting moves of a plan that have no host in common with failed moves, neither directly nor
-    through other waiting moves.
-    """
-    changed, kept = set[str]().union(*map(_hosts, failed)), list[BalanceMove]()
-    for move in waiting:
-        if changed & _hosts(move):
-            changed |= _hosts(move)
-        else:
-            kept.append(move)
-    return kept
-
-
 def _hosts(move: BalanceMove) -> set[str]:
     return {host for step in move.steps for host in (step.source, step.destination)}
 
 
-def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
+def _independent(waiting: Sequence[BalanceMove], most: int) -> list[BalanceMove]:
     """Return the first moves of a plan, at most `most`, that have no host in common: they can run at the same
     time.
     """
@@ -100,7 +127,7 @@ def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
     return batch
 
 
-@dataclass(frozen=True)
+@dataclass
 class BalanceController:
     """Plans a rebalancing after changes of placement, and carries the plan out if every plan during `hold`
     seconds contained moves.
@@ -112,27 +139,56 @@ class BalanceController:
     hold: float  # seconds
     listener: MoveListener
     planned: Callable[[BalancePlanned], None]
+    _watch: ImbalanceWatch = field(init=False)
 
-    async def run(self) -> None:
-        """Run until an operator stops rebalancing."""
-        watch, asked, clock = ImbalanceWatch(self.hold), self.asked, self.bus.clock
-        changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
+    def __post_init__(self) -> None:
+        self._watch = ImbalanceWatch(self.hold)
+
+    async def run(self) -> bool:
+        """Run until an operator stops rebalancing; return True. Return False if another controller runs, or
+        has taken over after this one reached no scheduler for LEASE_SECONDS.
+        """
+        begin = SwitchBalancing(controller=Clock().uuid(), seconds=LEASE_SECONDS)
+        lease = structs.replace(begin, renew=True)
+        state = await switch_state(self.bus, begin, patient=True)
+        async with asyncio.TaskGroup() as group:
+            renewing = group.create_task(self._renew(lease))
+            changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
+            try:
+                while state is not None and not state.stopped and not state.taken:
+                    await self._step(lease)
+                    await self._pause(changes)
+                    state = await switch_state(self.bus, lease, patient=True)
+            finally:
+                renewing.cancel()
+                await changes.stop()
+                await asyncio.shield(switch_state(self.bus, structs.replace(lease, seconds=0.0)))
+        return state is None or not state.taken
+
+    async def _renew(self, lease: SwitchBalancing) -> None:
+        while True:
+            await asyncio.sleep(LEASE_SECONDS / RENEWALS)
+            await switch_state(self.bus, lease)
+
+    async def _step(self, lease: SwitchBalancing) -> None:
+        """Plan, and carry the plan out if it is due. If no scheduler answers, the next step tries again."""
         try:
-            while await is_permitted(self.bus):
-                plan = BalancePlanned()
-                with suppress(Unavailable, Unroutable):  # the next change tries again
-                    plan = await plan_balance(self.bus, asked)
-                if watch.is_due(clock.monotonic(), bool(plan.moves)):
-                    self.planned(plan)
-                    done = await carry_out(self.bus, plan, self.most, self.listener)
-                    undone = (step.build for step in done.undone)
-                    fixed = (*asked.fixed, *done.failed, *undone)[-MOST_FIXED:]
-                    asked = structs.replace(asked, fixed=fixed)
-                    watch.reset()
-                await asyncio.sleep(CALM_SECONDS)
-                left = watch.left(clock.monotonic())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left if left is not None else STOP_SECONDS):
-                        await changes.get()
-        finally:
-            await changes.stop()
+            plan = await plan_balance(self.bus, self.asked)
+            if self._watch.is_due(self.bus.clock.monotonic(), bool(plan.moves)):
+                self.planned(plan)
+                done = await carry_out(self.bus, self.asked, plan, self.most, self.listener, lease)
+                undone = (step.build for step in done.undone)
+                fixed = (*self.asked.fixed, *done.failed, *undone)[-MOST_FIXED:]
+                self.asked = structs.replace(self.asked, fixed=fixed)
+                self._watch.reset()
+        except NO_ANSWER as problem:
+            log.warning("rebalancing waits for its scheduler or broker: %s", problem)
+            self._watch.reset()
+
+    async def _pause(self, changes: Listener[PlacementChanged]) -> None:
+        """Wait for a change of placement, the end of the hold time, or STOP_SECONDS."""
+        await asyncio.sleep(CALM_SECONDS)
+        left = self._watch.left(self.bus.clock.monotonic())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left if left is not None else STOP_SECONDS):
+                await changes.get()

@@ -52,6 +52,11 @@ async def lead(tx: Transaction, work: str, scheduler: str, now: float, until: fl
     return bool(await _LEAD(tx, [(work, scheduler, until)], now=now))
 
 
+async def renew(tx: Transaction, work: str, scheduler: str, until: float) -> bool:
+    """Prolong the lead of some work; return False if another scheduler has become the leader, or none is."""
+    return bool(await _RENEW(tx, work=work, scheduler=scheduler, until=until))
+
+
 async def resign(tx: Transaction, work: str, scheduler: str) -> None:
     await _RESIGN(tx, work=work, scheduler=scheduler)
 
@@ -196,6 +201,9 @@ _LEAD = sql("""
     FROM {n: work str, scheduler str, until float} WHERE true
     ON CONFLICT (work) DO UPDATE SET scheduler = excluded.scheduler, until = excluded.until
     WHERE leaders.scheduler = excluded.scheduler OR leaders.until < :now RETURNING work
+""")
+_RENEW = sql("""
+    UPDATE leaders SET until = :until WHERE work = :work AND scheduler = :scheduler RETURNING work
 """)
 _RESIGN = sql("DELETE FROM leaders WHERE work = :work AND scheduler = :scheduler RETURNING work")
 _ADD_WINDOW = sql("""

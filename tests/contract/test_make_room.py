@@ -1,8 +1,10 @@
 """Making room: hosts are closed for a plan and opened in time; failed moves are planned again or given up."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import MappingProxyType
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -26,6 +28,7 @@ from bus.room import (
     BalancingSwitched,
     HoldHosts,
     HostsHeld,
+    PlanBalance,
     PlannedStep,
     PlanRoom,
     RoomPlanned,
@@ -156,6 +159,25 @@ FITS = RoomPlanned(targets=(TARGET,))
 
 def a_plan(*steps: PlannedStep) -> RoomPlanned:
     return RoomPlanned(moves=steps, targets=(TARGET,))
+
+
+async def test_one_controller_of_rebalancing_runs_at_a_time(hosts: ClosableHosts) -> None:
+    async def is_taken(scheduler: HostHolds, controller: str, **given: Any) -> bool:
+        asked = SwitchBalancing(controller=controller, seconds=given.pop("seconds", 60.0), **given)
+        return (await scheduler.switch_balancing(asked)).taken
+
+    assert not await is_taken(hosts.holds, "a")
+    assert await is_taken(hosts.other, "b")
+    hosts.clock.now += 50
+    assert not await is_taken(hosts.other, "a", renew=True)
+    hosts.clock.now += 50
+    assert await is_taken(hosts.other, "b")
+    hosts.clock.now += 50  # the first one is silent
+    assert not await is_taken(hosts.other, "b")
+    assert await is_taken(hosts.holds, "a", renew=True)
+    assert not await is_taken(hosts.holds, "b", seconds=0.0, renew=True)
+    assert not await is_taken(hosts.holds, "a")
+    assert await is_taken(hosts.holds, "b", renew=True)
 
 
 @dataclass
@@ -347,13 +369,24 @@ async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
     assert movers.builds[uid(1)].host == "host-1"
 
 
-async def test_moves_from_or_to_hosts_of_a_failed_move_are_left_out() -> None:
-    movers = refusing(FakeMovers(), (1, 2))
-    # the third depends on the second
-    ways = (1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 5, 6), (5, 7, 8), (6, 9, 10), (7, 11, 12)
-    done = await rebalanced(movers, *ways)
-    assert [asked.build for asked in movers.asked] == [uid(number) for number in (1, 4, 5, 6, 7)]
-    assert (len(done.moved), list(done.failed), done.undone) == (4, [uid(1)], [])
+async def test_the_rest_is_planned_again_before_each_batch_and_moves_only_for_its_present_gain() -> None:
+    movers, asked = refusing(FakeMovers(), (3, 6)), list[PlanBalance]()
+    later = {2: 1}  # instance 2 gains too little after the first batch
+    done = await rebalanced(
+        movers, (1, 1, 2), (2, 2, 3), (3, 5, 6), (4, 7, 8), asked=asked, no_gain_after=later
+    )
+    assert [request.build for request in movers.asked] == [uid(number) for number in (1, 3, 4)]
+    assert [request.source for request in movers.asked] == [uid(number, "a") for number in (1, 5, 7)]
+    assert [(each.budget, {*each.fixed}) for each in asked] == [
+        (9, {uid(1)}), (8, {uid(1), uid(3)}), (7, {uid(1), uid(3), uid(4)})
+    ]  # fmt: skip
+    assert ([step.build for step in done.moved], [*done.failed]) == ([uid(1), uid(4)], [uid(3)])
+
+
+async def test_no_further_move_begins_while_no_scheduler_plans() -> None:
+    movers = FakeMovers()
+    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), plans=False)
+    assert ([step.build for step in done.moved], len(movers.asked)) == ([uid(1)], 1)
 
 
 async def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
@@ -363,7 +396,7 @@ async def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
     assert back == [(uid(2), uid(3, "a")), (uid(1), uid(1, "a"))]
     assert ([step.build for step in done.undone], [step.build for step in done.moved]) == ([uid(2)], [uid(1)])
     assert "could not be moved back" in done.failed[uid(1)]
-    assert done.why_undone == "undoes a rebalancing: 2 of its 4 moves failed or were left out"
+    assert done.why_undone == "undoes a rebalancing: 2 of its 4 moves failed"
     assert [(asked.plan, asked.note) for asked in movers.asked[3:5]] == [
         ("rebalance", "rebalances the hosts"),
         ("undo", done.why_undone),
@@ -386,17 +419,32 @@ async def test_without_an_answer_no_move_begins_but_an_undo_waits(monkeypatch: p
     assert await rebalancing.is_permitted(bus, patient=True)
 
 
-async def rebalanced(movers: FakeMovers, *ways: tuple[int, int, int], permits: int = 100) -> MovesDone:
-    """Carry out moves (build, source, destination) one after the other; rebalancing is stopped after
-    `permits` queries of the switch.
+async def rebalanced(
+    movers: FakeMovers, *ways: tuple[int, int, int], permits: int = 100, plans: bool = True,
+    asked: list[PlanBalance] | None = None, no_gain_after: Mapping[int, int] = MappingProxyType({}),
+) -> MovesDone:  # fmt: skip
+    """Carry out moves (build, source, destination) one after the other. Rebalancing is stopped after
+    `permits` queries of the switch. `no_gain_after`: builds that gain too little after so many batches.
     """
     broker, planner, queries = LocalBroker(), ScriptedPlanner([]), count(1)
+    known = [] if asked is None else asked
 
     async def switch(_: SwitchBalancing) -> BalancingSwitched:
         return BalancingSwitched(stopped=next(queries) > permits)
 
+    async def plan(question: PlanBalance) -> BalancePlanned:
+        known.append(question)
+        gaining = [way for way in ways if len(known) < no_gain_after.get(way[0], 100)]
+        return a_balance(*(way for way in gaining if uid(way[0]) not in question.fixed))
+
     movers.have(*(an_instance_there(build, source) for build, source, _ in ways))
-    plan = BalancePlanned(moves=tuple(BalanceMove(steps=(a_step(*way),), gain=0.3) for way in ways))
-    workers = Worker("switch", answers=[answers(topics.SWITCH_BALANCING, switch)]), planner.worker()
+    scheduler = [answers(topics.SWITCH_BALANCING, switch)]
+    if plans:
+        scheduler.append(answers(topics.PLAN_BALANCE, plan))
+    workers = Worker("scheduler", answers=scheduler), planner.worker()
     async with serving(lambda: LocalTransport(broker), *workers, movers.worker()) as bus:
-        return await carry_out(bus, plan, 1, MoveListener())
+        return await carry_out(bus, PlanBalance(), a_balance(*ways), 1, MoveListener())
+
+
+def a_balance(*ways: tuple[int, int, int]) -> BalancePlanned:
+    return BalancePlanned(moves=tuple(BalanceMove(steps=(a_step(*way),), gain=0.3) for way in ways))

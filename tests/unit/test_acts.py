@@ -85,7 +85,9 @@ def test_a_message_names_its_act_and_target(message: Message, act: str, target: 
 
 def test_a_question_about_rebalancing_is_no_act() -> None:
     assert act_of(SwitchBalancing()) is None
-    assert act_of(SwitchBalancing(stop=True)) == BY_NAME["rebalance"]
+    assert act_of(SwitchBalancing(controller="a", renew=True)) is None
+    for asked in (SwitchBalancing(stop=True), SwitchBalancing(controller="a")):
+        assert act_of(asked) == BY_NAME["rebalance"]
 
 
 def an_operator(role: Any, **limits: tuple[str, ...]) -> Operator:

@@ -1,0 +1,111 @@
+"""A controller of rebalancing goes on after failures of schedulers, and one runs at a time."""
+
+from dataclasses import dataclass, field
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from berth.operations import rebalancing
+from berth.operations.following import FollowedMoves, MoveListener
+from berth.operations.planned_moves import PlannedMoves
+from berth.operations.rebalancing import BalanceController
+from bus import topics
+from bus.errors import Unavailable
+from bus.local import LocalBroker, LocalTransport
+from bus.resources import AllocationsFound, FindAllocations
+from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, PlannedStep, SwitchBalancing
+from bus.worker import Worker, answers
+from tests.support.buses import serving
+from tests.support.fake_movers import FakeMovers, an_instance_there
+from tests.support.ids import uid
+
+STEP = PlannedStep(
+    build=uid(1), kind="live", cell="c1", source=uid(1, "a"), source_host="host-1", destination=uid(2, "a"),
+    destination_host="host-2",
+)  # fmt: skip
+PLAN = BalancePlanned(moves=(BalanceMove(steps=(STEP,), gain=0.3),))
+GOES_ON, STOPPED = BalancingSwitched(stopped=False), BalancingSwitched(stopped=True)
+TAKEN = BalancingSwitched(stopped=False, taken=True)
+
+
+@dataclass
+class FailingScheduler:
+    """A scheduler whose answers a test gives: None is a failure, and the last answer is repeated."""
+
+    states: list[BalancingSwitched | None]
+    plans: list[BalancePlanned | None] = field(default_factory=lambda: [PLAN, BalancePlanned()])
+    asked: list[SwitchBalancing] = field(default_factory=list)
+    planned: int = 0
+
+    def worker(self) -> Worker:
+        return Worker(
+            "scheduler",
+            answers=[
+                answers(topics.SWITCH_BALANCING, self._switch),
+                answers(topics.PLAN_BALANCE, self._plan),
+                answers(topics.ALLOCATIONS, self._allocations),
+            ],
+        )
+
+    async def _switch(self, asked: SwitchBalancing) -> BalancingSwitched:
+        self.asked.append(asked)
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if state is None:
+            raise Unavailable("the database is unreachable")
+        return state
+
+    async def _plan(self, asked: PlanBalance) -> BalancePlanned:
+        self.planned += 1
+        plan = self.plans.pop(0) if len(self.plans) > 1 else self.plans[0]
+        if plan is None:
+            raise Unavailable("the database is unreachable")
+        return plan
+
+    async def _allocations(self, asked: FindAllocations) -> AllocationsFound:
+        return AllocationsFound(consumers=(), generations={})
+
+
+async def controlled(scheduler: FailingScheduler, movers: FakeMovers) -> bool:
+    broker = LocalBroker()
+    movers.have(an_instance_there(1, 1))
+    async with serving(lambda: LocalTransport(broker), scheduler.worker(), movers.worker()) as bus:
+        listener = MoveListener()
+        return await BalanceController(bus, PlanBalance(), 2, 0.0, listener, lambda plan: None).run()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CALM_SECONDS", "STOP_SECONDS", "POLL_SECONDS"):
+        monkeypatch.setattr(rebalancing, name, 0.0)
+
+
+async def test_a_controller_goes_on_when_schedulers_answer_again() -> None:
+    scheduler, movers = (
+        FailingScheduler([None, GOES_ON, None, None, GOES_ON, GOES_ON, GOES_ON, STOPPED]),
+        FakeMovers(),
+    )
+    scheduler.plans.insert(0, None)
+    await controlled(scheduler, movers)
+    assert [(asked.build, asked.source) for asked in movers.asked] == [(uid(1), uid(1, "a"))]
+    begin, *renewals, end = scheduler.asked[1:]
+    assert begin.controller and not begin.renew and (end.seconds, end.renew) == (0.0, True)
+    assert {(each.controller, each.renew) for each in renewals} == {(begin.controller, True)}
+
+
+async def test_a_second_controller_is_refused() -> None:
+    scheduler = FailingScheduler([TAKEN])
+    assert not await controlled(scheduler, FakeMovers())
+    assert scheduler.planned == 0
+
+
+async def test_a_controller_whose_place_another_one_took_begins_no_further_move() -> None:
+    scheduler, movers = FailingScheduler([GOES_ON, TAKEN]), FakeMovers()
+    assert not await controlled(scheduler, movers)
+    assert (scheduler.planned, movers.asked) == (1, [])
+
+
+async def test_a_move_that_cannot_be_requested_has_failed() -> None:
+    followed = Mock(FollowedMoves, ask=AsyncMock(side_effect=Unavailable("no broker")), reply_to="me")
+    moves = PlannedMoves(Mock(), followed, MoveListener(), 1, "rebalance", "")
+    assert not await moves.exchange(PLAN.moves[0])
+    assert moves.done.failed == {uid(1): "no broker"}
