@@ -36,6 +36,7 @@ from berth.operations.request_sense import sense_of
 from berth.operations.reservations import edit_reservation, set_headroom, unset_headroom
 from berth.operations.reserving import create_reservation, filled_text, new_reservation
 from berth.settings import BadSetting
+from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
@@ -44,6 +45,7 @@ from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from bus.quotas import project_named
 from bus.reservations import EndReservation
+from bus.room import SwitchBalancing
 from control_room.core.maintenance import WindowForm
 from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
@@ -165,6 +167,10 @@ class ControlRoomActions:
     async def unset_headroom(self) -> int:
         with operations_refused():
             return await unset_headroom(self._bus)
+
+    async def switch_balancing(self, stop: bool) -> None:
+        with operations_refused():
+            await self._bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing(stop=stop))
 
 
 def _words(text: str) -> list[str]:

@@ -168,6 +168,7 @@ def operations(
         cancel_window=acts.cancel_window,
         set_headroom=acts.set_headroom,
         unset_headroom=acts.unset_headroom,
+        switch_balancing=acts.switch_balancing,
         placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,

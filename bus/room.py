@@ -145,3 +145,4 @@ class BalancingSwitched(Message, frozen=True, kw_only=True):
     stopped: bool
     since: Seconds = 0.0  # when it was stopped
     taken: bool = False  # another controller runs
+    controller_until: Seconds = 0.0  # when the lease of the controller ends that ran last; 0: none

@@ -66,6 +66,7 @@ class Queries:
         self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
+        self.balancing = bus.asker(topics.SWITCH_BALANCING, SECONDS)
         self.capacity = bus.asker(topics.CAPACITY, LONG)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
@@ -332,6 +333,7 @@ class Operations:
     cancel_window: Callable[[str], Awaitable[str]]
     set_headroom: Callable[[str], Awaitable[None]]  # levels such as "host rack"
     unset_headroom: Callable[[], Awaitable[int]]
+    switch_balancing: Callable[[bool], Awaitable[None]]  # stops all rebalancing, or permits it
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record

@@ -67,8 +67,9 @@ class HostHolds:
         is_taken = bool(asked.controller) and not await self._lead(asked)
         async with self._database.read() as tx:
             rows = await _STOPPED(tx, switch=BALANCING)
+            until = await leaders.led_until(tx, BALANCING)
         since = rows[0]["since"] if rows else 0.0
-        return BalancingSwitched(stopped=bool(rows), since=since, taken=is_taken)
+        return BalancingSwitched(stopped=bool(rows), since=since, taken=is_taken, controller_until=until)
 
     async def _lead(self, asked: SwitchBalancing) -> bool:
         """Return whether this controller of rebalancing may run, and no other one, for the time that it

@@ -104,6 +104,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/headroom": headroom.edit,
         "/bus/dead": letters.operate,
         "/moves": moves.stop_drain,
+        "/rebalancing": moves.switch_balancing,
         "/moves/{move}": moves.steer,
         "/login": sign_in.sign_in,
         SSO: single_sign_on.accept,

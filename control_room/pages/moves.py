@@ -16,6 +16,7 @@ from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
+from bus.room import BalancingSwitched, SwitchBalancing
 from control_room.core.builds import DrainShown, MoveShown, left_host, merged_moves, move_shown, shown
 from control_room.core.now import Reply
 from control_room.pages import frame
@@ -65,6 +66,7 @@ class MovePages(frame.PageGroup):
         self._lists = SharedData(tasks, self._list, changes=changes, seconds=seconds, times=TIMES)
         self._moves = SharedData(tasks, self._find, changes=changes, seconds=seconds, times=TIMES)
         self._drains = SharedData(tasks, self._read_drains, seconds=DRAIN_SECONDS, times=TIMES)
+        self._balancing = SharedData(tasks, self._read_balancing, seconds=DRAIN_SECONDS, times=TIMES)
         self._updates = PageUpdates(SECONDS, changes, self._lists.interval)
         self._move_updates = PageUpdates(SECONDS, changes, self._moves.interval)
 
@@ -97,9 +99,24 @@ class MovePages(frame.PageGroup):
         log.info("%s: %s of the drain of %s: %s", frame.user_of(request), name, root, state)
         return RedirectResponse("/moves", status_code=303)
 
+    async def switch_balancing(self, request: Request) -> Response:
+        act = (await self._renderer.form(request)).get("act", "")
+        if act not in ("stop", "permit"):
+            raise frame.PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on rebalancing.")
+        try:
+            await self._context.operations.switch_balancing(act == "stop")
+        except OperationRefused as refused:
+            return await self.page(request, str(refused), 409)
+        finally:
+            self._balancing.forget()
+        log.info("%s: %s rebalancing", frame.user_of(request), act)
+        return RedirectResponse("/moves", status_code=303)
+
     async def _part(self, request: Request) -> str:
         host = frame.parameter(request, "host")
-        moves, drains = await asyncio.gather(self._lists.get(host), self._drains.get(None))
+        moves, drains, balancing = await asyncio.gather(
+            self._lists.get(host), self._drains.get(None), self._balancing.get(None)
+        )
         if host:
             of_host = tuple(drain for drain in drains.drains if host in (drain.host, drain.root))
             drains = DrainsFound(of_host, 0, drains.problem)
@@ -108,9 +125,13 @@ class MovePages(frame.PageGroup):
             **self._renderer.of_visitor(request),
             moves=moves,
             drains=drains,
+            balancing=balancing,
             host=host,
             now=self._context.clock.now(),
         )
+
+    async def _read_balancing(self, _: None) -> Reply[BalancingSwitched]:
+        return await query("the scheduler", self._context.queries.balancing, SwitchBalancing())
 
     async def _read_drains(self, _: None) -> DrainsFound:
         find = FindProviders(like=ResourceGroup(required=(MARK,)), parts=("traits", "owner"))

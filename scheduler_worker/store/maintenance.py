@@ -57,6 +57,11 @@ async def renew(tx: Transaction, work: str, scheduler: str, until: float) -> boo
     return bool(await _RENEW(tx, work=work, scheduler=scheduler, until=until))
 
 
+async def led_until(tx: Transaction, work: str) -> float:
+    """Return the time until which some work has a leader, or had one; 0 if its leader has resigned."""
+    return max((row["until"] for row in await _LED(tx, work=work)), default=0.0)
+
+
 async def resign(tx: Transaction, work: str, scheduler: str) -> None:
     await _RESIGN(tx, work=work, scheduler=scheduler)
 
@@ -205,6 +210,7 @@ _LEAD = sql("""
 _RENEW = sql("""
     UPDATE leaders SET until = :until WHERE work = :work AND scheduler = :scheduler RETURNING work
 """)
+_LED = sql("SELECT until FROM leaders WHERE work = :work")
 _RESIGN = sql("DELETE FROM leaders WHERE work = :work AND scheduler = :scheduler RETURNING work")
 _ADD_WINDOW = sql("""
     INSERT INTO maintenance_windows (id, cancelled, drain_begins, ended, record)

@@ -256,6 +256,7 @@ FORMS = {
         "reservation",
     ),
     "/headroom": ("act", "levels"),
+    "/rebalancing": ("act",),
     "/hosts/maintenance": ("act", "window", "hosts", "label", "begin", "end", "budget", "most"),
 }
 OTHER_FIELDS = {

@@ -71,6 +71,7 @@ FORMS: dict[str, list[Form]] = {
     "/moves": [
         ("/moves", "mark host", {"act": act, "root": CLOSED_HOST}) for act in ("stop", "stop-and-open")
     ],
+    "/rebalancing": [("/rebalancing", "rebalance", {"act": act}) for act in ("stop", "permit")],
     "/moves/{move}": [(f"/moves/{MOVE}", "steer move", {"act": act}) for act in STEERINGS],
 }
 VISITORS = {
@@ -120,7 +121,7 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 ANSWERED = (
     topics.EDIT, topics.EDIT_NAME, topics.EDIT_QUOTA, topics.QUOTAS, topics.EDIT_RESERVATION,
     topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.EDIT_MAINTENANCE,
-    topics.MAINTENANCE,
+    topics.MAINTENANCE, topics.SWITCH_BALANCING,
 )  # fmt: skip
 # all workers of a region, with the same answers at all times
 REGION = Worker(

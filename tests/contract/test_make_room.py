@@ -172,6 +172,7 @@ async def test_one_controller_of_rebalancing_runs_at_a_time(hosts: ClosableHosts
     assert not await is_taken(hosts.other, "a", renew=True)
     hosts.clock.now += 50
     assert await is_taken(hosts.other, "b")
+    assert (await hosts.other.switch_balancing(SwitchBalancing())).controller_until == hosts.clock.now + 10
     hosts.clock.now += 50  # the first one is silent
     assert not await is_taken(hosts.other, "b")
     assert await is_taken(hosts.holds, "a", renew=True)

@@ -18,6 +18,7 @@ from bus.worker import Worker, answers
 from tests.support.buses import serving
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
+from tests.support.visited_room import a_visited_room
 
 STEP = PlannedStep(
     build=uid(1), kind="live", cell="c1", source=uid(1, "a"), source_host="host-1", destination=uid(2, "a"),
@@ -26,6 +27,42 @@ STEP = PlannedStep(
 PLAN = BalancePlanned(moves=(BalanceMove(steps=(STEP,), gain=0.3),))
 GOES_ON, STOPPED = BalancingSwitched(stopped=False), BalancingSwitched(stopped=True)
 TAKEN = BalancingSwitched(stopped=False, taken=True)
+
+
+class SwitchingScheduler:
+    """A scheduler with the stop switch of rebalancing; a controller has reported until 1,800,000,060."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def worker(self) -> Worker:
+        return Worker("scheduler", answers=[answers(topics.SWITCH_BALANCING, self._switch)])
+
+    async def _switch(self, asked: SwitchBalancing) -> BalancingSwitched:
+        self.stopped = self.stopped if asked.stop is None else asked.stop
+        since = 1_700_000_000.0 if self.stopped else 0.0
+        return BalancingSwitched(stopped=self.stopped, since=since, controller_until=1_800_000_060.0)
+
+
+async def test_an_operator_stops_and_permits_rebalancing_on_the_page_of_moves() -> None:
+    scheduler = SwitchingScheduler()
+    async with a_visited_room(scheduler.worker(), answered=("balancing",)) as room:
+        page = await room.page("/moves")
+        assert "A controller runs" in page and 'action="/rebalancing"' not in page
+        assert (await room.send("/rebalancing", act="stop")).status_code == 403 and not scheduler.stopped
+        await room.sign_in("admin")
+        assert 'value="stop" id="stop-rebalancing"' in await room.page("/moves")
+        assert (await room.send("/rebalancing", act="<x>")).status_code == 400
+        assert (await room.send("/rebalancing", act="stop")).status_code == 303 and scheduler.stopped
+        page = await room.page("/moves")
+        assert "Stopped since 2023-11-14" in page and 'value="permit"' in page
+        assert (await room.send("/rebalancing", act="permit")).status_code == 303 and not scheduler.stopped
+        room.clock.now += 100
+        assert "has not reported since 2027-01-15" in await room.page("/moves")
+    async with a_visited_room() as alone:
+        assert "Whether rebalancing is stopped is unknown" in await alone.page("/moves")
+        await alone.sign_in("admin")
+        assert (await alone.send("/rebalancing", act="stop")).status_code == 409
 
 
 @dataclass
