@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from msgspec import structs
 
 from berth.operations import rebalancing
 from berth.operations.following import FollowedMoves, MoveListener
@@ -89,7 +90,7 @@ class FailingScheduler:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if state is None:
             raise Unavailable("the database is unreachable")
-        return state
+        return structs.replace(state, taken=state.taken and bool(asked.controller))
 
     async def _plan(self, asked: PlanBalance) -> BalancePlanned:
         self.planned += 1
