@@ -228,6 +228,7 @@ class _Parts:
             every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
             every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
+            every(MEASURE_SECONDS, self.filler.measure),
             every(REFRESH_SECONDS, self.priorities.refresh, at_once=True),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(REFRESH_SECONDS, self.queue.retry_preempting),

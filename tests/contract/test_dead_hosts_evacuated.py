@@ -183,7 +183,7 @@ async def test_a_dead_host_is_fenced_then_forced_down_then_evacuated(world: Dead
     await world.passes(5, 1)
     assert state_of(await host_named(world.bus, "host-1")) == "forced down"
     [asked] = await world.passes(5, 1)
-    assert (asked.build, asked.kind, asked.cell) == (uid(1), "evacuate", "c1")
+    assert (asked.build, asked.kind, asked.cell, asked.plan) == (uid(1), "evacuate", "c1", "evacuation")
     world.cell.carry_out(asked, world.clock.now)
     assert await world.passes(5, 1) == [] and await world.states() == {"host-1": "done"}
     [dead] = (await world.found()).evacuations
