@@ -10,21 +10,27 @@ from bus.queries import PlacedThere, WhatIf, WhatIfAnswered
 from scheduler_worker.core.events import NoVictims
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_waiting import WhatIfWaits
 
 
 class WhatIfsPreempting:
-    """Answers what-if questions; on request also with the instances that would be preempted."""
+    """Answers what-if questions; on request also with the instances that would be preempted, and with the
+    wait of the request.
+    """
 
-    def __init__(self, what_ifs: WhatIfs, search: VictimSearch) -> None:
+    def __init__(self, what_ifs: WhatIfs, search: VictimSearch, waits: WhatIfWaits | None = None) -> None:
         self._what_ifs = what_ifs
         self._search = search
+        self._waits = waits
 
     async def answer(self, question: WhatIf) -> WhatIfAnswered:
         answer = await self._what_ifs.answer(question)
-        if not question.preempt or answer.fits or answer.refusal:
+        if question.preempt and not answer.fits and not answer.refusal:
+            async with self._what_ifs.lock:
+                answer = await self.preempting(question.request, answer)
+        if self._waits is None or question.is_external:
             return answer
-        async with self._what_ifs.lock:
-            return await self.preempting(question.request, answer)
+        return await self._waits.extended(question.request, answer)
 
     async def preempting(
         self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True

@@ -15,6 +15,7 @@ from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
+from bus.clock import Clock
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
@@ -30,7 +31,7 @@ from control_room.core.planning import (
     with_reserved,
 )
 from control_room.core.what_if_form import InvalidPlan, parse_plan
-from control_room.core.words import amounts_text, listed, several
+from control_room.core.words import amounts_text, expected_start, listed, several
 from control_room.queries import known_hosts
 
 SECONDS = 30.0  # until an answer
@@ -231,6 +232,12 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
     if answer.spares:
         cli.line(f"  no preemption: {printable(answer.spares)}", "yellow")
+    if answer.backlog is not None:
+        before = several(answer.backlog.before, "request")
+        cli.line(f"  before it in its project's backlog: {before} (weight {answer.backlog.weight:g})", "yellow")
+    if not answer.fits:
+        starts = expected_start(answer.start_p50, answer.start_p90, None, Clock().now())
+        cli.line(f"  expected start if it waits: {starts}")
     for victim in answer.victims:
         then = "shelved, and placed again later" if victim.requeue else "deleted"
         cli.line(f"  {victim.build} (priority {victim.priority}) would be {then}", "yellow")
