@@ -5,7 +5,9 @@ import random
 import msgspec
 import pytest
 
-from scheduler_worker.core.start_times import MOST_CLASSES, P90, ClassHistory, StartTimes, estimate
+from bus.clock import Clock
+from scheduler_worker.core.start_times import MOST_CLASSES, P50, P90, ClassHistory, StartTimes, estimate
+from scheduler_worker.waiting.start_estimates import ERROR, StartEstimates
 from tests.support.compared_waits import ComparedWaits
 from tests.support.waiting_load import PATTERNS, LoadedCloud
 
@@ -75,6 +77,19 @@ def test_a_request_that_ends_otherwise_is_not_compared_and_one_that_still_waits_
     times.estimate("small", 0, 1, now + 1e6)  # the p90 of the last request has passed
     assert times.take_compared() == 1
     assert times.calibration_error(P90) < error
+
+
+def test_the_gauge_shows_the_recent_share_in_time_minus_the_intended_one() -> None:
+    now = 0.0
+    starts = StartEstimates(Clock(monotonic=lambda: now))
+    now = paced(starts.times, "small", 60.0)
+    shown = []
+    for now in (now, now + 1e6):  # then the estimates of the last request have passed
+        assert starts.encoded()
+        shown.append([ERROR.labels(name)._value.get() for name in ("p50", "p90")])
+        assert shown[-1] == [starts.times.calibration_error(quantile) for quantile in (P50, P90)]
+    (p50, p90), after = shown
+    assert after[0] < p50 and after[1] < p90 and -0.9 <= after[1] <= 0.1
 
 
 def test_a_request_that_another_scheduler_takes_over_does_not_advance_its_queue() -> None:
