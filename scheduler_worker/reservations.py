@@ -62,7 +62,11 @@ class ReservationFiller:
     async def measure(self) -> None:
         """Set the metrics of slots. Failover headroom has metrics of its own."""
         slots, now = Counter[str](), self._scheduler.clock.now()
-        found = await self._find(FindReservations()) if self._has_reservations else ReservationsFound(reservations=())
+        found = (
+            await self._find(FindReservations())
+            if self._has_reservations
+            else ReservationsFound(reservations=())
+        )
         for reservation in found.reservations:
             if not reservation.levels and reservation.state(now) in ("held", "active"):
                 made = found.slots.get(reservation.id, ())

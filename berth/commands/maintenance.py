@@ -81,8 +81,8 @@ async def add(
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
     two hosts of each rack are closed or down at a time: `berth maintenance finish HOST` opens a host, and
-    then the next one is drained. With --dry-run the command shows the plan only. Example: `berth maintenance add --label rack=r1 --from 2026-12-24T08:00
-    --until 2026-12-24T12:00`.
+    then the next one is drained. With --dry-run the command only shows the plan. Example: `berth maintenance
+    add --label rack=r1 --from 2026-12-24T08:00 --until 2026-12-24T12:00`.
     """
     given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
     async with cli.bus("maintenance") as bus:

@@ -234,7 +234,9 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"  no preemption: {printable(answer.spares)}", "yellow")
     if answer.backlog is not None:
         before = several(answer.backlog.before, "request")
-        cli.line(f"  before it in its project's backlog: {before} (weight {answer.backlog.weight:g})", "yellow")
+        cli.line(
+            f"  before it in its project's backlog: {before} (weight {answer.backlog.weight:g})", "yellow"
+        )
     if not answer.fits:
         starts = expected_start(answer.start_p50, answer.start_p90, None, Clock().now())
         cli.line(f"  expected start if it waits: {starts}")

@@ -162,6 +162,4 @@ class Departures:
 
 def _request(move: StoredMove) -> MoveRequested:
     plan: MovePlan = "evacuation" if move.kind == "evacuate" else "maintenance"
-    return MoveRequested(
-        move=move.row.move, build=move.row.build, kind=move.kind, cell=move.cell, plan=plan
-    )
+    return MoveRequested(move=move.row.move, build=move.row.build, kind=move.kind, cell=move.cell, plan=plan)

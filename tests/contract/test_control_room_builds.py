@@ -176,7 +176,9 @@ async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() ->
     async with a_visited_room(told=NOTHING) as room:
         assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
     async with a_visited_room() as alone:
-        assert "the scheduler, cell c1, placement did not answer" in await alone.page(f"/builds/{uid(7)}", 404)
+        assert "the scheduler, cell c1, placement did not answer" in await alone.page(
+            f"/builds/{uid(7)}", 404
+        )
         assert "There is no such build" in await alone.page("/builds/x", 404)
 
 

@@ -218,7 +218,7 @@ async def test_the_start_of_waiting_moves_is_estimated_from_earlier_starts() -> 
         left, now = await movers.waiting(), movers.world.clock.now()
         assert [move.request for move in left] == [move.move for move in moves[5:]]
         starts = [move.start_p50 - now for move in left if move.start_p50 is not None]
-        assert starts == sorted(starts) and len(starts) == 3 and 0.0 < starts[0] and starts[2] < 30.0
+        assert starts == sorted(starts) and len(starts) == 3 and starts[0] > 0.0 and starts[2] < 30.0
         decided = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=moves[5].move))
         assert decided.start_p50 == pytest.approx(left[0].start_p50, abs=0.5)
 

@@ -80,11 +80,12 @@ def test_a_request_that_ends_otherwise_is_not_compared_and_one_that_still_waits_
 
 
 def test_the_gauge_shows_the_recent_share_in_time_minus_the_intended_one() -> None:
-    now = 0.0
-    starts = StartEstimates(Clock(monotonic=lambda: now))
-    now = paced(starts.times, "small", 60.0)
+    times = [0.0]
+    starts = StartEstimates(Clock(monotonic=lambda: times[-1]))
+    times.append(paced(starts.times, "small", 60.0))
     shown = []
-    for now in (now, now + 1e6):  # then the estimates of the last request have passed
+    for wait in (0.0, 1e6):  # then the estimates of the last request have passed
+        times.append(times[-1] + wait)
         assert starts.encoded()
         shown.append([ERROR.labels(name)._value.get() for name in ("p50", "p90")])
         assert shown[-1] == [starts.times.calibration_error(quantile) for quantile in (P50, P90)]
