@@ -28,6 +28,7 @@ from bus.moves import MovesFound, MoveStands
 from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import (
+    BacklogPlace,
     BuildsFound,
     BuildStands,
     CapacityLeft,
@@ -170,6 +171,15 @@ async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
     async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
         page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
     assert "Nothing is preempted: requests with a topology do not preempt." in page
+
+
+async def test_the_what_if_page_shows_the_backlog_before_a_request_and_its_expected_start() -> None:
+    place = BacklogPlace(before=1200, weight=3.0)
+    answer = WhatIfAnswered(fits=False, backlog=place, start_p50=2e9, start_p90=3e9)
+    async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
+        page = await room.page("/what-if?vcpus=4")
+    assert "backlog</a> of its project: 1,200 requests (weight 3)" in page
+    assert re.search(r"Expected start if it waits: 50 % within \d+ days, 90 % within \d+ days", page)
 
 
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
