@@ -69,6 +69,15 @@ class WindowState(Value, frozen=True, kw_only=True):
     cancelled: bool = False
 
 
+class WindowPlan(Value, frozen=True, kw_only=True):
+    """The drain of a maintenance window that is not stored, by the present instances of its hosts."""
+
+    hosts: LongList[WindowHost] = ()  # `closing`: drained first; `planned`: when the budget allows it
+    drain_seconds: Seconds = 0.0  # estimated duration of the moves from the hosts that are drained first
+    drain_begins: Seconds = 0.0  # latest time at which these drains must begin; it may be past
+    refused: Cause = ""  # why the window cannot be added
+
+
 class HostEvacuation(Value, frozen=True, kw_only=True):
     """The automatic evacuation of one host after its heartbeats stopped."""
 
@@ -112,13 +121,14 @@ class MaintenanceMove(Value, frozen=True, kw_only=True):
 
 class FindMaintenance(Message, frozen=True, kw_only=True):
     """A query for maintenance windows and automatic evacuations: those that are not over, or with `ended`,
-    all.
+    all. With `plan`, a window that is not stored, no other condition applies: the answer has only `planned`.
     """
 
     ended: bool = False  # also windows and evacuations that are over
     subject: Text = ""  # first characters of an id: only this window or evacuation, with its events and moves
     # only moves of this instance, with their windows and evacuations; and all open evacuations
     build: Text = ""
+    plan: MaintenanceWindow | None = None
 
 
 class MaintenanceFound(Message, frozen=True, kw_only=True):
@@ -129,6 +139,7 @@ class MaintenanceFound(Message, frozen=True, kw_only=True):
     events: LongList[MaintenanceEvent] = ()
     moves: LongList[MaintenanceMove] = ()
     evacuates: bool = False
+    planned: WindowPlan | None = None
 
 
 class AddWindow(Tagged, frozen=True, kw_only=True):

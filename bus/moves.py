@@ -38,7 +38,8 @@ MoveKind = Literal["migrate", "resize", "live", "evacuate", "shelve", "unshelve"
 MovePhase = Literal["prepare", "send", "start", "resume", "rebuild"]  # orders to an agent
 MoveEnd = Literal["done", "reverted", "aborted", "error", "deleted"]
 Steering = Literal["confirm", "revert", "abort", "force"]
-MovePlan = Literal["", "make_room", "rebalance", "undo"]  # the plan that contains the move; empty: no plan
+# the plan, or the maintenance controller's work, that requested the move; empty: none
+MovePlan = Literal["", "make_room", "rebalance", "undo", "maintenance", "evacuation"]
 
 BEGUN = "begun"  # reason of retirement of the id of a move that has begun
 SHELVED = "shelved"  # reason of retirement of a shelved instance; only a claim that begins a move revives it

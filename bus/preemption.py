@@ -159,15 +159,16 @@ class Preemption(Value, frozen=True, kw_only=True):
 
 class FindPreemptions(Message, frozen=True, kw_only=True):
     """A query for preemptions: all by the builds `by`, all of the instances `victims`, and the most recent
-    ones of the cloud (`latest`: how many).
+    ones of the cloud (`latest`: how many). The answer's `used` is about `project`, and with `latest` about
+    the projects that have preempted most.
     """
 
     by: LongList[Id] = ()
     victims: LongList[Id] = ()
-    latest: Annotated[int, Meta(ge=0, le=MOST_LATEST)] = 0  # number of victims, and with it `used`
+    latest: Annotated[int, Meta(ge=0, le=MOST_LATEST)] = 0  # number of victims
+    project: Text | None = None
 
 
 class PreemptionsFound(Message, frozen=True, kw_only=True):
     preemptions: LongList[Preemption]
-    # project → instances that it has preempted within one hour; of the projects that have preempted most
-    used: LargeMap[Text, Whole] = field(default_factory=dict)
+    used: LargeMap[Text, Whole] = field(default_factory=dict)  # project → victims within one hour

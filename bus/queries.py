@@ -243,6 +243,15 @@ class WhatIf(Message, frozen=True, kw_only=True):
     preempt: bool = False  # if it fits nowhere, also return the instances that it would preempt
 
 
+class BacklogPlace(Value, frozen=True, kw_only=True):
+    """In the answer to a what-if question: the place of the request among the backlogged requests of its
+    project, which takes turns with other projects in proportion to the weights.
+    """
+
+    before: Count  # requests of the project, at all schedulers, that are served before it
+    weight: Number = 1.0
+
+
 class WhatIfAnswered(Message, frozen=True, kw_only=True):
     """The answer to WhatIf: the hosts that the request would get now, or why it would get no host."""
 
@@ -257,6 +266,10 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     quota: QuotaBound | None = None  # how many more the project's quota permits; None: it has no such limit
     victims: LongList[Victim] = ()  # instances that would be preempted; it then fits on `placed`
     spares: Cause = ""  # why it would preempt nothing, if that was asked
+    backlog: BacklogPlace | None = None  # None: its project has no backlog
+    # if it does not fit and waits: when it starts with a probability of 50 % and 90 %; None: unknown
+    start_p50: Seconds | None = None
+    start_p90: Seconds | None = None
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):

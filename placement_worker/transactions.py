@@ -289,7 +289,10 @@ class ClaimOperations(PlacementOperations):
     async def find_preemptions(self, query: FindPreemptions) -> PreemptionsFound:
         async with self.database.read() as tx:
             found = tuple(await preemptions.find(tx, query))
-            used = await preemptions.used_most(tx, self.clock.now(), query.latest) if query.latest else {}
+            now, projects = self.clock.now(), [query.project] if query.project is not None else []
+            used = await preemptions.used(tx, projects, now)
+            if query.latest:
+                used |= await preemptions.used_most(tx, now, query.latest)
             return PreemptionsFound(preemptions=found, used=used)
 
 

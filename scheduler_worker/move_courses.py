@@ -38,7 +38,7 @@ StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 PLANNED = Counter(
     "berth_scheduler_planned_moves",
-    "moves of plans (make_room, rebalance, undo): placed or refused, repetitions included",
+    "moves of plans (make_room, rebalance, undo) and of maintenance: placed or refused, repetitions included",
     ["plan", "result"],
 )
 

@@ -4,6 +4,7 @@ The ids of the slots are derived from the reservation. So placement answers a re
 another scheduler, with the slot's allocations.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from msgspec import structs
@@ -29,6 +30,12 @@ REFRESH_SECONDS = 5.0
 SLOTS_AT_ONCE = 100  # slots claimed by one order
 SHORT = Gauge("berth_reservations_short", "reservations that should hold capacity and lack slots")
 
+SLOTS = Gauge(
+    "berth_reservations_slots",
+    "slots of reservations: drawn by instances, undrawn, or missing although their capacity is to be held",
+    ["state"],
+)
+
 
 class ReservationFiller:
     """Claims the slots that reservations lack, from the time when their capacity is to be held."""
@@ -36,11 +43,13 @@ class ReservationFiller:
     def __init__(self, scheduler: Scheduler, find: Ask[FindReservations, ReservationsFound]) -> None:
         self._scheduler = scheduler
         self._find = find
+        self._has_reservations = False
 
     async def refresh(self) -> None:
         """Read the reservations again, and claim missing slots."""
         found = await self._find(FindReservations(slots=False))
         self._scheduler.drawn.learn(found.reservations)
+        self._has_reservations = bool(found.reservations)
         now, short = self._scheduler.clock.now(), 0
         for reservation in found.reservations:
             if reservation.levels:  # placement's headroom controller claims the slots
@@ -49,6 +58,23 @@ class ReservationFiller:
             if missing > 0 and reservation.state(now) in ("held", "active"):
                 short += (await self._fill(reservation)).missing > 0
         SHORT.set(short)
+
+    async def measure(self) -> None:
+        """Set the metrics of slots. Failover headroom has metrics of its own."""
+        slots, now = Counter[str](), self._scheduler.clock.now()
+        found = (
+            await self._find(FindReservations())
+            if self._has_reservations
+            else ReservationsFound(reservations=())
+        )
+        for reservation in found.reservations:
+            if not reservation.levels and reservation.state(now) in ("held", "active"):
+                made = found.slots.get(reservation.id, ())
+                drawn = sum(bool(slot.drawn_by) for slot in made)
+                undrawn = sum(bool(slot.held) and not slot.drawn_by for slot in made)
+                slots.update(drawn=drawn, undrawn=undrawn, missing=max(reservation.count - len(made), 0))
+        for state in ("drawn", "undrawn", "missing"):
+            SLOTS.labels(state).set(slots[state])
 
     async def fill(self, order: FillReservation) -> ReservationFilled:
         """Claim the slots that a reservation lacks, and return how many it has."""

@@ -21,7 +21,7 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.core.fair_queue import FairItem, FairQueue, Key, Size
+from scheduler_worker.core.fair_queue import FairItem, FairQueue, Key, ShareMeter, Size
 from scheduler_worker.store import backlog
 from scheduler_worker.store.backlog import Bundle
 
@@ -36,6 +36,10 @@ PATIENCE = 1.0  # seconds before the next try after the database was unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
 PROJECTS = Gauge("berth_scheduler_backlog_projects", "projects that have requests in the backlog")
+DEVIATION = Gauge(
+    "berth_scheduler_share_deviation",
+    "largest relative deviation of a project's served share from its weight, over a minute with a backlog",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +105,8 @@ class StoredRequests:
         self.projects: dict[str, StoredProject] = {}
         self.more = asyncio.Event()  # the queue may have requests
         self._database = database
+        self._clock = clock
+        self._shares = ShareMeter()
         self._owner = owner
         self._live = live
         self._queue = queue
@@ -256,6 +262,8 @@ class StoredRequests:
                 await backlog.RELEASE(tx, owner=self._owner)
 
     def measure(self) -> None:
-        """Set the metrics of the stored requests."""
+        """Set the metrics of the stored requests, and of the shares in which their projects are served."""
         BACKLOG.set(sum(stored.requests for stored in self.projects.values()))
         PROJECTS.set(len(self.projects))
+        self._shares.measure(self._queue.progress(self.projects), self._clock.monotonic())
+        DEVIATION.set(self._shares.deviation)

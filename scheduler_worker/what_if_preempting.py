@@ -5,32 +5,39 @@ from collections import Counter
 from msgspec import structs
 
 from bus.messages import BuildRequested
+from bus.preemption import FindPreemptions
 from bus.queries import PlacedThere, WhatIf, WhatIfAnswered
 from scheduler_worker.core.events import NoVictims
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_waiting import WhatIfWaits
 
 
 class WhatIfsPreempting:
-    """Answers what-if questions; on request also with the instances that would be preempted."""
+    """Answers what-if questions; on request also with the instances that would be preempted, and with the
+    wait of the request.
+    """
 
-    def __init__(self, what_ifs: WhatIfs, search: VictimSearch) -> None:
+    def __init__(self, what_ifs: WhatIfs, search: VictimSearch, waits: WhatIfWaits | None = None) -> None:
         self._what_ifs = what_ifs
         self._search = search
+        self._waits = waits
 
     async def answer(self, question: WhatIf) -> WhatIfAnswered:
         answer = await self._what_ifs.answer(question)
-        if not question.preempt or answer.fits or answer.refusal:
+        if question.preempt and not answer.fits and not answer.refusal:
+            async with self._what_ifs.lock:
+                answer = await self.preempting(question.request, answer)
+        if self._waits is None or question.is_external:
             return answer
-        async with self._what_ifs.lock:
-            return await self.preempting(question.request, answer)
+        return await self._waits.extended(question.request, answer)
 
     async def preempting(
         self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True
     ) -> WhatIfAnswered:
         """Return the answer about a request that fits nowhere, with the instances that it would preempt, or
-        why it preempts none. With `limited`, return a refusal if the project's quota does not permit the
-        instances. The caller must hold the lock of `WhatIfs`.
+        why it preempts none. With `limited`, the project's quota must permit the instances, and the rest of
+        its budget the victims. The caller must hold the lock of `WhatIfs`.
         """
         [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
         if begun.refusal:
@@ -45,9 +52,12 @@ class WhatIfsPreempting:
         supposing.suspend()
         # instances on one host share its victims
         victims = tuple({victim.build: victim for some in found.victims for victim in some}.values())
-        if 0 < order.preempts.budget < len(victims):
-            why = f"{len(victims)} instances are more than the budget of {order.preempts.budget} in one hour"
-            return structs.replace(answer, spares=why)
+        used = await self._used(request.project) if order.preempts.budget and limited else 0
+        if 0 < order.preempts.budget < used + len(victims):
+            several = f"{len(victims)} more instances" if used else f"{len(victims)} instances"
+            budget = f"the project's budget of {order.preempts.budget} in one hour"
+            spares = f"{several} would exceed {budget}, {used} used"
+            return structs.replace(answer, spares=spares)
         instances = Counter(pick.root for pick in found.picks)
         ways = {pick.root: pick.choices[0] for pick in found.picks}
         placed = [
@@ -58,3 +68,8 @@ class WhatIfsPreempting:
         if not limited:
             return answer
         return await self._what_ifs.in_quota(answer, order, order.alternatives[found.alternative_index or 0])
+
+    async def _used(self, project: str) -> int:
+        """Return how many instances the project has preempted within the period of its budget."""
+        found = await self._what_ifs.scheduler.placement.preemptions(FindPreemptions(project=project))
+        return found.used.get(project, 0)

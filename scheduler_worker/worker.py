@@ -46,6 +46,7 @@ from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import WaitingStore
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
 from scheduler_worker.what_if_preempting import WhatIfsPreempting
+from scheduler_worker.what_if_waiting import WhatIfWaits
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -105,6 +106,7 @@ class _Parts:
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
+        self.waits = WhatIfWaits(scheduler, store)
         self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
         self.holds = HostHolds(database, placement, source, clock)
         self.selection = HostSelection(scheduler, database)
@@ -151,7 +153,7 @@ class _Parts:
                 answers(topics.FIND_ACTS, self.trail.find),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.FILL_RESERVATION, self.filler.fill),
-                answers(topics.WHAT_IF, WhatIfsPreempting(self.what_ifs, self.victims).answer),
+                answers(topics.WHAT_IF, WhatIfsPreempting(self.what_ifs, self.victims, self.waits).answer),
                 answers(topics.PRIORITIES, self.priorities.find),
                 answers(topics.EDIT_PRIORITY, self.priorities.edit),
                 answers(topics.PLAN_ROOM, self.rooms.answer),
@@ -228,6 +230,7 @@ class _Parts:
             every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
             every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
+            every(MEASURE_SECONDS, self.filler.measure),
             every(REFRESH_SECONDS, self.priorities.refresh, at_once=True),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(REFRESH_SECONDS, self.queue.retry_preempting),

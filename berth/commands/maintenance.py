@@ -18,6 +18,7 @@ from berth.operations.maintenance import (
     edit_maintenance,
     find_maintenance,
     hosts_given,
+    plan_window,
     window_given,
     window_text,
 )
@@ -29,11 +30,13 @@ from bus.maintenance import (
     FinishHosts,
     HostEvacuation,
     MaintenanceFound,
+    MaintenanceWindow,
     ReleaseEvacuations,
+    WindowPlan,
     WindowState,
 )
 from bus.masking import printable
-from control_room.core.words import several
+from control_room.core.words import duration, several
 
 commands = Commands(name="maintenance", no_args_is_help=True)
 
@@ -69,16 +72,23 @@ class AddedOptions:
 
 
 @commands.command("add")
-async def add(cli: Cli, options: AddedOptions) -> int:
+async def add(
+    cli: Cli,
+    options: AddedOptions,
+    dry_run: bool = option(False, "Show the hosts and the estimated drain; nothing is stored."),
+) -> int:
     """Drain hosts for a window of time: in time before it begins, and open them when it ends.
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
     two hosts of each rack are closed or down at a time: `berth maintenance finish HOST` opens a host, and
-    then the next one is drained. Example: `berth maintenance add --label rack=r1 --from 2026-12-24T08:00
-    --until 2026-12-24T12:00`.
+    then the next one is drained. With --dry-run the command only shows the plan. Example: `berth maintenance
+    add --label rack=r1 --from 2026-12-24T08:00 --until 2026-12-24T12:00`.
     """
     given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
     async with cli.bus("maintenance") as bus:
+        if dry_run:
+            _show_plan(cli, *await plan_window(bus, given), bus.clock.now())
+            return 0
         window = await add_window(bus, given)
     cli.value(window, window_text(window))
     return 0
@@ -176,6 +186,22 @@ def _window_row(state: WindowState) -> tuple[object, ...]:
 def _evacuation_row(dead: HostEvacuation) -> tuple[object, ...]:
     names = printable(dead.host), dead.cell, time_text(dead.missing_since)
     return dead.id[:_SHORT], *names, dead.state, printable(dead.why)
+
+
+def _show_plan(cli: Cli, window: MaintenanceWindow, plan: WindowPlan, now: float) -> None:
+    if cli.as_json:
+        cli.value(plan, "")
+        return
+    cli.line(f"{window_text(window)}; nothing is stored")
+    for host in plan.hosts:
+        when = "drained first" if host.phase == "closing" else "drained when the budget allows it"
+        cli.line(f"  {printable(host.host)}  {several(host.instances, 'instance')}, {when}")
+    moving = sum(host.instances for host in plan.hosts if host.phase == "closing")
+    took = f"about {duration(plan.drain_seconds)} for {several(moving, 'move')}, {window.moves} at a time"
+    begins = f"at {time_text(plan.drain_begins)}" if plan.drain_begins > now else "immediately"
+    cli.line(f"the first drain takes {took}, and begins {begins}")
+    if moving and (late := max(plan.drain_begins, now) + plan.drain_seconds - window.begins) > 0:
+        cli.line(f"its hosts would be empty about {duration(late)} after the window begins", "yellow")
 
 
 def _show(cli: Cli, found: MaintenanceFound) -> None:

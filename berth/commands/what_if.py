@@ -15,6 +15,7 @@ from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
+from bus.clock import Clock
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
@@ -30,7 +31,7 @@ from control_room.core.planning import (
     with_reserved,
 )
 from control_room.core.what_if_form import InvalidPlan, parse_plan
-from control_room.core.words import amounts_text, listed, several
+from control_room.core.words import amounts_text, expected_start, listed, several
 from control_room.queries import known_hosts
 
 SECONDS = 30.0  # until an answer
@@ -40,6 +41,11 @@ commands = Commands()
 
 _ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
 
+
+# The parts of a request that a capacity plan considers, and those of them that a mix states itself.
+_PLANNED = ("zone", "cell", "project")
+_IN_MIX = ("vcpus", "memory_mb", "disk_gb", "flavor", "extra_spec", "role")
+_PLANNING = ("mix", "add_hosts", "without")
 
 _MIXED = "all of them, mixed"
 _PLAN = "Capacity, in thought"
@@ -76,12 +82,14 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
 
     The options are those of `berth boot`: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
     With --mix, --add-hosts or --without it shows how many instances of a mix of flavors would fit if hosts
-    were added or removed; with --project, at most as many as its quota permits.
+    were added or removed; with --project, at most as many as its quota permits. The roles of a gang are
+    counted as a mix.
     """
+    if question.mix or question.add_hosts or question.without:
+        refuse_unplanned(options, question)
+        return await plan_room(cli, boot_request(options), question, options.project)
     options = dataclasses.replace(options, count=min(question.count, 1000))
     request = structs.replace(boot_request(options), priority=question.priority)
-    if question.mix or question.add_hosts or question.without:
-        return await plan_room(cli, request, question, options.project)
     print_notes(request)
     async with cli.bus("what-if") as bus:
         request = checked(await resolved(bus, request, names_of(options)))
@@ -98,8 +106,31 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
     return 0 if answer.fits else 1
 
 
+def refuse_unplanned(options: BootOptions, question: WhatIfOptions) -> None:
+    """Raise BadSetting if an option was given that a capacity plan does not consider."""
+    considered = {*_PLANNED, *_PLANNING, *(() if question.mix else _IN_MIX)}
+    for given in (options, question):
+        for field in dataclasses.fields(given):
+            if field.name in considered or (field.name == "count" and given is options):
+                continue
+            value = getattr(given, field.name)
+            if value != field.default and (value or field.default):
+                name = "no-room" if field.name == "room" else field.name.replace("_", "-")
+                why = "counts amounts and traits of hosts, and does not consider this option"
+                if field.name in _IN_MIX:
+                    why = "has the amounts and traits that --mix states"
+                raise BadSetting(f"--{name}: a capacity plan (--mix, --add-hosts, --without) {why}")
+
+
+def planned_flavors(request: BuildRequested) -> list[str]:
+    """Return the flavor of a request, or the flavors of a gang's roles, in the syntax of the option --mix."""
+    if request.roles:
+        return [f"{role.count}x{flavor_as_planned(role.flavor)}" for role in request.roles]
+    return [flavor_as_planned(request.flavor)]
+
+
 async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions, project: str) -> int:
-    flavors = question.mix or [flavor_as_planned(request.flavor)]
+    flavors = question.mix or planned_flavors(request)
     add, without = question.add_hosts or [], question.without or []
     try:
         plan = parse_plan(flavors, add, without, request.zone, request.cell)
@@ -201,6 +232,14 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
     if answer.spares:
         cli.line(f"  no preemption: {printable(answer.spares)}", "yellow")
+    if answer.backlog is not None:
+        before = several(answer.backlog.before, "request")
+        cli.line(
+            f"  before it in its project's backlog: {before} (weight {answer.backlog.weight:g})", "yellow"
+        )
+    if not answer.fits:
+        starts = expected_start(answer.start_p50, answer.start_p90, None, Clock().now())
+        cli.line(f"  expected start if it waits: {starts}")
     for victim in answer.victims:
         then = "shelved, and placed again later" if victim.requeue else "deleted"
         cli.line(f"  {victim.build} (priority {victim.priority}) would be {then}", "yellow")

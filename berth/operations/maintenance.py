@@ -25,6 +25,7 @@ from bus.maintenance import (
     MaintenanceEditRequested,
     MaintenanceFound,
     MaintenanceWindow,
+    WindowPlan,
 )
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
@@ -83,14 +84,31 @@ class WindowOptions:
 
 
 async def add_window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
+    window = await _window(bus, options)
+    await edit_maintenance(bus, AddWindow(window=window))
+    return window
+
+
+async def plan_window(bus: Bus, options: WindowOptions) -> tuple[MaintenanceWindow, WindowPlan]:
+    """Return the window that the options describe, which is not stored, and its drain. Raise OperationRefused
+    if it cannot be added.
+    """
+    window = await _window(bus, options)
+    plan = (await bus.asker(topics.MAINTENANCE)(checked(FindMaintenance(plan=window)))).planned
+    if plan is None:
+        raise OperationRefused("the scheduler is of an earlier version, which does not plan windows")
+    if plan.refused:
+        raise OperationRefused(plan.refused)
+    return window, plan
+
+
+async def _window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
     now = bus.clock.now()
     fields = {"begins": now, **options.fields(now)}
     if "ends" not in fields:
         raise BadSetting("say --until: when the hosts are opened again")
     hosts = await hosts_given(bus, options.hosts, options.label)
-    window = MaintenanceWindow(id=bus.clock.uuid(), roots=tuple(host.id for host in hosts), **fields)
-    await edit_maintenance(bus, AddWindow(window=window))
-    return window
+    return MaintenanceWindow(id=bus.clock.uuid(), roots=tuple(host.id for host in hosts), **fields)
 
 
 async def change_window(bus: Bus, begin: str, options: WindowOptions) -> MaintenanceWindow:

@@ -1,5 +1,6 @@
 """Formats amounts, times and lists of names as text."""
 
+import math
 from collections.abc import Sequence
 
 
@@ -17,10 +18,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} days"
 
 
-def expected_start(p50: float | None, p90: float | None, until: float, now: float) -> str:
+def expected_start(p50: float | None, p90: float | None, until: float | None, now: float) -> str:
     """Return when a waiting request will probably start, as text: with a probability of 50 % by the time
-    `p50`, of 90 % by `p90` (None: unknown). The request waits at most until the time `until`.
+    `p50`, of 90 % by `p90` (None: unknown). The request waits at most until the time `until`, if given.
     """
+    until = math.inf if until is None else until
     if p50 is None or p90 is None:
         return "unknown, no similar request has started recently"
     times = [

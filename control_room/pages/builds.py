@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
 from bus.moves import FindMoves, MoveStands
+from bus.preemption import FindPreemptions, Preemption
 from bus.queries import (
     BuildStands,
     DecisionFound,
@@ -43,6 +44,7 @@ class KnownRecords:
     moves: list[MoveStands]
     decided: DecisionFound
     drawn: Sequence[Reservation]  # from which the build drew
+    preemptions: Sequence[Preemption]  # of the build as victim, or by it
     silent: list[str]
 
 
@@ -107,6 +109,7 @@ class BuildPages(PageGroup):
             moves=records.moves,
             decided=records.decided,
             drawn=records.drawn,
+            preemptions=records.preemptions,
             decision=shown(records.decided.decision, operations.scores),
             silent=records.silent,
             then=then,
@@ -142,15 +145,22 @@ class BuildPages(PageGroup):
         drawing = query(
             "placement", ask.reservations, FindReservations(drawn_by=id_, ids=(id_,), slots=False)
         )
-        *replies, drawn = await asyncio.gather(*pending, drawing)
+        preempting = query("placement", ask.preemptions, FindPreemptions(by=(id_,), victims=(id_,)))
+        *replies, drawn, preempted = await asyncio.gather(*pending, drawing, preempting)
         builds, moves = list[BuildStands](), dict[str, MoveStands]()
         for reply in replies[1:]:
             builds += getattr(reply.answer, "builds", ())
             moves.update((move.move, move) for move in getattr(reply.answer, "moves", ()))
-        silent = dict.fromkeys(reply.source for reply in replies if reply.problem)
+        silent = dict.fromkeys(reply.source for reply in (*replies, drawn, preempted) if reply.problem)
         by_time = sorted(moves.values(), key=lambda move: move.since)
-        reservations = drawn.answer.reservations if drawn.answer is not None else ()
-        return KnownRecords(builds, by_time, replies[0].answer or DecisionFound(), reservations, list(silent))
+        return KnownRecords(
+            builds,
+            by_time,
+            replies[0].answer or DecisionFound(),
+            drawn.answer.reservations if drawn.answer is not None else (),
+            preempted.answer.preemptions if preempted.answer is not None else (),
+            list(silent),
+        )
 
 
 log = logging.getLogger(__name__)

@@ -71,6 +71,7 @@ class WhatIfPages(PageGroup):
             notes=notes,
             answer=answer,
             decision=shown_answer(answer, self._context.operations.scores) if answer else None,
+            now=self._context.clock.now(),
         )
 
 

@@ -27,6 +27,7 @@ Size = Mapping[str, float]  # resource class → fraction of the cloud's capacit
 LEAST_SIZE = 1e-9  # of a request for resources that no host has, so that it counts too
 SERVED_SECONDS = 60.0  # after which a served request counts 1/e
 FORGOTTEN_SECONDS = 300.0
+PERIOD_SECONDS = 60.0  # for which shares are compared with weights
 MOST_IDLE = 1000  # projects without requests that are remembered
 _RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
@@ -114,6 +115,12 @@ class FairQueue:
             return item
         return None
 
+    def progress(self, projects: Iterable[str]) -> dict[str, float]:
+        """Return the served share of each given project, divided by its weight. Only the growth of this
+        number while the project has requests is comparable between projects.
+        """
+        return {name: self._projects[name].progress for name in projects if name in self._projects}
+
     def reweigh(self) -> None:
         """Read the weights of all projects again. A changed weight applies to requests served from now on:
         the share that the project has reached until now does not change.
@@ -155,6 +162,27 @@ class RecentlyServed:
         return {
             project: size * exp((at - now) / SERVED_SECONDS) for project, (size, at) in self._served.items()
         }
+
+
+class ShareMeter:
+    """Measures how far the served shares of projects differ from their weights, in periods of at least
+    `PERIOD_SECONDS`. Only projects that had a backlog at each measurement of a period count.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+        self._began = 0.0
+        self.deviation = 0.0  # 0.05: a project got 5 % more or less than its weight permits
+
+    def measure(self, progress: Mapping[str, float], now: float) -> None:
+        """Take the progress (`FairQueue.progress`) of the projects that have a backlog now."""
+        self._before = {name: before for name, before in self._before.items() if name in progress}
+        if len(self._before) >= 2 and now - self._began < PERIOD_SECONDS:
+            return
+        grown = [progress[name] - before for name, before in self._before.items()]
+        mean = sum(grown) / len(grown) if len(grown) >= 2 else 0.0
+        self.deviation = max(abs(each / mean - 1) for each in grown) if mean > 0 else 0.0
+        self._before, self._began = dict(progress), now
 
 
 def shares_of(served: Iterable[Mapping[str, float]]) -> dict[str, float]:

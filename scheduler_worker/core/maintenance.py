@@ -83,14 +83,17 @@ class WindowPlanner:
     def _allows(self, roots: Collection[str]) -> bool:
         return not self.window.budget or len(roots) <= self.window.budget
 
+    def first_drain_seconds(self) -> float:
+        """Return the estimated duration of the moves from the hosts that are drained first."""
+        first = {*self.next_hosts()} | {host.root for host in self.hosts if host.phase in CLOSED}
+        sizes = [size for host in self.hosts if host.root in first for size in host.memory_mb]
+        return drain_seconds(sizes, self.measured, self.window.moves)
+
     def drain_begins(self) -> float:
         """Return the latest time at which drains must begin, so that the first hosts are empty when the
         window begins.
         """
-        first = {*self.next_hosts()} | {host.root for host in self.hosts if host.phase in CLOSED}
-        sizes = [size for host in self.hosts if host.root in first for size in host.memory_mb]
-        estimate = drain_seconds(sizes, self.measured, self.window.moves)
-        return self.window.begins - max(self.lead, MARGIN * estimate)
+        return self.window.begins - max(self.lead, MARGIN * self.first_drain_seconds())
 
     def late(self, now: float) -> dict[str, str]:
         """Return the roots of the hosts that are late, each with the reason.

@@ -4,6 +4,7 @@ The first request reserves, of the hosts that it could ever use, the host that i
 requests may use every other host, so they cannot delay the first request.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,10 @@ class ClassQueue:
     def first(self) -> QueueKey:
         """Return the first waiting request of the equivalence class, even if it is being placed now."""
         return min([*self.trying, *self.waiting[:1]])
+
+    def position(self, key: QueueKey) -> int:
+        """Return how many requests of the class precede `key`, plus 1."""
+        return bisect_left(self.waiting, key) + sum(tried < key for tried in self.trying) + 1
 
     @property
     def further(self) -> bool:

@@ -113,8 +113,12 @@ class WaitingQueues:
         classes that it waits for.
         """
         queue, key = self._waiting[request]
-        position = bisect_left(queue.waiting, key) + sum(tried < key for tried in queue.trying) + 1
-        return position, " ".join(sorted({watch.resource_class for watch in queue.watches}))
+        return queue.position(key), " ".join(sorted({watch.resource_class for watch in queue.watches}))
+
+    def place_of_new(self, kind: str, priority: int, since: float) -> int:
+        """Return the position that a new request would have in its equivalence class, from 1."""
+        queue = self._queues.get(kind)
+        return 1 if queue is None else queue.position((-priority, since, ""))
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """Return the hosts that a new request may not use, because earlier requests need them."""

@@ -23,6 +23,7 @@ from bus.maintenance import (
     MaintenanceWindow,
     ReleaseEvacuations,
     WindowHost,
+    WindowPlan,
 )
 from bus.moves import MoveRequested
 from bus.sql.database import Database
@@ -103,6 +104,8 @@ class MaintenanceController:
             await stored.prune(tx, self._needs.clock.now() - keep)
 
     async def find(self, asked: FindMaintenance) -> MaintenanceFound:
+        if asked.plan is not None:
+            return MaintenanceFound(planned=await self._planned(asked.plan))
         every = asked.ended or bool(asked.subject or asked.build)
         async with self._needs.database.read() as tx:
             windows = await stored.windows(tx, ended=every, begin=asked.subject)
@@ -123,6 +126,14 @@ class MaintenanceController:
             moves=tuple(move.row for move in moves),
             evacuates=self.dead_hosts.confirm is not None,
         )
+
+    async def _planned(self, window: MaintenanceWindow) -> WindowPlan:
+        needs = self._needs
+        async with needs.database.read() as tx:
+            if refused := self._unknown(window) or await self._refusal(tx, window):
+                return WindowPlan(refused=refused)
+            others = [each.state for each in await stored.windows(tx)]
+        return await self.windows.plan(HostView.take(needs.source, needs.book, needs.clock), window, others)
 
     async def edit(self, asked: MaintenanceEditRequested) -> MaintenanceEdited:
         edit = asked.edit
@@ -148,15 +159,19 @@ class MaintenanceController:
         """Store a window, unless its hosts are unknown or in another window at the same time."""
         now = self._needs.clock.now()
         hosts = {host.uuid: host.host for host in self._needs.source.hosts()}
-        if unknown := [root for root in window.roots if root not in hosts]:
-            return MaintenanceEdited(refused=f"there are no hosts {', '.join(unknown[:5])}")
-        if refused := await self._refusal(tx, window):
+        if refused := self._unknown(window) or await self._refusal(tx, window):
             return MaintenanceEdited(refused=refused)
         rows = [WindowHost(root=root, host=hosts[root], since=now) for root in window.roots]
         added = await stored.add_window(tx, window, rows)
         if added:
             await self._record(tx, window, "added")
         return MaintenanceEdited(changed=int(added))
+
+    def _unknown(self, window: MaintenanceWindow) -> str:
+        """Return why a window cannot have its hosts: some do not exist; "" if it can."""
+        hosts = {host.uuid for host in self._needs.source.hosts()}
+        unknown = [root for root in window.roots if root not in hosts]
+        return f"there are no hosts {', '.join(unknown[:5])}" if unknown else ""
 
     async def _change(self, tx: Transaction, window: MaintenanceWindow) -> MaintenanceEdited:
         known = {each.state.window.id: each.state.window for each in await stored.windows(tx)}

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.maintenance import MaintenanceMove
-from bus.moves import FindMoves, MoveKind, MoveRequested, MoveStands
+from bus.moves import FindMoves, MoveKind, MovePlan, MoveRequested, MoveStands
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import FindAllocations
 from bus.sql.database import Database
@@ -161,4 +161,5 @@ class Departures:
 
 
 def _request(move: StoredMove) -> MoveRequested:
-    return MoveRequested(move=move.row.move, build=move.row.build, kind=move.kind, cell=move.cell)
+    plan: MovePlan = "evacuation" if move.kind == "evacuate" else "maintenance"
+    return MoveRequested(move=move.row.move, build=move.row.build, kind=move.kind, cell=move.cell, plan=plan)

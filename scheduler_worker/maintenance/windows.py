@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.maintenance import HostPhase, MaintenanceEvent, WindowState
+from bus.maintenance import (
+    HostPhase,
+    MaintenanceEvent,
+    MaintenanceWindow,
+    WindowHost,
+    WindowPlan,
+    WindowState,
+)
 from bus.moves import MoveRequested
 from bus.reservations import RESERVATION
 from bus.resources import FindAllocations, FindProviders
@@ -65,13 +72,22 @@ class MaintenanceWindows:
         self._sizes = {root: known for root, known in self._sizes.items() if root in view.hosts}
         return requests
 
-    async def sizes(self, view: HostView, roots: Iterable[Id]) -> Mapping[Id, list[int]]:
+    async def plan(self, view: HostView, window: MaintenanceWindow, others: list[WindowState]) -> WindowPlan:
+        """Return which hosts of a window that is not stored would be drained first, and when."""
+        names = {root: host.host for root, host in view.hosts.items()}
+        rows = [WindowHost(root=root, host=names.get(root, root)) for root in window.roots]
+        state = WindowState(window=window, hosts=tuple(rows))
+        return await _WindowStep(self, view, StoredWindow(state, frozenset()), others).trial()
+
+    async def sizes(
+        self, view: HostView, roots: Iterable[Id], most: int = ESTIMATES_A_STEP
+    ) -> Mapping[Id, list[int]]:
         """Return the memory in MB of the instances on each host, by root, at most ESTIMATE_SECONDS old; [] if
-        not read yet.
+        not read yet. At most this many hosts are read.
         """
         now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
         old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]
-        for root in old[:ESTIMATES_A_STEP]:
+        for root in old[:most]:
             there = await self.departures.instances(view.hosts[root].cell, root)
             memory = await self.departures.memory(instance.build for instance in there)
             self._sizes[root] = now, [memory.get(instance.build, 0) for instance in there]
@@ -110,6 +126,21 @@ class _WindowStep:
                 await stored.put_window(tx, state, changed)
                 await stored.record(tx, self.events)
         return state, requests
+
+    async def trial(self) -> WindowPlan:
+        """Return the plan of a window in which no drain has begun; nothing is changed."""
+        sizes = await self.all.sizes(self.view, self.hosts, len(self.hosts))
+        planner = await self._planner({}, sizes)
+        first = {*planner.next_hosts()}
+        hosts = [
+            replace(host, phase="closing" if root in first else "planned", instances=len(sizes.get(root, ())))
+            for root, host in self.hosts.items()
+        ]
+        return WindowPlan(
+            hosts=tuple(hosts),
+            drain_seconds=planner.first_drain_seconds(),
+            drain_begins=planner.drain_begins(),
+        )
 
     async def _advance(self, root: Id, over: bool) -> None:
         """Close a host to new instances, open it, or leave it unchanged, as its phase requires. `over`: its
@@ -167,18 +198,7 @@ class _WindowStep:
         if self.now < self.window.begins - HORIZON_SECONDS:
             return 0.0
         planned = [root for root, host in self.hosts.items() if host.phase in ("planned", "closing")]
-        sizes = await self.all.sizes(self.view, planned)
-        domains = self.view.labels(self.window.level) if self.window.level else {}
-        async with self.all.database.read() as tx:
-            measured = await stored.measured(tx)
-        drained = []
-        for root, host in self.hosts.items():
-            left = departing.get(root, HostDeparture())
-            memory = left.memory_mb if root in departing else sizes.get(root, ())
-            facts = root, host.phase, host.since, domains.get(root, "")
-            drained.append(DrainedHost(*facts, memory, len(left.failed)))
-        unavailable = self._unavailable(domains)
-        planner = WindowPlanner(self.window, drained, measured, self.all.lead, unavailable)
+        planner = await self._planner(departing, await self.all.sizes(self.view, planned))
         for root in planner.to_close(self.now):
             self._put(root, "closing")
         late = planner.late(self.now)
@@ -189,6 +209,23 @@ class _WindowStep:
             note = host.note or why
             self.hosts[root] = replace(self.hosts[root], late=bool(why), note=note)
         return planner.drain_begins()
+
+    async def _planner(
+        self, departing: Mapping[Id, HostDeparture], sizes: Mapping[Id, list[int]]
+    ) -> WindowPlanner:
+        """Return the decisions about the window now. `sizes`: memory of the instances on the hosts that are
+        not being drained.
+        """
+        domains = self.view.labels(self.window.level) if self.window.level else {}
+        async with self.all.database.read() as tx:
+            measured = await stored.measured(tx)
+        drained = []
+        for root, host in self.hosts.items():
+            left = departing.get(root, HostDeparture())
+            memory = left.memory_mb if root in departing else sizes.get(root, ())
+            facts = root, host.phase, host.since, domains.get(root, "")
+            drained.append(DrainedHost(*facts, memory, len(left.failed)))
+        return WindowPlanner(self.window, drained, measured, self.all.lead, self._unavailable(domains))
 
     def _unavailable(self, domains: Mapping[Id, str]) -> dict[str, set[Id]]:
         """Return the hosts of each domain that are closed for a window, or down."""

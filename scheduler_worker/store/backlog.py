@@ -63,6 +63,10 @@ _DEPTHS = sql("""
     WHERE owner = :owner GROUP BY project
 """)
 _ALL_DEPTHS = sql("SELECT project, sum(requests) AS requests FROM backlog GROUP BY project")
+_BEFORE = sql("""
+    SELECT coalesce(sum(requests), 0) AS requests FROM backlog
+    WHERE project = :project AND priority >= :priority
+""")
 _OWNERS = sql("""
     SELECT owner FROM (SELECT owner FROM schedulers UNION SELECT '') AS known
     WHERE EXISTS (SELECT 1 FROM backlog WHERE backlog.owner = known.owner)
@@ -118,6 +122,12 @@ async def depths(tx: Transaction, owner: str) -> dict[str, tuple[int, int]]:
 async def counts(tx: Transaction) -> dict[str, int]:
     """Return how many requests of each project are in the backlog of any scheduler."""
     return {project: int(requests) for project, requests in await _ALL_DEPTHS(tx)}
+
+
+async def before(tx: Transaction, project: str, priority: int) -> int:
+    """Return how many requests of a project, at all schedulers, precede a new request of this priority."""
+    [(requests,)] = await _BEFORE(tx, project=project, priority=priority)
+    return int(requests)
 
 
 async def owners(tx: Transaction) -> set[str]:

@@ -35,7 +35,8 @@ async def find_waiting(tx: Transaction, id_: Id) -> FoundParked | None:
     stored = await backlog.find(tx, id_)
     if stored is None:
         return None
-    lacks = f"it is in the backlog, with at most {stored.before} requests of its project before it"
+    before = f"with at most {stored.before} requests of its project before it"
+    lacks = f"it is in the backlog, {before}; its start is estimated after it was evaluated"
     entry = ParkedRequest(
         message=stored.message,
         kind="",

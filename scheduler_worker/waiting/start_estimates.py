@@ -87,6 +87,22 @@ class StartEstimates:
         for text in stored:
             self.times.adopt(_histories(text), self._clock.monotonic())
 
+    def expected(
+        self, kind: str, priority: int, position: int, roster: Collection[OtherScheduler]
+    ) -> tuple[float, float] | None:
+        """Return when a new request of an equivalence class starts (p50 and p90, seconds since 1970); None:
+        unknown. Any scheduler may receive it, so the longest queue counts, and the latest estimate: here the
+        request has this position, at each other scheduler it is the last of its class.
+        """
+        histories = [_histories(scheduler.starts) for scheduler in roster]
+        waiting = [classes[kind].waiting for classes in histories if kind in classes]
+        position = max(position, *(several + 1 for several in waiting), 1)
+        starts = [estimate(classes, kind, priority, position) for classes in histories]
+        starts.append(self.times.estimate(kind, priority, position, self._clock.monotonic()))
+        start = max(filter(None, starts), key=lambda each: each.p90, default=None)
+        now = self._clock.now()
+        return None if start is None else (now + start.p50, now + start.p90)
+
     def estimated(
         self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
     ) -> list[WaitingRequest]:

@@ -21,11 +21,13 @@ from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from scheduler_worker import backlog as backlog_module
 from scheduler_worker.backlog import LEAST_BATCH, PREFETCH, RequestBacklog
+from scheduler_worker.core import fair_queue
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import backlog as stored_backlog
 from scheduler_worker.store import parked
 from scheduler_worker.store.backlog import Bundle
+from scheduler_worker.stored_requests import DEVIATION
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
@@ -223,16 +225,22 @@ async def test_batches_are_as_large_as_can_be_placed_in_time(
         assert [await size() for _ in range(4)][-1] == LEAST_BATCH
 
 
-async def test_shares_follow_the_weights_within_5_percent(broker: Broker) -> None:
+async def test_shares_follow_the_weights_within_5_percent(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with broker.backlog() as backlog:
         backlog.set_weights({"gold": 3.0, "": 1.0})
         await broker.publish("first", 1500)
         await broker.publish("gold", 3000)
         await until(lambda: len(backlog.stored.projects) == 2)
         await broker.stored()
+        backlog.stored.measure()
         served = Counter(request.project for request in await serve(backlog, 2000))
         assert abs(served["gold"] / 2000 / 0.75 - 1) < 0.05
         assert abs(shares_of([backlog.served()])["gold"] / 0.75 - 1) < 0.05
+        monkeypatch.setattr(fair_queue, "PERIOD_SECONDS", 0.0)
+        backlog.stored.measure()
+        assert 0.0 < DEVIATION._value.get() < 0.05
 
 
 async def test_inside_a_project_the_order_is_priority_then_age(broker: Broker) -> None:

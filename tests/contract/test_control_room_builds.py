@@ -25,9 +25,10 @@ from bus.messages import (
     Selection,
 )
 from bus.moves import MovesFound, MoveStands
-from bus.preemption import Victim
+from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import (
+    BacklogPlace,
     BuildsFound,
     BuildStands,
     CapacityLeft,
@@ -118,6 +119,29 @@ async def test_the_page_of_a_build_names_its_reservation_and_the_plan_that_moved
     assert "<td>makes room for x</td>" in page
 
 
+async def test_the_page_of_a_build_shows_its_victims_and_the_build_that_preempted_it() -> None:
+    lower = Victim(build=uid(2), generation=1, attempt=1, holder=uid(3), priority=1, requeue=True)
+    found = (
+        Preemption(victim=lower, by=uid(7), project="p", priority=4, at=1.0),
+        Preemption(
+            victim=replace(lower, build=uid(7), priority=4, requeue=False),
+            by=uid(6), project="<shop>", priority=7, at=61.0,
+        ),
+    )  # fmt: skip
+    told = {
+        **NOTHING,
+        "builds": BuildsFound(builds=(STANDS,)),
+        "preemptions": PreemptionsFound(preemptions=found),
+    }
+    async with a_visited_room(told=told) as room:
+        page = await room.page(f"/builds/{uid(7)}")
+    shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert f"Preempted {uid(2)} (priority 1, requeued) at " in shown
+    assert f"Preempted by {uid(6)} of project &lt;shop&gt; (priority 7) at " in shown
+    assert "00:01 UTC." in shown
+    assert f'href="/builds/{uid(2)}"' in page and f'href="/builds/{uid(6)}"' in page
+
+
 async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decision_now() -> None:
     request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
     decided = DecisionFound(known=True, request=request, reason="no room for 1 VCPU", decision=DECISION)
@@ -149,11 +173,22 @@ async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
     assert "Nothing is preempted: requests with a topology do not preempt." in page
 
 
+async def test_the_what_if_page_shows_the_backlog_before_a_request_and_its_expected_start() -> None:
+    place = BacklogPlace(before=1200, weight=3.0)
+    answer = WhatIfAnswered(fits=False, backlog=place, start_p50=2e9, start_p90=3e9)
+    async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
+        page = await room.page("/what-if?vcpus=4")
+    assert "backlog</a> of its project: 1,200 requests (weight 3)" in page
+    assert re.search(r"Expected start if it waits: 50 % within \d+ days, 90 % within \d+ days", page)
+
+
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
     async with a_visited_room(told=NOTHING) as room:
         assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
     async with a_visited_room() as alone:
-        assert "the scheduler, cell c1 did not answer" in await alone.page(f"/builds/{uid(7)}", 404)
+        assert "the scheduler, cell c1, placement did not answer" in await alone.page(
+            f"/builds/{uid(7)}", 404
+        )
         assert "There is no such build" in await alone.page("/builds/x", 404)
 
 

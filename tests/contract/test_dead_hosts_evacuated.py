@@ -13,10 +13,12 @@ from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ProbeResult
 from bus.local import LocalBroker, LocalTransport
 from bus.maintenance import (
+    AddWindow,
     FindMaintenance,
     HostEvacuation,
     MaintenanceEditRequested,
     MaintenanceFound,
+    MaintenanceWindow,
     ReleaseEvacuations,
 )
 from bus.messages import HostReported
@@ -187,7 +189,7 @@ async def test_a_dead_host_is_fenced_then_forced_down_then_evacuated(world: Dead
     await world.passes(5, 1)
     assert state_of(await host_named(world.bus, "host-1")) == "forced down"
     [asked] = await world.passes(5, 1)
-    assert (asked.build, asked.kind, asked.cell) == (uid(1), "evacuate", "c1")
+    assert (asked.build, asked.kind, asked.cell, asked.plan) == (uid(1), "evacuate", "c1", "evacuation")
     world.cell.carry_out(asked, world.clock.now)
     assert await world.passes(5, 1) == [] and await world.states() == {"host-1": "done"}
     [dead] = (await world.found()).evacuations
@@ -196,6 +198,30 @@ async def test_a_dead_host_is_fenced_then_forced_down_then_evacuated(world: Dead
     assert events == ["fencing", "confirmed off", "evacuating", "done"]
     assert [move.result for move in found.moves] == ["done"]
     assert await world.passes(1000, 1) == [] and world.hook.calls == ["host-1"]
+
+
+async def test_a_window_is_planned_without_storing_it_and_its_moves_name_the_controller(
+    world: DeadHostsWorld,
+) -> None:
+    now, scheduler = world.clock.now, world.schedulers[0]
+    roots = tuple(uid(number, "a") for number in (1, 2))
+    window = MaintenanceWindow(
+        id=uid(1), roots=roots, begins=now + 1000, ends=now + 2000, budget=1, level="cell"
+    )
+    plan = (await scheduler.find(FindMaintenance(plan=window))).planned
+    assert plan is not None and not plan.refused
+    assert [(each.host, each.phase, each.instances) for each in plan.hosts] == [
+        ("host-1", "closing", 1),
+        ("host-2", "planned", 1),
+    ]
+    assert (plan.drain_seconds, plan.drain_begins) == (60.0, window.begins - 600.0)
+    assert await world.passes(500) == [] and (await world.found()).windows == ()
+    await scheduler.edit(MaintenanceEditRequested(edit=AddWindow(window=window)))
+    [asked] = await world.passes(10)
+    assert (asked.build, asked.kind, asked.plan) == (uid(1), "live", "maintenance")
+    again = structs.replace(window, id=uid(2))
+    plan = (await scheduler.find(FindMaintenance(plan=again))).planned
+    assert plan is not None and "is in window" in plan.refused
 
 
 async def test_an_instance_that_returns_to_a_dead_host_is_evacuated_again(world: DeadHostsWorld) -> None:

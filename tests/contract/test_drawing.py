@@ -21,7 +21,7 @@ from bus.reservations import (
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.reservations import ReservationFiller
+from scheduler_worker.reservations import SLOTS, ReservationFiller
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
 from tests.support.scheduler_builders import a_request
@@ -121,6 +121,17 @@ async def test_named_hosts_are_reserved(hosts: Placement) -> None:
     filler = ReservationFiller(scheduler, hosts.reservations.find)
     filled = await filler.fill(FillReservation(reservation=uid(9)))
     assert filled == ReservationFilled(placed=0, reason="there is no such reservation")
+
+
+async def test_the_metric_of_slots_counts_drawn_undrawn_and_missing_slots(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    filler = ReservationFiller(scheduler, hosts.reservations.find)
+    await reserve(hosts, scheduler, count=4)
+    await placed_on(scheduler, naming(2))
+    await filler.refresh()
+    await filler.measure()
+    states = ("drawn", "undrawn", "missing")
+    assert [SLOTS.labels(state)._value.get() for state in states] == [1, 2, 1]
 
 
 async def test_a_request_that_names_a_reservation_is_placed_in_it(hosts: Placement) -> None:

@@ -71,7 +71,8 @@ async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placemen
     for latest in (1, 2):
         found = await placement.claims.find_preemptions(FindPreemptions(latest=latest))
         assert len(found.preemptions) == latest and found.used == {"p1": 2}
-    assert (await placement.claims.find_preemptions(FindPreemptions())).used == {}
+    for project, used in (("p1", {"p1": 2}), ("p2", {}), (None, {})):
+        assert (await placement.claims.find_preemptions(FindPreemptions(project=project))).used == used
     assert VICTIMS.labels(0)._value.get() - counted == 2
 
 

@@ -11,7 +11,7 @@ from bus.domains import DomainConstraints, GangRole, LabelEditRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.preemption import PriorityClass
-from bus.queries import FindInstances, Instance, InstancesFound
+from bus.queries import FindInstances, Instance, InstancesFound, WhatIf
 from bus.requests import Flavor, Hints
 from bus.resources import FindAllocations
 from placement_worker import Placement
@@ -22,6 +22,8 @@ from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.refusal_counts import TURNED_DOWN
 from scheduler_worker.victim_search import VictimSearch
+from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_preempting import WhatIfsPreempting
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
 from tests.support.scheduler_builders import a_request
@@ -155,6 +157,19 @@ async def test_the_budget_counts_the_victims_of_all_members(cloud: FullCloud) ->
     [message] = await messages_of(cloud.scheduler, gang)
     assert isinstance(message, BuildUnplaceable) and "at most 1" in message.reason
     assert len(await cloud.held()) == 4
+
+
+async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_budget(cloud: FullCloud) -> None:
+    await cloud.fill({host: [(8, 1)] for host in RACKS})
+    cloud.classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True, budget=2)}
+    assert isinstance(cloud.scheduler.preemption, VictimSearch)
+    what_ifs = WhatIfsPreempting(WhatIfs(cloud.scheduler), cloud.scheduler.preemption)
+    question = WhatIf(request=a_gang((2, 8)), preempt=True)
+    answer = await what_ifs.answer(question)
+    assert answer.fits and len(answer.victims) == 2
+    await cloud.place(a_gang((1, 8)))
+    answer = await what_ifs.answer(question)
+    assert not answer.fits and "the project's budget of 2 in one hour, 1 used" in answer.spares
 
 
 async def test_a_member_without_victims_takes_a_free_host(cloud: FullCloud) -> None:

@@ -26,7 +26,8 @@ from bus.clock import Clock
 from bus.context import envelope_of
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.queries import FindDecision
+from bus.queries import BacklogPlace, FindDecision, WhatIf
+from bus.quotas import WEIGHT, QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import SetTraits
@@ -554,6 +555,10 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
                 assert request.start_p50 is not None and request.start_p90 is not None
                 assert now < request.start_p50 < request.start_p90
             assert last.start_p50 is not None and 8.0 < last.start_p50 - now < 40.0
+            question = WhatIf(request=a_request(99, flavor=METAL, wait="7d"))
+            next_one = await world.bus.asker(topics.WHAT_IF)(question)
+            assert not next_one.fits and next_one.start_p50 is not None and next_one.start_p90 is not None
+            assert last.start_p50 - 15.0 < next_one.start_p50 < next_one.start_p90
             decided = await world.bus.asker(topics.DECISION)(FindDecision(id=last.request))
             assert decided.start_p50 == pytest.approx(last.start_p50, abs=15.0)
         await world.kill("s1")
@@ -565,6 +570,8 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
 async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same_when_taken_over() -> None:
     async with a_world() as world:
         await world.node(1, free=False)
+        weight = SetQuota(project="p", limits={WEIGHT: 3})
+        await world.bus.asker(topics.EDIT_QUOTA)(QuotaEditRequested(edit=weight))
         request = a_request(1, flavor=METAL, project="p")
         bundle = backlog.bundle(uid(9), "p", 0, [envelope_of(request, world.clock)])
         async with world.kept.write() as tx:
@@ -574,6 +581,10 @@ async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same
         [build] = request.instances
         found = await world.bus.asker(topics.DECISION)(FindDecision(id=build))
         assert (found.waits, found.decision.code) == (True, "backlog")
+        assert found.start_p50 is None and "its start is estimated after it was evaluated" in found.reason
+        for priority, before in ((0, BacklogPlace(before=1, weight=3.0)), (1, None)):
+            question = WhatIf(request=a_request(2, flavor=METAL, project="p", priority=priority))
+            assert (await world.bus.asker(topics.WHAT_IF)(question)).backlog == before
         await world.say(BuildCancelRequested(build=build))
         await world.until(1, world.cancelled)
         assert world.cancelled[0].waited

@@ -205,6 +205,25 @@ async def test_a_waiting_move_starts_when_capacity_is_free(kind: str) -> None:
 
 
 @in_virtual_time
+async def test_the_start_of_waiting_moves_is_estimated_from_earlier_starts() -> None:
+    async with a_cell() as movers:
+        await movers.host(1, 16)
+        moves = [await movers.ask(await movers.boot(number, on=1), number) for number in range(1, 9)]
+        await asyncio.sleep(1.0)
+        assert all(move.start_p50 is None for move in await movers.waiting())
+        for number in range(1, 6):  # capacity for one move a second
+            await movers.host(number + 1, 2)
+            await movers.world.until(number, movers.placed)
+            await asyncio.sleep(1.0)
+        left, now = await movers.waiting(), movers.world.clock.now()
+        assert [move.request for move in left] == [move.move for move in moves[5:]]
+        starts = [move.start_p50 - now for move in left if move.start_p50 is not None]
+        assert starts == sorted(starts) and len(starts) == 3 and starts[0] > 0.0 and starts[2] < 30.0
+        decided = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=moves[5].move))
+        assert decided.start_p50 == pytest.approx(left[0].start_p50, abs=0.5)
+
+
+@in_virtual_time
 async def test_a_shelved_instance_waits_to_be_unshelved() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)

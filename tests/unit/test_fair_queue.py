@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from bus.requests import Flavor
-from scheduler_worker.core.fair_queue import FairItem, FairQueue, amounts_of
+from scheduler_worker.core.fair_queue import PERIOD_SECONDS, FairItem, FairQueue, ShareMeter, amounts_of
 
 WEIGHTS = {"gold": 4.0, "silver": 2.0, "bronze": 1.0}
 
@@ -45,6 +45,25 @@ def test_shares_follow_the_weights_whatever_the_sizes_and_arrivals() -> None:
         total, weights = sum(served.values()), sum(WEIGHTS.values())
         for project, weight in WEIGHTS.items():
             assert abs(served[project] / total / (weight / weights) - 1) < 0.05
+
+
+def test_the_deviation_from_the_weights_is_measured_over_a_period_with_a_backlog() -> None:
+    queue, meter = FairQueue(WEIGHTS.__getitem__), ShareMeter()
+    for project in WEIGHTS:
+        for at in range(4000):
+            queue.push(item(project, at))
+    meter.measure(queue.progress(["gold", "silver"]), 0.0)
+    popped(queue, 700)
+    meter.measure(queue.progress(["gold", "silver", "bronze"]), PERIOD_SECONDS)
+    assert 0.0 <= meter.deviation < 0.01  # bronze had no backlog when the period began
+    before = queue.progress(WEIGHTS)
+    unfair = before | {"bronze": before["bronze"] + 0.2, "gold": before["gold"] + 0.1}
+    meter.measure(unfair | {"silver": before["silver"] + 0.15}, 1.5 * PERIOD_SECONDS)
+    assert meter.deviation < 0.01  # the period has not ended
+    meter.measure(unfair | {"silver": before["silver"] + 0.15}, 2 * PERIOD_SECONDS)
+    assert abs(meter.deviation - 1 / 3) < 1e-9
+    meter.measure(queue.progress(["gold"]), 2 * PERIOD_SECONDS + 1)
+    assert meter.deviation == 0.0
 
 
 def test_the_largest_share_of_any_class_counts() -> None:

@@ -1,0 +1,45 @@
+"""Adds to the answers of what-if questions how a request would wait: in the backlog, and for capacity."""
+
+from msgspec import structs
+
+from bus.messages import BuildRequested
+from bus.queries import BacklogPlace, WhatIfAnswered
+from bus.quotas import WEIGHT, FindQuotas
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.store import backlog, parked
+from scheduler_worker.waiting.store import WaitingStore
+
+
+class WhatIfWaits:
+    """Estimates how long the request of a what-if question would wait."""
+
+    def __init__(self, scheduler: Scheduler, waiting: WaitingStore) -> None:
+        self._scheduler = scheduler
+        self._waiting = waiting
+
+    async def extended(self, request: BuildRequested, answer: WhatIfAnswered) -> WhatIfAnswered:
+        """Return the answer with the place of the request in the backlog of its project, if there is one, and
+        with its expected start if it fits nowhere.
+        """
+        if answer.refusal:
+            return answer
+        async with self._waiting.database.read() as tx:
+            before = await backlog.before(tx, request.project, request.priority)
+            roster = () if answer.fits else await parked.roster(tx)
+        if before:
+            place = BacklogPlace(before=before, weight=await self._weight(request.project))
+            answer = structs.replace(answer, backlog=place)
+        if answer.fits:
+            return answer
+        [(order, _)] = await self._scheduler.resolved([request])
+        kind, queues = self._waiting.kind(order), self._waiting.queues
+        position = queues.place_of_new(kind, request.priority, self._scheduler.clock.now())
+        start = self._waiting.starts.expected(kind, request.priority, position, roster)
+        if start is None:
+            return answer
+        return structs.replace(answer, start_p50=start[0], start_p90=start[1])
+
+    async def _weight(self, project: str) -> float:
+        found = await self._scheduler.placement.quotas(FindQuotas(weights=True))
+        weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
+        return weights.get(project, weights.get("", 1.0))
