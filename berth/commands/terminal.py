@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from berth import logs
 from berth.configuration import Effective, read
 from berth.operations.publishing import leaves
 from berth.settings import BadSetting, Settings
+from bus.broker_urls import place
 from bus.clock import Clock
 from bus.errors import (
     AnswerRefused,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
 _RECORD_SECONDS = 5.0  # until a connection to the broker counts as unavailable
+_SLOW_SECONDS = 2.0  # then a note says which broker does not answer
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
 
@@ -116,14 +118,28 @@ class Cli:
     through: str = "berth"  # the command, in the audit trail
     request: str = field(default_factory=lambda: Clock().uuid())  # of this command, in the audit trail
 
-    def bus(self, name: str) -> "RecordingBus":
-        """Return a message bus that connects to the broker under the given connection name, and records what
-        the command does in the audit trail.
+    @asynccontextmanager
+    async def bus(self, name: str) -> AsyncIterator["RecordingBus"]:
+        """Connect to the message bus under the given connection name, for the `with` block. The audit trail
+        records what the command does. If the broker does not answer soon, a note says so.
         """
         from berth import wiring
         from berth.operators import operator_bus
 
-        return operator_bus(self.settings, wiring.transport(self.settings, name), self.through, self.request)
+        settings, loop = self.settings, asyncio.get_running_loop()
+        broker = (
+            "the berth of this machine"
+            if settings.embedded
+            else f"RabbitMQ at {place(settings.bus.amqp_url)}"
+        )
+        slow = loop.call_later(_SLOW_SECONDS, note, f"still trying to reach {broker}")
+        async with AsyncExitStack() as stack:
+            stack.callback(slow.cancel)
+            transport = wiring.transport(settings, name)
+            bus = operator_bus(settings, transport, self.through, self.request)
+            await stack.enter_async_context(bus)
+            slow.cancel()
+            yield bus
 
     @asynccontextmanager
     async def recorded(self, act: str, target: str, detail: str) -> AsyncIterator[None]:
@@ -131,19 +147,16 @@ class Cli:
         RabbitMQ user, and record the act; the `with` block executes the act. If no berth answers, the
         act is neither checked nor recorded: credentials are also made before the first start.
         """
-        bus = self.bus(act)
-        try:
-            async with asyncio.timeout(_RECORD_SECONDS):
-                await bus.__aenter__()
-        except (Unavailable, TimeoutError):
-            yield
-            note(f"no berth answers, so this is not in the audit trail: {detail}")
-            return
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(_RECORD_SECONDS):
+                    bus = await stack.enter_async_context(self.bus(act))
+            except (Unavailable, TimeoutError):
+                yield
+                note(f"no berth answers, so this is not in the audit trail: {detail}")
+                return
             async with bus.act(act, target, detail):
                 yield
-        finally:
-            await bus.__aexit__(None, None, None)
 
     def tell(self, sentence: str, **facts: Any) -> None:
         """Print that an action was completed: `sentence`, or with --json an object with `facts`."""

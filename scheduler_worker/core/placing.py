@@ -260,7 +260,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
             spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
-        if draw is not None and draw.optional:
+        if order.victims or (draw is not None and draw.optional):
             lacking = order.alternates
         settled.append(
             Settled(

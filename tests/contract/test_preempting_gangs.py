@@ -178,6 +178,18 @@ async def test_a_member_without_victims_takes_a_free_host(cloud: FullCloud) -> N
     assert placed == {"host-1": named(11), "host-2": set()}
 
 
+async def test_members_of_a_gang_with_victims_get_alternates_that_keep_its_topology(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(2, 7)], 3: [(6, 7)], 4: [(7, 7)]})
+    gang = a_gang((1, 8), (1, 1), topology=DomainConstraints(spread="rack"), alternates=2)
+    found: dict[str, set[str]] = {}
+    for message in await messages_of(cloud.scheduler, gang):
+        assert isinstance(message, BuildPlaced)
+        found[message.chosen.host] = {spare.host for spare in message.alternates}
+    small = min(found.keys() - {"host-1"})
+    assert found == {"host-1": set(), small: {"host-3", "host-4"} - {small}}
+    assert await cloud.held() == named(21, 31, 41)
+
+
 @pytest.mark.parametrize(
     ("on_host_1", "on_host_2", "left"),
     [
