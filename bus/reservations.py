@@ -79,6 +79,11 @@ class ReservedSlot(Value, frozen=True, kw_only=True):
     roots: LongList[Text] = ()
     drawn_by: LongList[Text] = ()  # consumers that drew from it and still hold allocations
 
+    @property
+    def is_undrawn(self) -> bool:
+        """Return whether the slot holds all that it reserved at first."""
+        return self.held == self.allocations and not self.drawn_by
+
 
 class FindReservations(Message, frozen=True, kw_only=True):
     """A query for the reservations that meet the given conditions, by default all, with their slots.
@@ -122,7 +127,16 @@ class EndReservation(Tagged, frozen=True, kw_only=True):
     forget: bool = False  # also delete its record
 
 
-ReservationEdit = MakeReservation | ExtendReservation | EndReservation
+class ForgetSlots(Tagged, frozen=True, kw_only=True):
+    """An edit that releases those of the given slots from which no instance drew, and deletes their records:
+    other slots of the reservation hold the capacity on other hosts.
+    """
+
+    reservation: Id
+    slots: LongList[Id]
+
+
+ReservationEdit = MakeReservation | ExtendReservation | EndReservation | ForgetSlots
 
 
 class ReservationEdited(Tagged, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ class PlacementQueries:
     edit_name: Ask[NameEditRequested, NameEditAnswered]
     preemptions: Ask[FindPreemptions, PreemptionsFound]
     reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
+    edit_reservation: Ask[reservations.ReservationEditRequested, reservations.ReservationEditAnswered]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import REGISTRY
 
 from bus.claims import Claimed
 from bus.domains import GangRole
+from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
@@ -61,7 +63,7 @@ async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> 
     } | fields
     order = MakeReservation(reservation=Reservation(**given))
     await placement.reservations.edit(ReservationEditRequested(edit=order))
-    filler = ReservationFiller(scheduler, placement.reservations.find)
+    filler = ReservationFiller(scheduler)
     return await filler.fill(FillReservation(reservation=R1))
 
 
@@ -110,8 +112,57 @@ async def test_missing_slots_are_reported_and_claimed_later(hosts: Placement) ->
     await hosts.reports.report_many([a_report(4)])
     states = (HostState(root=uid(4, "a"), host="host-4"),)
     await scheduler.handle(HostReported(cell="c1", agent="agent-4", sequence=1, hosts=states))
-    await ReservationFiller(scheduler, hosts.reservations.find).refresh()
+    await ReservationFiller(scheduler).refresh()
     assert await undrawn(hosts) == 4
+
+
+def short() -> float | None:
+    return REGISTRY.get_sample_value("berth_reservations_short")
+
+
+async def roots_of_slots(placement: Placement) -> list[str]:
+    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    return sorted(root for slot in found.slots[R1] for root in slot.roots)
+
+
+async def test_an_undrawn_slot_on_a_closed_host_is_claimed_on_another_host(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, count=1)
+    [root] = await roots_of_slots(hosts)
+    number, filler = int(root[-1]), ReservationFiller(scheduler)
+    await hosts.reports.report_many([a_report(number, sequence=2, traits=(FORCED_DOWN,))])
+    await filler.refresh()
+    [moved] = await roots_of_slots(hosts)
+    assert moved != root and short() == 0
+    assert await placed_on(scheduler, naming(1)) == [f"host-{moved[-1]}"]
+    assert await breaches(hosts.database) == []
+
+
+async def test_a_slot_on_a_closed_host_that_fits_no_other_host_is_missing(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, hosts=("host-2", "host-3"))
+    filler, before = ReservationFiller(scheduler), await roots_of_slots(hosts)
+    await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
+    filled = await filler.fill(FillReservation(reservation=R1))
+    assert (filled.placed, filled.missing) == (1, 1) and "no valid host" in filled.reason
+    await filler.refresh()
+    assert short() == 1 and await roots_of_slots(hosts) == before
+    await hosts.reports.report_many([a_report(2, sequence=3)])
+    await filler.refresh()
+    assert short() == 0 and await roots_of_slots(hosts) == before
+
+
+async def test_an_undrawn_slot_on_a_host_without_heartbeats_is_claimed_on_another_host(
+    hosts: Placement,
+) -> None:
+    await reserve(hosts, await a_scheduler_for(hosts), count=1)
+    [root] = await roots_of_slots(hosts)
+    restarted, host = scheduler_of(hosts), f"-{root[-1]}"
+    down = HostHealth(root=root, host=f"host{host}", cell="c1", agent=f"agent{host}", availability="down")
+    restarted.book.restore([down])
+    await ReservationFiller(restarted).refresh()
+    [moved] = await roots_of_slots(hosts)
+    assert moved != root
 
 
 async def test_named_hosts_are_reserved(hosts: Placement) -> None:
@@ -119,7 +170,7 @@ async def test_named_hosts_are_reserved(hosts: Placement) -> None:
     assert (await reserve(hosts, scheduler, hosts=("host-3", "host-2"))).placed == 2
     found = await hosts.reservations.find(FindReservations())
     assert {root for slot in found.slots[R1] for root in slot.roots} == {uid(2, "a"), uid(3, "a")}
-    filler = ReservationFiller(scheduler, hosts.reservations.find)
+    filler = ReservationFiller(scheduler)
     filled = await filler.fill(FillReservation(reservation=uid(9)))
     assert filled == ReservationFilled(placed=0, reason="there is no such reservation")
 

@@ -119,6 +119,7 @@ class FakePlacement(ClaimsInMemory):
             edit=self.edit, edit_name=self.edit,
             quotas=self.quotas,
             preemptions=self.find_preemptions, reservations=self.find_reservations,
+            edit_reservation=self.edit,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:
