@@ -26,8 +26,8 @@ class PlacementQueries:
     edit: Ask[resources.EditRequested, resources.EditAnswered]
     edit_name: Ask[NameEditRequested, NameEditAnswered]
     preemptions: Ask[FindPreemptions, PreemptionsFound]
-    reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
     edit_reservation: Ask[reservations.ReservationEditRequested, reservations.ReservationEditAnswered]
+    reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
 
 
 @dataclass(frozen=True, kw_only=True)

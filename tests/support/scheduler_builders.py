@@ -130,5 +130,5 @@ class FakePlacement(ClaimsInMemory):
         cell, host = (one.cell, one.host) if one.agent else ("", "")
         return Provider(
             id=one.root, name=one.host, parent=None, root=one.root, generation=1, cell=cell, agent=one.agent,
-            host=host,
+            host=host, zone=one.zone,
         )  # fmt: skip
