@@ -45,7 +45,7 @@ class Reservation(Value, frozen=True, kw_only=True):
 
     id: Id
     name: Name
-    project: Text = ""  # empty: only for failover
+    project: Text = ""  # empty: for builds of any project that name it, or for failover
     purpose: Text = ""  # free text of the operator
     flavor: Flavor
     count: Amount = 1
@@ -61,6 +61,10 @@ class Reservation(Value, frozen=True, kw_only=True):
     ends: Seconds = 0.0  # 0: no end
     returns: bool = True  # capacity of a deleted instance is reserved again until the end
     ended: bool = False
+
+    def serves(self, project: str) -> bool:
+        """Return whether builds of a project may draw from it."""
+        return self.use != FAILOVER and self.project in ("", project)
 
     def state(self, now: float) -> State:
         if self.ended or 0 < self.ends <= now:

@@ -101,7 +101,7 @@ class DrawnReservations:
         if event.refusal:
             return begins
         named = order.request.hints.reservation if order.move is None else None
-        if named and not any(each.project == order.request.project for each in reservations):
+        if named and not any(each.serves(order.request.project) for each in reservations):
             return order, Begun(f"hints.reservation: there is no reservation {named} in this project")
         plain = [each for each in order.alternatives if each.draw is None]
         plain = plain or [undrawn(each) for each in order.alternatives]

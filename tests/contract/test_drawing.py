@@ -278,6 +278,21 @@ async def test_another_project_draws_nothing(hosts: Placement) -> None:
     )
 
 
+async def test_any_project_draws_from_a_reservation_without_project_if_it_names_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, project="")
+    await fill_up(hosts)
+    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p1")) == [""]
+    assert "" not in await placed_on(scheduler, naming(2), naming(3, project="p2"))
+    assert await undrawn(hosts) == 0
+
+
+async def test_no_build_draws_from_headroom_by_naming_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, project="", use="failover")
+    assert "there is no reservation" in await reason_of(scheduler, naming(1))
+
+
 async def test_alternates_of_an_open_reservation_are_outside_of_it(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
