@@ -234,7 +234,7 @@ def test_a_member_of_an_anti_affinity_group_gets_a_slot_on_a_host_without_member
     members = held(1, "x", VCPU=4), held(2, "y", VCPU=4)
     assert headroom(apart(*members)).add == (("z", (("VCPU", 4),)),)
     assert headroom(apart(*members, slots=(held(9, "z", VCPU=4),))).holds
-    # a slot beside the other member serves one loss, and none of its members
+    # a slot on the host of the other member serves one loss, and none of its members
     beside = apart(*members, slots=(held(8, "y", VCPU=4), held(9, "x", VCPU=4)))
     assert not headroom(beside).holds and headroom(beside).add == (("z", (("VCPU", 4),)),)
 
