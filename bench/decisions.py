@@ -86,6 +86,7 @@ class InstantPlacement:
             edit_name=self.unused,
             quotas=self.unused,
             reservations=self.unused,
+            edit_reservation=self.unused,
             preemptions=self.unused,
         )
 

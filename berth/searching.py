@@ -44,6 +44,7 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         edit_name=bus.asker(topics.EDIT_NAME),
         preemptions=bus.asker(topics.PREEMPTIONS),
         reservations=bus.asker(topics.RESERVATIONS),
+        edit_reservation=bus.asker(topics.EDIT_RESERVATION),
     )
 
 

@@ -45,7 +45,7 @@ class Reservation(Value, frozen=True, kw_only=True):
 
     id: Id
     name: Name
-    project: Text = ""  # empty: only for failover
+    project: Text = ""  # empty: for builds of any project that name it, or for failover
     purpose: Text = ""  # free text of the operator
     flavor: Flavor
     count: Amount = 1
@@ -61,6 +61,10 @@ class Reservation(Value, frozen=True, kw_only=True):
     ends: Seconds = 0.0  # 0: no end
     returns: bool = True  # capacity of a deleted instance is reserved again until the end
     ended: bool = False
+
+    def serves(self, project: str) -> bool:
+        """Return whether builds of a project may draw from it."""
+        return self.use != FAILOVER and self.project in ("", project)
 
     def state(self, now: float) -> State:
         if self.ended or 0 < self.ends <= now:
@@ -78,6 +82,11 @@ class ReservedSlot(Value, frozen=True, kw_only=True):
     held: Allocations = field(default_factory=dict)  # not drawn now
     roots: LongList[Text] = ()
     drawn_by: LongList[Text] = ()  # consumers that drew from it and still hold allocations
+
+    @property
+    def is_undrawn(self) -> bool:
+        """Return whether the slot holds all that it reserved at first."""
+        return self.held == self.allocations and not self.drawn_by
 
 
 class FindReservations(Message, frozen=True, kw_only=True):
@@ -122,7 +131,16 @@ class EndReservation(Tagged, frozen=True, kw_only=True):
     forget: bool = False  # also delete its record
 
 
-ReservationEdit = MakeReservation | ExtendReservation | EndReservation
+class ForgetSlots(Tagged, frozen=True, kw_only=True):
+    """An edit that releases those of the given slots from which no instance drew, and deletes their records:
+    other slots of the reservation hold the capacity on other hosts.
+    """
+
+    reservation: Id
+    slots: LongList[Id]
+
+
+ReservationEdit = MakeReservation | ExtendReservation | EndReservation | ForgetSlots
 
 
 class ReservationEdited(Tagged, frozen=True, kw_only=True):

@@ -121,10 +121,11 @@ class HeadroomController(PlacementOperations):
     async def _state(self, reservation: Reservation) -> HeadroomState:
         index = self.log.memory.index
         async with self.database.read() as tx:
-            instances, slots = await held_sizes.read(tx, reservation.id)
+            instances, slots, groups = await held_sizes.read(tx, reservation.id)
         levels = reservation.levels
         unknown = _unlabelled(index, levels, instances)
-        return HeadroomState(_hosts(index, slots), instances, slots, _domains(index, levels), unknown)
+        domains = _domains(index, levels)
+        return HeadroomState(_hosts(index, slots), instances, slots, domains, unknown, groups)
 
     async def _remove(self, slots: Sequence[str]) -> None:
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]

@@ -1,6 +1,7 @@
 """Operations on reservations: find, create, extend, end; and the release of reservations that have ended."""
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -10,6 +11,7 @@ from bus.reservations import (
     EndReservation,
     ExtendReservation,
     FindReservations,
+    ForgetSlots,
     MakeReservation,
     Reservation,
     ReservationEditAnswered,
@@ -50,6 +52,8 @@ class ReservationOperations(PlacementOperations):
                 result = await self._extend(uuid, ends)
             case EndReservation() as end:
                 result = await self._end(end)
+            case ForgetSlots(reservation=uuid, slots=slots):
+                result = await self._forget_slots(uuid, slots)
         return ReservationEditAnswered(result=result)
 
     @again(contended)
@@ -115,6 +119,19 @@ class ReservationOperations(PlacementOperations):
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
         answers = await self.claims.release_many(orders) if orders else ()
         return all(isinstance(answer.result, Released) for answer in answers)
+
+    async def _forget_slots(self, uuid: str, slots: Collection[str]) -> ReservationResult:
+        async with self.database.read() as tx:
+            found = await stored.find(tx, FindReservations(ids=(uuid,)))
+            of_reservation = (await stored.find_slots(tx, [uuid])).get(uuid, ())
+        if not found:
+            return Missing(what="reservation", names=(uuid,))
+        undrawn = [slot.consumer for slot in of_reservation if slot.consumer in slots and slot.is_undrawn]
+        if not await self._release(undrawn):
+            return Contended()
+        async with self.database.write() as tx:
+            await stored.forget_empty_slots(tx, undrawn)
+        return ReservationEdited(reservation=found[0], changed=bool(undrawn), released=len(undrawn))
 
     async def expire(self) -> None:
         """End the reservations that have reached their end time, and release what ended reservations still

@@ -14,10 +14,11 @@ from bus.clock import Clock
 from bus.protocol import Ask
 from bus.reservations import FAILOVER, FindReservations, Reservation, ReservationsFound
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.drawing import drawing_on, undrawn
+from scheduler_worker.core.drawing import drawing_on, roles_drawing_on, undrawn
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.reserved_help import HeldFor
+from scheduler_worker.core.rule import Alternative
 
 EVACUATE = "evacuate"
 HELD_SECONDS = 5.0  # that what reservations hold is used, to explain refusals
@@ -100,17 +101,18 @@ class DrawnReservations:
         if event.refusal:
             return begins
         named = order.request.hints.reservation if order.move is None else None
-        if named and not any(each.project == order.request.project for each in reservations):
+        if named and not any(each.serves(order.request.project) for each in reservations):
             return order, Begun(f"hints.reservation: there is no reservation {named} in this project")
         plain = [each for each in order.alternatives if each.draw is None]
         plain = plain or [undrawn(each) for each in order.alternatives]
-        now = self._clock.now()
-        drawing = [
-            drawing_on(each, reservation, found.slots.get(reservation.id, ()), now, alike)
-            for reservation in reservations
-            for each in plain
-            for alike in self._preferred(order)
-        ]
+        now, drawing = self._clock.now(), list[Alternative]()
+        for reservation in reservations:
+            slots = found.slots.get(reservation.id, ())
+            if order.request.roles:
+                drawing += roles_drawing_on(plain, reservation, slots, now)
+                continue
+            for alike in self._preferred(order):
+                drawing += [drawing_on(each, reservation, slots, now, alike) for each in plain]
         alternatives = drawing if named else [*drawing, *plain]
         return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0), event
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from bus.aggregates import ZONE
 from bus.candidates import CandidateSource
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups
@@ -59,8 +60,11 @@ class MoveLookups:
         groups = await self._groups(starts)
         for index, start in enumerate(results):
             if isinstance(start, MoveStart):
+                root = roots.get(start.source.root) if start.source else None
                 start = structs.replace(start, group=groups.get(start.asked.build))
-                barred = stuck(start, roots.get(start.source.root) if start.source else None)
+                if root is not None and start.asked.kind == "evacuate":
+                    start = start.leaving_zones(self._zones(root))
+                barred = stuck(start, root)
                 results[index] = start if barred is None else Stopped(barred, start)
         return results
 
@@ -133,7 +137,13 @@ class MoveLookups:
 
     async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
         ids = dict.fromkeys(start.source.root for start in starts if start.source is not None)
-        return await providers_of(self.placement, ids, ("inventories", "traits", "owner"))
+        return await providers_of(self.placement, ids, ("inventories", "traits", "aggregates", "owner"))
+
+    def _zones(self, root: Provider) -> set[str]:
+        """Return the zones of a host: of its report, and of its aggregates."""
+        aggregates = self.source.aggregates
+        metadata = [aggregates[uuid].metadata for uuid in root.aggregates if uuid in aggregates]
+        return {root.zone, *(each[ZONE] for each in metadata if ZONE in each)}
 
     async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
         builds = {start.asked.build for start in starts if start.seeks and start.keep}

@@ -26,6 +26,7 @@ class PlacementQueries:
     edit: Ask[resources.EditRequested, resources.EditAnswered]
     edit_name: Ask[NameEditRequested, NameEditAnswered]
     preemptions: Ask[FindPreemptions, PreemptionsFound]
+    edit_reservation: Ask[reservations.ReservationEditRequested, reservations.ReservationEditAnswered]
     reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
 
 

@@ -1,35 +1,39 @@
 """Claims the slots of reservations, on hosts chosen as for builds.
 
 The ids of the slots are derived from the reservation. So placement answers a repeated claim, or the claim of
-another scheduler, with the slot's allocations.
+another scheduler, with the slot's allocations. A slot on a host that is closed to builds does not count:
+another slot is claimed elsewhere, and then this slot is forgotten.
 """
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from msgspec import structs
 from prometheus_client import Gauge
 
+from bus.host_health import condition
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.protocol import Ask
 from bus.reservations import (
     FillReservation,
     FindReservations,
+    ForgetSlots,
     Reservation,
+    ReservationEditRequested,
     ReservationFilled,
-    ReservationsFound,
-    slot_consumer,
+    ReservedSlot,
 )
 from bus.vocabulary import UNSAID_ID, Id, portions
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.reserved_slots import HeldSlots
 from scheduler_worker.placing import Scheduler
 
 REFRESH_SECONDS = 5.0
 SLOTS_AT_ONCE = 100  # slots claimed by one order
+RESERVATIONS_AT_ONCE = 100  # reservations whose slots are read by one query
 SHORT = Gauge("berth_reservations_short", "reservations that should hold capacity and lack slots")
-
 SLOTS = Gauge(
     "berth_reservations_slots",
     "slots of reservations: drawn by instances, undrawn, or missing although their capacity is to be held",
@@ -40,45 +44,39 @@ SLOTS = Gauge(
 class ReservationFiller:
     """Claims the slots that reservations lack, from the time when their capacity is to be held."""
 
-    def __init__(self, scheduler: Scheduler, find: Ask[FindReservations, ReservationsFound]) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._find = find
-        self._has_reservations = False
+        self._find = scheduler.placement.reservations
+        self._edit = scheduler.placement.edit_reservation
 
     async def refresh(self) -> None:
-        """Read the reservations again, and claim missing slots."""
+        """Read the reservations again, claim missing slots, and set the metrics of slots."""
         found = await self._find(FindReservations(slots=False))
         self._scheduler.drawn.learn(found.reservations)
-        self._has_reservations = bool(found.reservations)
-        now, short = self._scheduler.clock.now(), 0
-        for reservation in found.reservations:
-            if reservation.levels:  # placement's headroom controller claims the slots
-                continue
-            missing = reservation.count - found.made.get(reservation.id, 0)
-            if missing > 0 and reservation.state(now) in ("held", "active"):
-                short += (await self._fill(reservation)).missing > 0
+        now, short, states = self._scheduler.clock.now(), 0, Counter[str]()
+        holding = [
+            each
+            for each in found.reservations
+            if not each.levels  # else placement's headroom controller claims the slots
+            if each.state(now) in ("held", "active")
+        ]
+        for some in portions(holding, RESERVATIONS_AT_ONCE):
+            found = await self._find(FindReservations(ids=tuple([each.id for each in some])))
+            for reservation in some:
+                slots = found.slots.get(reservation.id, ())
+                filled = await self._fill(reservation, slots)
+                short += filled.missing > 0
+                drawn = sum(bool(slot.drawn_by) for slot in slots)
+                states.update(
+                    drawn=drawn, undrawn=max(filled.placed - drawn, 0), missing=filled.missing
+                )
         SHORT.set(short)
-
-    async def measure(self) -> None:
-        """Set the metrics of slots. Failover headroom has metrics of its own."""
-        slots, now = Counter[str](), self._scheduler.clock.now()
-        found = (
-            await self._find(FindReservations())
-            if self._has_reservations
-            else ReservationsFound(reservations=())
-        )
-        for reservation in found.reservations:
-            if not reservation.levels and reservation.state(now) in ("held", "active"):
-                made = found.slots.get(reservation.id, ())
-                drawn = sum(bool(slot.drawn_by) for slot in made)
-                undrawn = sum(bool(slot.held) and not slot.drawn_by for slot in made)
-                slots.update(drawn=drawn, undrawn=undrawn, missing=max(reservation.count - len(made), 0))
         for state in ("drawn", "undrawn", "missing"):
-            SLOTS.labels(state).set(slots[state])
+            SLOTS.labels(state).set(states[state])
 
     async def fill(self, order: FillReservation) -> ReservationFilled:
         """Claim the slots that a reservation lacks, and return how many it has."""
-        found = await self._find(FindReservations(ids=(order.reservation,), slots=False))
+        found = await self._find(FindReservations(ids=(order.reservation,)))
         if not found.reservations:
             return ReservationFilled(placed=0, reason="there is no such reservation")
         [reservation] = found.reservations
@@ -87,18 +85,16 @@ class ReservationFiller:
             return ReservationFilled(placed=found.made.get(reservation.id, 0))
         if state in ("planned", "ended"):
             return ReservationFilled(placed=0, missing=reservation.count, reason=f"it is {state}")
-        filled = await self._fill(reservation)
+        slots = found.slots.get(reservation.id, ())
+        filled = await self._fill(reservation, slots)
         everything = await self._find(FindReservations(slots=False))
         self._scheduler.drawn.learn(everything.reservations)
         return filled
 
-    async def _fill(self, reservation: Reservation) -> ReservationFilled:
-        found = await self._find(FindReservations(ids=(reservation.id,)))
-        existing = {slot.consumer for slot in found.slots.get(reservation.id, ())}
-        slots = [slot_consumer(reservation.id, number) for number in range(1, reservation.count + 1)]
-        missing = [slot for slot in slots if slot not in existing]
-        placed, reason = reservation.count - len(missing), ""
-        for some in portions(missing, SLOTS_AT_ONCE):
+    async def _fill(self, reservation: Reservation, slots: Sequence[ReservedSlot]) -> ReservationFilled:
+        held = HeldSlots(reservation, slots, self._closed({root for slot in slots for root in slot.roots}))
+        placed, reason = 0, ""
+        for some in portions(held.to_claim(), SLOTS_AT_ONCE):
             begun = self._scheduler.begin([_request(reservation, some)])
             [end] = await self._scheduler.place([self._slots_order(reservation, *each) for each in begun])
             if not isinstance(end, events.PublishEnds):
@@ -107,8 +103,25 @@ class ReservationFiller:
             placed += sum(isinstance(each, BuildPlaced) for each in end.messages)
             refused = [each.reason for each in end.messages if isinstance(each, BuildUnplaceable)]
             reason = reason or next(iter(refused), "")
-        left = reservation.count - placed
-        return ReservationFilled(placed=placed, missing=left, reason=reason if left else "")
+        if surplus := held.to_forget(placed):
+            edit = ForgetSlots(reservation=reservation.id, slots=tuple(surplus))
+            await self._edit(ReservationEditRequested(edit=edit))
+        has = min(held.useful + placed, reservation.count)
+        left = reservation.count - has
+        return ReservationFilled(placed=has, missing=left, reason=reason if left else "")
+
+    def _closed(self, roots: Collection[str]) -> set[str]:
+        """Return those of the given hosts that are down, disabled or drained."""
+        if not roots:
+            return set()
+        source, clock = self._scheduler.source, self._scheduler.clock
+        health = self._scheduler.book.health(source, clock.monotonic(), clock.now())
+        hosts = [host for host in source.hosts() if host.uuid in roots]
+        return {
+            host.uuid
+            for host in hosts
+            if condition(host.traits, health.get((host.cell, host.uuid))) not in ("up", "unknown")
+        }
 
     def _slots_order(self, reservation: Reservation, order: Order, event: Begun) -> Begins:
         order = structs.replace(order, is_external=True, reserves=reservation.id)

@@ -324,7 +324,7 @@ class VictimSearch:
             for part, several in enumerate(choice.placed):
                 for accepted in range(several):
                     instance = waiting[part].pop(0)
-                    alone = _alone(only_on(order, [root]), instance, parts[part].number)
+                    alone = _alone(only_on(order, [root]), instance)
                     [chosen] = choosing.choose([alone])
                     if not chosen.picks:
                         return part, choice.at, accepted
@@ -332,6 +332,6 @@ class VictimSearch:
         return None
 
 
-def _alone(order: Order, instance: Id, alternative_index: int) -> Order:
+def _alone(order: Order, instance: Id) -> Order:
     request = structs.replace(order.request, at_least=0, alternates=0)
-    return structs.replace(order, instances=(instance,), request=request, alternative_index=alternative_index)
+    return structs.replace(order, instances=(instance,), request=request)

@@ -132,14 +132,14 @@ class WhatIfs:
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
-        flavors = order.alternatives[:1] if order.request.roles else order.alternatives
-        for alternative_index, alternative in enumerate(flavors):
-            tried = structs.replace(order, alternative_index=alternative_index)
+        for index in range(0, len(order.alternatives), max(len(order.request.roles), 1)):
+            tried, alternative = structs.replace(order, alternative_index=index), order.alternatives[index]
             picks, short = await self._picks(tried, supposing)
             if len(picks) >= order.needed:
                 return self._fitting(alternative, order.request.request, best, picks), alternative
             supposing.forget(before)
-            shorts.append(replace(short or Shortage(), fitted=len(picks)))
+            if alternative.draw is None or not alternative.draw.optional:
+                shorts.append(replace(short or Shortage(), fitted=len(picks)))
         first = shorts[0]
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.alternatives[0]

@@ -59,7 +59,8 @@ ANNOUNCED: frozenset[type[Message]] = frozenset(
 )
 PLACEMENT = (
     topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
-    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.PREEMPTIONS,
+    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.EDIT_RESERVATION,
+    topics.PREEMPTIONS,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
 PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
@@ -110,7 +111,7 @@ class _Parts:
         self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
         self.holds = HostHolds(database, placement, source, clock)
         self.selection = HostSelection(scheduler, database)
-        self.filler = ReservationFiller(scheduler, placement.reservations)
+        self.filler = ReservationFiller(scheduler)
         hosts = MaintenanceNeeds(
             database=database, placement=placement, cells=needs.cells, source=source, book=scheduler.book,
             clock=clock, publish=needs.publish,
@@ -230,7 +231,6 @@ class _Parts:
             every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
             every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
-            every(MEASURE_SECONDS, self.filler.measure),
             every(REFRESH_SECONDS, self.priorities.refresh, at_once=True),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(REFRESH_SECONDS, self.queue.retry_preempting),

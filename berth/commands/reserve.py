@@ -38,6 +38,7 @@ class ReserveOptions:
     end: str = option("", f"When the rest is released (default: never): {WHEN}", metavar="TIME")
     hold_from: str = option("", "When its capacity is taken (default: now).", metavar="TIME")
     open: bool = option(False, "Builds of the project need not name it.")
+    any_project: bool = option(False, "Builds of every project may name it (instead of --project).")
     no_returns: bool = option(False, "Release what ended instances had, instead of reserving it again.")
     purpose: str = option("", "A note, for example why it exists.")
 
@@ -94,8 +95,8 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
     purpose = f": {printable(reservation.purpose)}" if reservation.purpose else ""
     cli.line(f"{reservation.name} {reservation.id}{purpose}")
     window = f"from {time_text(reservation.begins)} to {time_text(reservation.ends)}"
-    project, use = printable(reservation.project), reservation.use
-    cli.line(f"  {reservation.state(now)}, {window}; {use}; project {project}")
+    owner = f"project {printable(reservation.project)}" if reservation.project else "any project"
+    cli.line(f"  {reservation.state(now)}, {window}; {reservation.use}; {owner}")
     for slot in slots:
         on = ", ".join(printable(hosts.get(root, root)) for root in slot.roots)
         drawn = f", drawn by {', '.join(slot.drawn_by)}" if slot.drawn_by else ""
@@ -137,7 +138,7 @@ def _row(reservation: Reservation, found: ReservationsFound, now: float) -> tupl
     held = sum(bool(slot.held) for slot in slots)
     window = time_text(reservation.begins), time_text(reservation.ends)
     of_all = f"{len(slots)}/{reservation.count}"
-    names = reservation.name, reservation.id, reservation.project or "-"
+    names = reservation.name, reservation.id, reservation.project or "any"
     return (*names, reservation.state(now), of_all, held, *window, reservation.use)
 
 

@@ -159,8 +159,8 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
 def _drawn(reservation: Reservation) -> str:
     if reservation.use == FAILOVER:
         return "  draws from the failover headroom"
-    owner = f"{reservation.id} of project {printable(reservation.project)}"
-    return f"  draws from reservation {printable(reservation.name)} {owner}"
+    owner = f"project {printable(reservation.project)}" if reservation.project else "any project"
+    return f"  draws from reservation {printable(reservation.name)} {reservation.id} of {owner}"
 
 
 def _planned(move: MoveStands) -> str:

@@ -4,6 +4,8 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from msgspec import structs
+
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -35,18 +37,24 @@ async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
 
 
 async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> ReservationsFound:
-    """Return the reservation with this name or uuid; raise OperationRefused unless exactly one exists."""
+    """Return the reservation with this name or uuid; raise OperationRefused unless exactly one exists. With
+    `project`, a reservation for any project is returned if the project has none of this name.
+    """
     try:
         query = FindReservations(ids=(str(uuid.UUID(name_or_id)),))
     except ValueError:
         query = checked(FindReservations(name=name_or_id, project=project))
     found = await bus.asker(topics.RESERVATIONS)(query)
+    if not found.reservations and query.project:
+        found = await bus.asker(topics.RESERVATIONS)(checked(FindReservations(name=name_or_id)))
+        shared = tuple([each for each in found.reservations if each.serves("")])
+        found = structs.replace(found, reservations=shared)
     if not found.reservations:
         where = f" in project {project}" if project else ""
         missing = f"there is no reservation {name_or_id}{where}"
         raise OperationRefused(f"{missing}: `berth reserve list` lists them")
     if len(found.reservations) > 1:
-        projects = ", ".join(sorted(each.project for each in found.reservations))
+        projects = ", ".join(sorted(each.project or "any" for each in found.reservations))
         raise OperationRefused(f"{name_or_id} is a reservation of projects {projects}: give --project")
     return found
 

@@ -11,6 +11,8 @@ from control_room.core.reservations import NewReservation
 
 
 def new_reservation(name: str, project: str, options: NewReservation, now: float) -> Reservation:
+    if options.any_project and (project or options.open):
+        raise BadSetting("--any-project: builds of every project may name it; no --project, no --open")
     sizes = BootOptions(
         vcpus=options.vcpus,
         memory_mb=options.memory_mb,
@@ -24,7 +26,7 @@ def new_reservation(name: str, project: str, options: NewReservation, now: float
     return Reservation(
         id=Clock().uuid(),
         name=name,
-        project=project or request.project,
+        project="" if options.any_project else project or request.project,
         purpose=options.purpose,
         flavor=request.flavor,
         count=options.count,

@@ -136,12 +136,13 @@ class NewReservation:
     end: str = ""
     hold_from: str = ""
     open: bool = False
+    any_project: bool = False
     no_returns: bool = False
     purpose: str = ""
 
 
 _TEXTS = ("name", "project", "extra_spec", "host", "cell", "zone", "begin", "end", "hold_from", "purpose")
-FIELDS = (*_TEXTS, *_NUMBERS, "open", "no_returns")
+FIELDS = (*_TEXTS, *_NUMBERS, "open", "any_project", "no_returns")
 
 
 def parse_reservation(texts: Mapping[str, str]) -> NewReservation:
@@ -165,6 +166,7 @@ def parse_reservation(texts: Mapping[str, str]) -> NewReservation:
         end=texts["end"],
         hold_from=texts["hold_from"],
         open=bool(texts["open"]),
+        any_project=bool(texts["any_project"]),
         no_returns=bool(texts["no_returns"]),
         purpose=texts["purpose"],
     )

@@ -5,11 +5,16 @@ class of an instance. Instances of one size, on hosts of one kind (such as the s
 class, and an instance is evacuated into a slot of exactly its class. Slots of a class are interchangeable.
 The evacuation of a domain therefore succeeds in every order if, for each class, the slots outside of the
 domain are at least as many as the instances inside.
+
+A member of an anti-affinity group needs a slot on a host without members of its group. It finds one in every
+order if such slots are left after all other instances of its class took one each, and after each other
+evacuated member of its group closed one host, the host with the most slots.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 Size = tuple[tuple[str, int], ...]  # resource classes with their amounts, sorted
 Class = tuple[Hashable, Size]  # kind of host, and size
@@ -38,6 +43,18 @@ class HeldSize:
     root: str
     size: Size
     why_not: str = ""  # why headroom cannot cover this instance
+    group: str = ""  # its anti-affinity group
+
+
+@dataclass(frozen=True, slots=True)
+class ApartGroup:
+    """An anti-affinity group with its members on each host: instances, and those that holder consumers hold
+    for.
+    """
+
+    name: str
+    max_per_host: int
+    on: Mapping[str, Set[str]]  # root → members
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,7 @@ class HeadroomState:
     slots: Sequence[HeldSize]
     domains: Mapping[str, frozenset[str]]
     problems: Sequence[str] = ()
+    groups: Mapping[str, ApartGroup] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +84,25 @@ class HeadroomPlan:
     lacking: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """The members of one anti-affinity group and class in a domain, of which each needs a slot of its own."""
+
+    domain: str
+    group: str  # name
+    unfit: frozenset[str]  # hosts of the domain, and hosts that have enough members of the group
+    members: int  # of this class in the domain
+    closing: int  # members of any class in the domain that may close a host before the last one is evacuated
+
+
 @dataclass(slots=True)
 class _ClassCounts:
-    """The instances and slots of one class in each domain."""
+    """The instances and slots of one class in each domain, and its members of anti-affinity groups."""
 
     needed: Counter[str] = field(default_factory=Counter)  # domain → instances in it
     inside: Counter[str] = field(default_factory=Counter)  # domain → slots in it
+    at: Counter[str] = field(default_factory=Counter)  # root → slots on it
+    apart: list[_Apart] = field(default_factory=list)
     total: int = 0
 
     def lacks(self, domain: str) -> bool:
@@ -80,8 +111,24 @@ class _ClassCounts:
     def failing(self) -> str | None:
         return next((domain for domain in sorted(self.needed) if self.lacks(domain)), None)
 
-    def put(self, domains: Iterable[str], sign: int) -> None:
+    def failing_apart(self) -> _Apart | None:
+        return next((apart for apart in self.apart if self._lacks_apart(apart)), None)
+
+    def _lacks_apart(self, apart: _Apart) -> bool:
+        fit = self.total - sum(self.at[root] for root in apart.unfit)
+        if apart.closing:
+            counts = (count for root, count in self.at.items() if root not in apart.unfit)
+            fit -= sum(nlargest(apart.closing, counts))
+        taken_by_others = self.needed[apart.domain] - apart.members
+        return fit <= taken_by_others
+
+    @property
+    def holds(self) -> bool:
+        return self.failing() is None and self.failing_apart() is None
+
+    def put(self, root: str, domains: Iterable[str], sign: int) -> None:
         self.total += sign
+        self.at[root] += sign
         for domain in domains:
             self.inside[domain] += sign
 
@@ -93,7 +140,7 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
     within = _domains_of(state)
     classes = _counted(state, within)
     lacking = _uncovered(state)
-    kept = not lacking and all(counts.failing() is None for counts in classes.values())
+    kept = not lacking and all(counts.holds for counts in classes.values())
     remove = _surplus(state, classes, within)
     free = {root: dict(host.free) for root, host in state.hosts.items()}
     staying = {slot.consumer for slot in state.slots} - set(remove)
@@ -103,13 +150,15 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
     add: list[tuple[str, Size]] = []
     for class_ in sorted(classes, key=_largest_first):
         counts = classes[class_]
-        while (domain := counts.failing()) is not None:
-            root = _host_for(class_, domain, counts, state, free, within)
+        while not counts.holds:
+            apart = counts.failing_apart() if (domain := counts.failing()) is None else None
+            unfit = apart.unfit if apart is not None else state.domains[domain or ""]
+            root = _host_for(class_, unfit, counts, state, free, within)
             if root is None:
-                lacking.append(f"{domain}: no host outside of it has free capacity for {_text(class_[1])}")
+                lacking.append(_lacking(class_[1], domain or "", apart))
                 break
             _take(free[root], class_[1])
-            counts.put(within.get(root, ()), +1)
+            counts.put(root, within.get(root, ()), +1)
             add.append((root, class_[1]))
     return HeadroomPlan(kept, tuple(add), tuple(remove), tuple(lacking[:MOST_REASONS]))
 
@@ -121,39 +170,41 @@ def _surplus(
     (kind of host and size), or no domain needs them for its evacuation. `within`: the domains of each host.
     """
     surplus = []
+    holding = {class_ for class_, counts in classes.items() if counts.holds}
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):
-        counts = classes.get(_class_of(slot, state)) if slot.root in state.hosts else None
+        class_ = _class_of(slot, state) if slot.root in state.hosts else None
+        counts = None if class_ is None else classes.get(class_)
         domains = within.get(slot.root, ())
         if counts is None or not state.hosts[slot.root].usable:
             surplus.append(slot.consumer)
             continue
-        if counts.failing() is not None:
+        if class_ not in holding:
             continue
-        counts.put(domains, -1)
-        if counts.failing() is None:
+        counts.put(slot.root, domains, -1)
+        if counts.holds:
             surplus.append(slot.consumer)
         else:
-            counts.put(domains, +1)
+            counts.put(slot.root, domains, +1)
     return surplus
 
 
 def _host_for(
     class_: Class,
-    domain: str,
+    unfit: Set[str],
     counts: _ClassCounts,
     state: HeadroomState,
     free: Mapping[str, Mapping[str, int]],
     within: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """Return a host outside of a domain that gets one more slot of a class (a kind of hosts, and the amounts
-    of an instance). The host with the fewest slots and instances of the class in its fullest domain is
+    """Return a host, none of `unfit`, that gets one more slot of a class (a kind of hosts, and the amounts of
+    an instance). The host with the fewest slots and instances of the class in its fullest domain is
     preferred; None if no host has enough free capacity.
     """
     kind, size = class_
     outside = [
         (max((counts.inside[each] + counts.needed[each] for each in within.get(root, ())), default=0), root)
         for root, host in state.hosts.items()
-        if host.usable and host.kind == kind and root not in state.domains[domain]
+        if host.usable and host.kind == kind and root not in unfit
         if all(free[root].get(name, 0) >= amount for name, amount in size)
     ]
     return min(outside)[1] if outside else None
@@ -169,8 +220,35 @@ def _counted(state: HeadroomState, within: Mapping[str, Sequence[str]]) -> dict[
     for slot in state.slots:
         host = state.hosts.get(slot.root)
         if host is not None and host.usable and (of_class := classes.get(_class_of(slot, state))):
-            of_class.put(within.get(slot.root, ()), +1)
+            of_class.put(slot.root, within.get(slot.root, ()), +1)
+    for class_, domain, group, members in _apart_members(state, within):
+        roots = state.domains[domain]
+        full = {root for root, there in group.on.items() if len(there) >= group.max_per_host}
+        moving = set[str]().union(*(there for root, there in group.on.items() if root in roots))
+        apart = _Apart(domain, group.name, roots | full, members, len(moving) - 1)
+        classes[class_].apart.append(apart)
     return classes
+
+
+def _apart_members(
+    state: HeadroomState, within: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[Class, str, ApartGroup, int]]:
+    """Yield the number of members of each anti-affinity group, by class and domain."""
+    found = Counter(
+        (_class_of(each, state), domain, each.group)
+        for each in state.instances
+        if each.group and not each.why_not and each.root in state.hosts
+        for domain in within.get(each.root, ())
+    )
+    for (class_, domain, group), members in found.items():
+        yield class_, domain, state.groups[group], members
+
+
+def _lacking(size: Size, domain: str, apart: _Apart | None) -> str:
+    if apart is None:
+        return f"{domain}: no host outside of it has free capacity for {_text(size)}"
+    where = f"no host outside of it and without members of server group {apart.group}"
+    return f"{apart.domain}: {where} has free capacity for {_text(size)}"
 
 
 def _uncovered(state: HeadroomState) -> list[str]:

@@ -58,7 +58,7 @@ class ReservationWorld:
         if reservation.use == FAILOVER:
             if not claim.begins:
                 return f"reservation {reservation.name!r} is only for failover"
-        elif reservation.project != claim.project:
+        elif not reservation.serves(claim.project):
             return f"reservation {reservation.name!r} belongs to another project"
         if not covers(held, wanted):
             return f"reservation {reservation.name!r}: another instance drew from this slot"

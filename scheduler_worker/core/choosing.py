@@ -13,7 +13,7 @@ from bus.groups import ServerGroup
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, required_constraints
-from scheduler_worker.core.drawing import counted_as_free, undrawn
+from scheduler_worker.core.drawing import counted_as_free, elsewhere
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.gang_choice import GangChoice, is_gang
@@ -87,7 +87,7 @@ class Choosing:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
-        shares = [(*self._shares(order), *counted_as_free(order.alternative)) for order in orders]
+        shares = [(*self._shares(order), *counted_as_free(order.evaluated)) for order in orders]
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
@@ -115,23 +115,24 @@ class Choosing:
         requested.
         """
         spares: dict[Id, tuple[Candidate, ...]] = {}
+        order = replace(order, alternatives=tuple(map(elsewhere, order.alternatives)))
         gang = GangChoice(self, order) if is_gang(order) else None
         for settled in order.settled:
-            if settled.lacking and gang is not None:
-                index = settled.alternative_index
-                spares[settled.instance] = gang.spares(settled.instance, index, settled.lacking, settled.cell)
-            elif settled.lacking:
-                excluding = order.settled_roots.union(spare.root for spare in settled.spares)
-                alternative = order.alternatives[settled.alternative_index]
-                if alternative.draw is not None and alternative.draw.optional:
-                    alternative = undrawn(alternative)
-                try:
-                    with self.counting_as_free(*counted_as_free(alternative)):
+            if not settled.lacking:
+                continue
+            index, several = settled.alternative_index, settled.lacking
+            alternative = order.alternatives[index]
+            excluding = order.settled_roots.union(spare.root for spare in settled.spares)
+            try:
+                with self.counting_as_free(*counted_as_free([alternative])):
+                    if gang is not None:
+                        found = gang.spares(settled.instance, index, several, settled.cell)
+                    else:
                         ranking = self.rank(alternative, order.request.request)
-                        found = ranking.spares(settled.cell, settled.lacking, excluding, order.avoid)
-                except SenselessQuery:
-                    continue
-                spares[settled.instance] = found
+                        found = ranking.spares(settled.cell, several, excluding, order.avoid)
+            except SenselessQuery:
+                continue
+            spares[settled.instance] = found
         return spares
 
     def _shares(self, order: Order) -> tuple[Allocations, ...]:
@@ -264,7 +265,8 @@ class _Kind:
         try:
             picks = self._picks(order)
         except SenselessQuery as problem:
-            return Chosen(short=Shortage(alternative_index=order.alternative_index, refusal=str(problem)))
+            index = order.alternative.alternative_index
+            return Chosen(short=Shortage(alternative_index=index, refusal=str(problem)))
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:

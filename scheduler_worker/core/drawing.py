@@ -1,6 +1,6 @@
 """Restricts requests to the slots of a reservation that they draw from, and assigns slots to their claims."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from msgspec import structs
@@ -49,6 +49,29 @@ def drawing_on(
     return replace(alternative, question=within, draw=drawn)
 
 
+def roles_drawing_on(
+    roles: Sequence[Alternative], reservation: Reservation, slots: Sequence[ReservedSlot], now: float
+) -> list[Alternative]:
+    """Return the flavors of all roles of a request, each restricted to the slots that cover its amounts.
+
+    A role that fits no slot is placed on hosts without these slots, unless the request names the reservation:
+    its search counts the slots of the other roles as free.
+    """
+    drawing = [drawing_on(each, reservation, slots, now) for each in roles]
+    counted = {slot.consumer: slot for each in drawing for slot in _slots_of(each)}
+    roots = {root for slot in counted.values() for root in slot.roots}
+    return [_outside(each, roots) if roots else each for each in drawing]
+
+
+def _outside(alternative: Alternative, roots: Set[str]) -> Alternative:
+    draw = alternative.draw
+    if draw is None or not draw.optional or not draw.why_none:
+        return alternative
+    excluded = tuple(sorted({*draw.question.not_roots, *roots}))
+    question = structs.replace(draw.question, not_roots=excluded)
+    return replace(alternative, question=question, draw=replace(draw, slots=(), why_none=""))
+
+
 def undrawn(alternative: Alternative) -> Alternative:
     """Return an alternative flavor without its restriction to a reservation."""
     if alternative.draw is None:
@@ -56,9 +79,21 @@ def undrawn(alternative: Alternative) -> Alternative:
     return replace(alternative, question=alternative.draw.question, draw=None)
 
 
-def counted_as_free(alternative: Alternative) -> list[Allocations]:
-    """Return the allocations of the slots that a request may draw from: its search counts them as free."""
-    return [] if alternative.draw is None else [slot.held for slot in alternative.draw.slots]
+def elsewhere(alternative: Alternative) -> Alternative:
+    """Return an alternative flavor without its restriction to a reservation that it need not draw from."""
+    draws = alternative.draw is not None and not alternative.draw.optional
+    return alternative if draws else undrawn(alternative)
+
+
+def counted_as_free(alternatives: Iterable[Alternative]) -> list[Allocations]:
+    """Return the allocations of the slots that flavors of a request may draw from: searches for a host count
+    them as free.
+    """
+    return list({slot.consumer: slot.held for each in alternatives for slot in _slots_of(each)}.values())
+
+
+def _slots_of(alternative: Alternative) -> tuple[ReservedSlot, ...]:
+    return () if alternative.draw is None else alternative.draw.slots
 
 
 class SlotAssignments:
@@ -70,12 +105,14 @@ class SlotAssignments:
     def choices(self, draw: Draw | None, ways: Sequence[Candidate]) -> tuple[Choice, ...]:
         """Return the allocations of a claim for each candidate in `ways`, with the slot from which the claim
         draws. The first candidate's allocations are subtracted from its slot for later claims of the batch.
+
+        If no slot is left for a candidate, the claim takes free capacity there, if it need not draw.
         """
         if draw is None or not ways:
             return tuple([Choice(way.allocations, way.shapes) for way in ways])
+        if_none = None if draw.optional else draw.slots[0].consumer  # placement refuses the claim
         choices = [
-            Choice(way.allocations, way.shapes, self._slot(draw, way.allocations) or draw.slots[0].consumer)
-            for way in ways
+            Choice(way.allocations, way.shapes, self._slot(draw, way.allocations) or if_none) for way in ways
         ]
         first = choices[0]
         if first.draws_on is not None:

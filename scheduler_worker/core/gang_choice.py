@@ -65,7 +65,8 @@ class GangChoice:
         try:
             chances = [self._chance(part) for part in self._parts()]
         except SenselessQuery as problem:
-            return Chosen(short=Shortage(alternative_index=order.alternative_index, refusal=str(problem)))
+            index = order.alternative.alternative_index
+            return Chosen(short=Shortage(alternative_index=index, refusal=str(problem)))
         chances.sort(key=lambda chance: int(np.count_nonzero(chance.fits)))
         for constraints in attempts(order.alternative.group):
             rules = self._rules(constraints)
@@ -294,6 +295,9 @@ class GangChoice:
         )
         if several := self.order.alternates:
             for part in parts_of(self.order.request, chosen, self.order.alternative_index):
+                draw = self.order.alternatives[part.number].draw
+                if draw is not None and draw.optional:  # alternates are chosen elsewhere
+                    continue
                 for instance in part.instances:
                     cell = picks[instance].choices[0].cell
                     spares = self.spares(instance, part.number, several, cell)
@@ -307,8 +311,10 @@ class GangChoice:
         wanted = Wanted(sum(counts), self._needed(chances), counts)
         short = shortage_of(chances, rules, self.best, wanted)
         alternatives = [chance.alternative for chance in chances]
+        draws = [each.draw for each in alternatives if each.draw is not None]
         return replace(
             short,
             is_reserved=any(choosing.is_reserved(alternative) for alternative in alternatives),
-            unknown=choosing.unknown(alternatives[0]),
+            unknown=next((why for each in alternatives if (why := choosing.unknown(each))), ""),
+            of_reservation=any(draw.why_none for draw in draws),
         )

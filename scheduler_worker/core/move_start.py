@@ -5,6 +5,7 @@ The claim carries the move's id (`begins`), which placement accepts only once. F
 the result is made from the existing allocations.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
@@ -99,6 +100,14 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             priority=asked.priority,
             reply_to=asked.reply_to,
         )
+
+    def leaving_zones(self, zones: Collection[str]) -> "MoveStart":
+        """Return an evacuation from a host in the given zones. If the requested zone is not one of them, any
+        zone is accepted: failover headroom is held on hosts like the present one.
+        """
+        if self.original.zone in zones:
+            return self
+        return msgspec.structs.replace(self, original=msgspec.structs.replace(self.original, zone=""))
 
     def claim(self, choices: tuple[Choice, ...]) -> ConsumerClaim:
         """Return a move's claim: the build gets the destination, and its holder consumer keeps the source."""

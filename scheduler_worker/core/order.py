@@ -65,7 +65,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     waited: float = 0.0  # seconds since the first retry
     since: float = 0.0  # when it began to wait for a host; 0: it has not waited
     requested: float = 0.0  # when its request was published; 0: unknown
-    alternative_index: int = 0  # index of the flavor that is being evaluated
+    # index of the flavor that is being evaluated; with roles, of the flavor of the first role
+    alternative_index: int = 0
     rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
     held: tuple[tuple[Id, Held], ...] = ()  # instances that hold allocations after an earlier delivery
@@ -107,11 +108,23 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     def alternative(self) -> Alternative:
         return self.alternatives[self.alternative_index]
 
+    @property
+    def following_index(self) -> int:
+        """Return the index of the flavor to evaluate next: after the flavors of all roles, if any, else after
+        the flavor being evaluated.
+        """
+        return self.alternative_index + max(len(self.request.roles), 1)
+
+    @property
+    def evaluated(self) -> tuple[Alternative, ...]:
+        """Return the flavors that are evaluated together: of all roles, or the one flavor."""
+        return self.alternatives[self.alternative_index : self.following_index]
+
     def index_for(self, instance: Id) -> int:
         """Return the index of the flavor that an instance gets: the flavor of its role or, without roles, the
         flavor being evaluated.
         """
-        return role_of(self.request, instance) if self.request.roles else self.alternative_index
+        return self.alternative_index + role_of(self.request, instance)
 
     @property
     def has_lost_a_slot(self) -> bool:
@@ -164,7 +177,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         request = self.request
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for settled in self.settled:
-            used = self.index_for(settled.instance) if self.request.roles else 0
+            used = role_of(request, settled.instance)
             if self.alternatives:  # else the request is unreadable by now
                 used = self.alternatives[settled.alternative_index].alternative_index
             messages.append(

@@ -13,12 +13,14 @@ from scheduler_worker.core.roles import group_id
 def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]:
     """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
     placement allocates on the first host that still fits."""
-    request, holdings, draw = order.request, dict(order.holdings), order.alternative.draw
+    request, holdings = order.request, dict(order.holdings)
     if order.move is not None:
+        draw = order.alternative.draw
         return tuple([order.move.claim(slots.choices(draw, pick.choices)) for pick in order.picks])
     claims = []
     together = len({victim.build for some in order.victims for victim in some})
     for at, (instance, pick) in enumerate(zip(order.instances, order.picks, strict=False)):
+        draw = order.alternatives[order.index_for(instance)].draw
         choices = slots.choices(draw, pick.choices)
         if (held := holdings.get(instance)) is not None:  # a provider in both counts once
             both = [{**each.allocations, **held.allocations} for each in choices]

@@ -118,8 +118,8 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     draw = order.alternative.draw
     if draw is None or not draw.optional:
         order = replace(order, shorts=(*order.shorts, short))
-    if order.alternative_index + 1 < len(order.alternatives) and not order.request.roles:
-        return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
+    if order.following_index < len(order.alternatives):
+        return replace(order, alternative_index=order.following_index), (Need.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
     decision = shorts[0].decision(order.refusals)
     order = replace(order, alternative_index=0, obstacle=obstacle, decision=decision)
@@ -241,7 +241,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoid, refused = set(order.avoid), list(order.refused)
-    settled, draw = [*order.settled], order.alternative.draw
+    settled = [*order.settled]
     effects: list[events.Effect] = []
     asked = also_asked(request)
     victims = order.victims or ((),) * len(picks)
@@ -260,6 +260,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
             spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
+        draw = order.alternatives[order.index_for(instance)].draw
         if order.victims or (draw is not None and draw.optional):
             lacking = order.alternates
         settled.append(

@@ -12,9 +12,7 @@ from bus.vocabulary import Id
 
 
 class Part(NamedTuple):
-    """Instances of a request that have the same flavor; `number` is the index of their role or, without
-    roles, of this flavor.
-    """
+    """Instances of a request that have the same flavor; `number` is the index of this flavor."""
 
     number: int
     name: str
@@ -51,8 +49,8 @@ def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
 
 
 def parts_of(request: BuildRequested, instances: Sequence[Id], index: int) -> list[Part]:
-    """Return the given instances grouped by role. Without roles, return one part with all of them and
-    `index`, the index of their flavor.
+    """Return the given instances grouped by role. Without roles, return one part with all of them. `index` is
+    the index of their flavor; with roles, of the first role's flavor.
     """
     if not request.roles:
         return [Part(index, "", tuple(instances))]
@@ -61,7 +59,7 @@ def parts_of(request: BuildRequested, instances: Sequence[Id], index: int) -> li
         of_role[role_of(request, instance)].append(instance)
     return [
         Part(number, role.name, tuple(some))
-        for number, (role, some) in enumerate(zip(request.roles, of_role, strict=True))
+        for number, (role, some) in enumerate(zip(request.roles, of_role, strict=True), index)
         if some
     ]
 

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import REGISTRY
 
 from bus.claims import Claimed
+from bus.domains import GangRole
+from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
@@ -60,7 +63,7 @@ async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> 
     } | fields
     order = MakeReservation(reservation=Reservation(**given))
     await placement.reservations.edit(ReservationEditRequested(edit=order))
-    filler = ReservationFiller(scheduler, placement.reservations.find)
+    filler = ReservationFiller(scheduler)
     return await filler.fill(FillReservation(reservation=R1))
 
 
@@ -109,8 +112,57 @@ async def test_missing_slots_are_reported_and_claimed_later(hosts: Placement) ->
     await hosts.reports.report_many([a_report(4)])
     states = (HostState(root=uid(4, "a"), host="host-4"),)
     await scheduler.handle(HostReported(cell="c1", agent="agent-4", sequence=1, hosts=states))
-    await ReservationFiller(scheduler, hosts.reservations.find).refresh()
+    await ReservationFiller(scheduler).refresh()
     assert await undrawn(hosts) == 4
+
+
+def short() -> float | None:
+    return REGISTRY.get_sample_value("berth_reservations_short")
+
+
+async def roots_of_slots(placement: Placement) -> list[str]:
+    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    return sorted(root for slot in found.slots[R1] for root in slot.roots)
+
+
+async def test_an_undrawn_slot_on_a_closed_host_is_claimed_on_another_host(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, count=1)
+    [root] = await roots_of_slots(hosts)
+    number, filler = int(root[-1]), ReservationFiller(scheduler)
+    await hosts.reports.report_many([a_report(number, sequence=2, traits=(FORCED_DOWN,))])
+    await filler.refresh()
+    [moved] = await roots_of_slots(hosts)
+    assert moved != root and short() == 0
+    assert await placed_on(scheduler, naming(1)) == [f"host-{moved[-1]}"]
+    assert await breaches(hosts.database) == []
+
+
+async def test_a_slot_on_a_closed_host_that_fits_no_other_host_is_missing(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, hosts=("host-2", "host-3"))
+    filler, before = ReservationFiller(scheduler), await roots_of_slots(hosts)
+    await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
+    filled = await filler.fill(FillReservation(reservation=R1))
+    assert (filled.placed, filled.missing) == (1, 1) and "no valid host" in filled.reason
+    await filler.refresh()
+    assert short() == 1 and await roots_of_slots(hosts) == before
+    await hosts.reports.report_many([a_report(2, sequence=3)])
+    await filler.refresh()
+    assert short() == 0 and await roots_of_slots(hosts) == before
+
+
+async def test_an_undrawn_slot_on_a_host_without_heartbeats_is_claimed_on_another_host(
+    hosts: Placement,
+) -> None:
+    await reserve(hosts, await a_scheduler_for(hosts), count=1)
+    [root] = await roots_of_slots(hosts)
+    restarted, host = scheduler_of(hosts), f"-{root[-1]}"
+    down = HostHealth(root=root, host=f"host{host}", cell="c1", agent=f"agent{host}", availability="down")
+    restarted.book.restore([down])
+    await ReservationFiller(restarted).refresh()
+    [moved] = await roots_of_slots(hosts)
+    assert moved != root
 
 
 async def test_named_hosts_are_reserved(hosts: Placement) -> None:
@@ -118,18 +170,17 @@ async def test_named_hosts_are_reserved(hosts: Placement) -> None:
     assert (await reserve(hosts, scheduler, hosts=("host-3", "host-2"))).placed == 2
     found = await hosts.reservations.find(FindReservations())
     assert {root for slot in found.slots[R1] for root in slot.roots} == {uid(2, "a"), uid(3, "a")}
-    filler = ReservationFiller(scheduler, hosts.reservations.find)
+    filler = ReservationFiller(scheduler)
     filled = await filler.fill(FillReservation(reservation=uid(9)))
     assert filled == ReservationFilled(placed=0, reason="there is no such reservation")
 
 
 async def test_the_metric_of_slots_counts_drawn_undrawn_and_missing_slots(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
-    filler = ReservationFiller(scheduler, hosts.reservations.find)
+    filler = ReservationFiller(scheduler)
     await reserve(hosts, scheduler, count=4)
     await placed_on(scheduler, naming(2))
     await filler.refresh()
-    await filler.measure()
     states = ("drawn", "undrawn", "missing")
     assert [SLOTS.labels(state)._value.get() for state in states] == [1, 2, 1]
 
@@ -178,6 +229,55 @@ async def test_every_build_of_the_project_draws_from_an_open_reservation(hosts: 
     assert (await reason_of(scheduler, a_request(3, flavor=LARGE, project="p1"))).startswith("no valid host")
 
 
+def with_roles(number: int, *roles: tuple[int, int], **fields: Any) -> BuildRequested:
+    """Return a request of project p1 with roles: processors and count of each."""
+    gang = tuple(
+        GangRole(name=f"r{at}", flavor=Flavor(name=f"f{at}", vcpus=vcpus), count=count)
+        for at, (vcpus, count) in enumerate(roles)
+    )
+    several = sum(role.count for role in gang)
+    flavor = gang[0].flavor
+    return a_request(number, instances=several, flavor=flavor, roles=gang, project="p1", **fields)
+
+
+async def test_each_role_draws_its_own_slots(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler)
+    await fill_up(hosts)
+    assert await placed_on(scheduler, naming(1, SMALL)) != [""]  # six of eight processors are left in a slot
+    large, small = await placed_on(scheduler, with_roles(2, (8, 1), (6, 1), hints=Hints(reservation=R1)))
+    assert {small, large} != {""} and small != large
+    assert await undrawn(hosts) == 0
+    why = await reason_of(scheduler, with_roles(3, (8, 1), (6, 1), hints=Hints(reservation=R1)))
+    assert why == "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
+
+
+async def test_roles_without_a_fitting_slot_of_an_open_reservation_use_free_capacity(
+    hosts: Placement,
+) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=2, hosts=("host-2",), flavor=Flavor(name="m", vcpus=4))
+    large, *small = await placed_on(scheduler, with_roles(1, (8, 1), (4, 1)))
+    assert large in ("host-1", "host-3") and small == ["host-2"]  # the second role draws
+    assert await undrawn(hosts) == 1
+    # three instances do not fit into the slot that is left
+    assert "" not in await placed_on(scheduler, with_roles(2, (3, 2), (2, 1), alternates=1))
+    assert await undrawn(hosts) == 1
+    assert (await reason_of(scheduler, with_roles(3, (8, 1), (4, 1)))).startswith("no valid host")
+    assert await undrawn(hosts) == 1
+
+
+async def test_an_instance_without_a_slot_on_the_host_of_an_open_reservation_uses_free_capacity(
+    hosts: Placement,
+) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    half = Flavor(name="half", vcpus=4)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",), flavor=half)
+    two = a_request(1, flavor=half, project="p1", instances=2)
+    assert await placed_on(scheduler, two) == ["host-2", "host-2"]
+    assert await undrawn(hosts) == 0
+
+
 async def test_another_project_draws_nothing(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
@@ -186,6 +286,21 @@ async def test_another_project_draws_nothing(hosts: Placement) -> None:
     assert await reason_of(scheduler, naming(2, project="p2")) == (
         f"hints.reservation: there is no reservation {R1} in this project"
     )
+
+
+async def test_any_project_draws_from_a_reservation_without_project_if_it_names_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, project="")
+    await fill_up(hosts)
+    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p1")) == [""]
+    assert "" not in await placed_on(scheduler, naming(2), naming(3, project="p2"))
+    assert await undrawn(hosts) == 0
+
+
+async def test_no_build_draws_from_headroom_by_naming_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, project="", use="failover")
+    assert "there is no reservation" in await reason_of(scheduler, naming(1))
 
 
 async def test_alternates_of_an_open_reservation_are_outside_of_it(hosts: Placement) -> None:

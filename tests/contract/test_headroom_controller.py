@@ -1,13 +1,16 @@
 """The headroom controller on both databases: slots follow hosts and instances; evacuations draw from them."""
 
+from collections.abc import Sequence
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import Choice, Claimed
-from bus.domains import LabelEditRequested
+from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Unavailable
+from bus.groups import GroupEditRequested, MakeGroup
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
 from bus.requests import Flavor
 from bus.reservations import (
@@ -164,6 +167,52 @@ async def test_an_evacuation_draws_the_slot_and_headroom_is_kept_anew(placement:
     found = await adjusted(placement)
     assert found.kept and len(await slots(placement)) == 1
     assert slot not in await slots(placement)
+
+
+async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fields: Any) -> None:
+    """Place instances (consumer, host) of four processors in one server group."""
+    made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
+    await placement.server_groups.edit(GroupEditRequested(edit=made))
+    for consumer, host in consumers:
+        claim = a_claim(consumer, on_hosts(host, VCPU=4), group=made.group)
+        [answer] = await placement.claims.claim_many([an_order(claim)])
+        assert isinstance(answer.results[0], Claimed)
+
+
+async def test_members_of_an_anti_affinity_group_get_a_slot_apart_from_the_others(
+    placement: Placement,
+) -> None:
+    await join(placement, [(2, 1), (3, 2)], policy="anti-affinity")
+    await keep(placement, "host")
+    assert [root for root, _ in (await slots(placement)).values()] == [uid(3, "a")]
+    assert (await adjusted(placement)).kept
+    # the former place of a moved member counts until it is released
+    move = a_claim(3, on_hosts(3, VCPU=4), generation=1, keep=30, begins=31)
+    [answer] = await placement.claims.claim_many([an_order(move)])
+    assert isinstance(answer.results[0], Claimed)
+    found = await adjusted(placement)
+    assert not found.kept and "without members of server group web" in found.lacking[0]
+    await placement.claims.release_many([a_release(30, None, fenced=False)])
+    assert (await adjusted(placement)).kept
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"policy": "affinity"}, "server groups with policy affinity are not covered"),
+        (
+            {"policy": "soft-affinity", "topology": DomainConstraints(pack="rack")},
+            "server groups with a required topology are not covered",
+        ),
+    ],
+)
+async def test_groups_whose_members_may_fit_no_slot_are_not_covered(
+    placement: Placement, fields: dict[str, Any], why: str
+) -> None:
+    await join(placement, [(2, 1)], **fields)
+    await keep(placement, "host")
+    found = await adjusted(placement)
+    assert not found.kept and found.lacking == (f"1 instances: {why}",)
 
 
 async def test_an_end_releases_all_slots(placement: Placement) -> None:

@@ -9,6 +9,14 @@ from bus.claims import CLEANUP, Choice, Claimed, ClaimRequested, ClaimResult, He
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.moves import SHELVED
 from bus.preemption import FindPreemptions, NotPreemptible, OverBudget, Preempts, Victim
+from bus.requests import Flavor
+from bus.reservations import (
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    slot_consumer,
+)
 from bus.resources import FindAllocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
@@ -144,6 +152,22 @@ async def test_members_of_server_groups_are_protected(placement: Placement) -> N
     assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
     assert {each.id: each.protected for each in found.consumers} == {uid(LOW): True, uid(LOWER): False}
+
+
+async def test_an_instance_that_draws_from_a_reservation_is_protected(placement: Placement) -> None:
+    season = Reservation(id=uid(1, "7"), name="season", project="p1", flavor=Flavor(name="m", vcpus=8))
+    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
+    slot = slot_consumer(season.id, 1)
+    reserved = a_claim(0, on_hosts(2, VCPU=8), type=RESERVATION, reserves=season.id)
+    drawn = a_claim(6, Choice(on_hosts(2, VCPU=8), draws_on=slot))
+    taking_it = a_claim(HIGH, on_hosts(2, VCPU=4), preempts=taking(a_victim(6)))
+    claims = replace(reserved, consumer=slot), drawn, taking_it
+    answers = [(await placement.claims.claim_many([ClaimRequested(claims=(each,))]))[0] for each in claims]
+    refused = answers[-1].results[0]
+    assert isinstance(refused, Refused)
+    assert refused.refusals == (NotPreemptible(consumer=uid(6), why="it draws from a reservation"),)
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(6), uid(LOW))))
+    assert {each.id: each.protected for each in found.consumers} == {uid(6): True, uid(LOW): False}
 
 
 async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placement) -> None:

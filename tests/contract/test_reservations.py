@@ -24,6 +24,7 @@ from bus.reservations import (
     EndReservation,
     ExtendReservation,
     FindReservations,
+    ForgetSlots,
     MakeReservation,
     Reservation,
     ReservationEdit,
@@ -303,6 +304,20 @@ async def test_a_slot_of_an_ended_or_unknown_reservation_is_refused(placement: P
     await edit(placement, EndReservation(reservation=R1))
     [ended] = await take(placement, a_slot())
     assert why(ended) == "reservation 'season' is ended"
+
+
+async def test_only_slots_from_which_no_instance_drew_are_forgotten(placement: Placement) -> None:
+    await reserve(placement)
+    [second] = await take(placement, replace(a_slot(S2, host=2), project="p1"))
+    assert isinstance(second, Claimed)
+    await take(placement, draws(2, vcpus=1))
+    forget = ForgetSlots(reservation=R1, slots=(S1, S2, uid(77)))
+    forgotten = await edit(placement, forget)
+    assert forgotten == ReservationEdited(reservation=a_reservation(), changed=True, released=1)
+    assert await slots(placement) == {S1: ({HOST: {"VCPU": 3}}, (uid(2),))}
+    [again] = await take(placement, replace(a_slot(S2, host=2), project="p1"))
+    assert isinstance(again, Claimed)
+    assert await is_sound(placement)
 
 
 # Ends

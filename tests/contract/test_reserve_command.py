@@ -60,6 +60,16 @@ async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Re
     assert "2 of 2 slots have no host yet" in await run("show", "season")
 
 
+async def test_a_project_finds_its_own_reservation_before_one_of_any_project(
+    placement: Placement, run: Reserve
+) -> None:
+    await run("create", "season", "--vcpus", "4", "--any-project", *LATER)
+    assert "any project" in await run("show", "season", "--project", "p1")
+    await created(run, *LATER)
+    assert "project p1" in await run("show", "season", "--project", "p1")
+    assert "any project" in await run("show", "season", "--project", "p2")
+
+
 async def draw(placement: Placement) -> str:
     """Let instance 2 draw one of the four processors of a reservation; return the reservation's id."""
     id_ = uid(1, "7")
@@ -117,6 +127,7 @@ async def test_a_reservation_is_extended_until_it_has_ended(run: Reserve) -> Non
     ("command", "problem"),
     [
         (("show", "none"), "there is no reservation none"),
+        (("create", "x", "--any-project", "--open"), "no --project, no --open"),
         (("create", "x", "--end", "tomorrow"), "--end tomorrow: a time like"),
         (("create", "x", "--begin", "+2h", "--end", "+1h"), "it is not after the beginning"),
     ],

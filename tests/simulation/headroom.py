@@ -38,6 +38,11 @@ _ZONES = """
 SELECT p.uuid, a.metadata FROM aggregates a JOIN resource_provider_aggregates m ON m.aggregate_id = a.id
 JOIN resource_providers p ON p.id = m.resource_provider_id WHERE a.metadata IS NOT NULL
 """
+_APART = """
+SELECT DISTINCT g.uuid, g.max_per_host, c.uuid, c.keeps_for, p.uuid FROM server_groups g
+JOIN consumers c ON c.group_id = g.id JOIN allocations a ON a.consumer_id = c.id
+JOIN resource_providers p ON p.id = a.resource_provider_id WHERE g.policy = 'anti-affinity'
+"""
 
 
 def with_racks(agents: Iterable[SimAgent], *, zoned: bool) -> list[SimAgent]:
@@ -59,9 +64,11 @@ def with_racks(agents: Iterable[SimAgent], *, zoned: bool) -> list[SimAgent]:
 
 
 def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
-    """Return a request whose instances headroom can cover: small ones, not in a group of a hard policy."""
+    """Return a request whose instances headroom can cover: small ones, some of them in server groups whose
+    policy is not affinity.
+    """
     own = Random(request.request)
-    group = GROUPS[3].group if own.random() < 0.2 else None
+    group = own.choice((GROUPS[0], GROUPS[1], GROUPS[3])).group if own.random() < 0.3 else None
     flavor = msgspec.structs.replace(
         request.flavor, name="small", vcpus=own.randint(1, 3), memory_mb=256, extra_specs={}
     )
@@ -77,7 +84,8 @@ class HeadroomCheck:
        compared with a replay. If the answer is `kept`, each domain (a host; also a rack if the headroom has
        that level) is lost on trial: all its instances, in a random sequence, must find a slot outside of it
        on a host that accepts them. A host accepts an instance if it is neither disabled nor forced down, is
-       in the same cell, and is in the zone that the request asked for, if the lost host is in that zone. The
+       in the same cell, has not too many members of its anti-affinity group, and is in the zone that the
+       request asked for, if the lost host is in that zone. The
        replay reads the tables itself, and chooses and claims slots with the functions of schedulers and
        placement.
     2. The gauge of a placement process is older: it says what the process found when it last adjusted the
@@ -189,7 +197,11 @@ class HeadroomCheck:
         assert self._observer is not None
         index = self._observer.memory.index
         kinds = {root: kind_of(index.rows[root], index.aggregate_facts) for root in free}
-        return HostsToLose(free, instances, _of(held, slots), kinds, accepts)
+        groups, members = dict[str, tuple[str, int]](), dict[str, dict[str, set[str]]]()
+        for group, most, consumer, held_for, root in tables.execute(_APART):
+            groups[consumer] = group, most
+            members.setdefault(group, {}).setdefault(root, set()).add(held_for or consumer)
+        return HostsToLose(free, instances, _of(held, slots), kinds, accepts, groups, members)
 
     def _zone(self, instance: str) -> str:
         request = self.world.client.accepted.get(instance)

@@ -2,8 +2,8 @@
 slots and placement claims them.
 """
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
@@ -32,12 +32,15 @@ class HostsToLose:
     slots: Mapping[str, Held]
     kinds: Mapping[str, Hashable]  # of the hosts
     accepts: Callable[[str, str], bool]  # instance and root
+    groups: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # member → anti-affinity group, most
+    # also those that holder consumers hold for: group → root → members
+    members: Mapping[str, Mapping[str, Set[str]]] = field(default_factory=dict)
 
     def evacuate(self, lost: frozenset[str], chance: Random) -> str:
         """Evacuate lost hosts: the instances in a random sequence, each to a random host that accepts it of
         those that the scheduler permits. Return the first instance for which there is none, or "".
         """
-        world = self._world()
+        world, moved = self._world(), dict[str, str]()
         moving = [id_ for id_, (root, _) in self.instances.items() if root in lost]
         chance.shuffle(moving)
         left = [(slot, root, amounts) for slot, (root, amounts) in self.slots.items() if root not in lost]
@@ -58,7 +61,9 @@ class HostsToLose:
             for preferred in (alike, None):
                 wish = drawing_on(replace(a_wish(), question=question), HEADROOM, slots, 1.0, preferred)
                 roots = [
-                    root for root in wish.question.roots if root in self.free and self.accepts(id_, root)
+                    root
+                    for root in wish.question.roots
+                    if root in self.free and self.accepts(id_, root) and self._is_apart(id_, root, moved)
                 ]
                 if roots:
                     break
@@ -73,7 +78,15 @@ class HostsToLose:
             results = claim(ClaimRequested(claims=(move,)), world) or ()
             if not all(isinstance(result, Claimed) for result in results):
                 return id_
+            moved[id_] = root
         return ""
+
+    def _is_apart(self, instance: str, root: str, moved: Mapping[str, str]) -> bool:
+        group, most = self.groups.get(instance, ("", 0))
+        if not group:
+            return True
+        there = {id_ for id_, on in moved.items() if on == root and self.groups.get(id_, ("",))[0] == group}
+        return len(there.union(self.members[group].get(root, ())) - {instance}) < most
 
     def _world(self) -> ClaimWorld:
         everything = {**self.instances, **self.slots}

@@ -119,6 +119,7 @@ class FakePlacement(ClaimsInMemory):
             edit=self.edit, edit_name=self.edit,
             quotas=self.quotas,
             preemptions=self.find_preemptions, reservations=self.find_reservations,
+            edit_reservation=self.edit,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:
@@ -129,5 +130,5 @@ class FakePlacement(ClaimsInMemory):
         cell, host = (one.cell, one.host) if one.agent else ("", "")
         return Provider(
             id=one.root, name=one.host, parent=None, root=one.root, generation=1, cell=cell, agent=one.agent,
-            host=host,
+            host=host, zone=one.zone,
         )  # fmt: skip

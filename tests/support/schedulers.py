@@ -75,6 +75,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
         quotas=placement.quotas.find,
         preemptions=placement.claims.find_preemptions,
         reservations=placement.reservations.find,
+        edit_reservation=placement.reservations.edit,
     )
 
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest.mock import AsyncMock
 
 import pytest
@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.requests import BuildSpec, Flavor
 from bus.reservations import ReservationsFound, ReservedSlot
 from placement_worker.core import headroom as planner
-from placement_worker.core.headroom import HeadroomHost, HeadroomState, HeldSize, headroom
+from placement_worker.core.headroom import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
@@ -26,6 +26,7 @@ from tests.support.scheduler_builders import a_candidate, a_request
 COMMITS = 25
 SIZES = ({"VCPU": 1, "MEMORY_MB": 2}, {"VCPU": 2, "MEMORY_MB": 2}, {"VCPU": 4, "MEMORY_MB": 8}, {"VCPU": 3})
 CAPACITY = {"VCPU": 12, "MEMORY_MB": 24}
+GROUPS = {"apart": 1, "two by two": 2}  # anti-affinity groups, with the members that one host may have
 
 
 @dataclass
@@ -38,6 +39,7 @@ class CloudOfHosts:
     choosy: set[str] = field(default_factory=set)  # instances that only hosts of the same kind accept
     instances: dict[str, Held] = field(default_factory=dict)
     slots: dict[str, Held] = field(default_factory=dict)
+    groups: dict[str, tuple[str, int]] = field(default_factory=dict)  # member → anti-affinity group, most
     last: int = 0
 
     def new_id(self, kind: str) -> str:
@@ -57,7 +59,7 @@ class CloudOfHosts:
         return all(free[name] >= amount for name, amount in amounts.items())
 
     def state(self) -> HeadroomState:
-        free = {root: self.free(root) for root in self.racks}
+        free, members = {root: self.free(root) for root in self.racks}, self.members()
         for root, amounts in self.slots.values():
             for name, amount in amounts.items():
                 free[root][name] += amount
@@ -66,10 +68,21 @@ class CloudOfHosts:
             domains[f"rack {rack}"] = frozenset(root for root, of in self.racks.items() if of == rack)
         return HeadroomState(
             hosts={root: HeadroomHost(root, self.kinds[root], free[root]) for root in self.racks},
-            instances=_sizes(self.instances),
+            instances=[replace(each, group=self.group(each.consumer)) for each in _sizes(self.instances)],
             slots=_sizes(self.slots),
             domains=domains,
+            groups={group: ApartGroup(group, most, members.get(group, {})) for group, most in GROUPS.items()},
         )
+
+    def group(self, instance: str) -> str:
+        return self.groups.get(instance, ("", 0))[0]
+
+    def members(self) -> dict[str, dict[str, set[str]]]:
+        found: dict[str, dict[str, set[str]]] = {}
+        for instance, (root, _) in self.instances.items():
+            if group := self.group(instance):
+                found.setdefault(group, {}).setdefault(root, set()).add(instance)
+        return found
 
     def add_host(self) -> None:
         root = self.new_id("a")
@@ -81,11 +94,16 @@ class CloudOfHosts:
         match self.chance.choice(("boot", "boot", "boot", "delete", "host", "adjust", "adjust")):
             case "boot":
                 size = self.chance.choice(SIZES)
-                if roots := [root for root in self.racks if self.fits(root, size)]:
+                group = self.chance.choice(sorted(GROUPS)) if self.chance.random() < 0.3 else ""
+                there, most = self.members().get(group, {}), GROUPS.get(group, 99)
+                open_ = [root for root in self.racks if len(there.get(root, ())) < most]
+                if roots := [root for root in open_ if self.fits(root, size)]:
                     instance = self.new_id("b")
                     self.instances[instance] = self.chance.choice(roots), size
                     if self.chance.random() < 0.5:
                         self.choosy.add(instance)
+                    if group:
+                        self.groups[instance] = group, most
             case "delete" if self.instances:
                 del self.instances[self.chance.choice(sorted(self.instances))]
             case "host":
@@ -104,7 +122,8 @@ class CloudOfHosts:
 
     def evacuates(self, lost: frozenset[str]) -> bool:
         free = {root: self.free(root) for root in self.racks}
-        hosts = HostsToLose(free, self.instances, self.slots, self.kinds, self.accepts)
+        groups, members = self.groups, self.members()
+        hosts = HostsToLose(free, self.instances, self.slots, self.kinds, self.accepts, groups, members)
         return not hosts.evacuate(lost, self.chance)
 
     def accepts(self, instance: str, root: str) -> bool:
@@ -200,6 +219,38 @@ def test_the_replay_finds_a_planner_that_ignores_where_slots_are(monkeypatch: py
     with pytest.raises(AssertionError, match="does not evacuate"):
         for seed in range(100):
             run(seed)
+
+
+def apart(*instances: HeldSize, most: int = 1, slots: tuple[HeldSize, ...] = ()) -> HeadroomState:
+    """Return a state in which all instances are members of one anti-affinity group."""
+    on: dict[str, set[str]] = {}
+    for each in instances:
+        on.setdefault(each.root, set()).add(each.consumer)
+    state = a_state(*(replace(each, group="g") for each in instances), slots=slots)
+    return replace(state, groups={"g": ApartGroup("web", most, on)})
+
+
+def test_a_member_of_an_anti_affinity_group_gets_a_slot_on_a_host_without_members() -> None:
+    members = held(1, "x", VCPU=4), held(2, "y", VCPU=4)
+    assert headroom(apart(*members)).add == (("z", (("VCPU", 4),)),)
+    assert headroom(apart(*members, slots=(held(9, "z", VCPU=4),))).holds
+    # a slot on the host of the other member serves one loss, and none of its members
+    beside = apart(*members, slots=(held(8, "y", VCPU=4), held(9, "x", VCPU=4)))
+    assert not headroom(beside).holds and headroom(beside).add == (("z", (("VCPU", 4),)),)
+
+
+def test_members_of_an_anti_affinity_group_on_every_host_cannot_be_evacuated() -> None:
+    members = held(1, "x", VCPU=2), held(2, "y", VCPU=2), held(3, "z", VCPU=2)
+    plan = headroom(apart(*members, slots=(held(8, "y", VCPU=2), held(9, "z", VCPU=2))))
+    where = "no host outside of it and without members of server group web"
+    assert not plan.holds and plan.lacking == (f"x: {where} has free capacity for 2 VCPU",)
+    assert headroom(apart(*members, most=2, slots=(held(8, "y", VCPU=2), held(9, "z", VCPU=2)))).holds
+
+
+def test_other_instances_may_not_take_the_only_slots_that_a_member_can_use() -> None:
+    member, other = held(1, "x", VCPU=4), held(2, "x", VCPU=4)
+    state = apart(member, held(3, "y", VCPU=4), slots=(held(8, "y", VCPU=4), held(9, "z", VCPU=4)))
+    assert not headroom(replace(state, instances=[*state.instances, other])).holds
 
 
 async def test_an_evacuation_draws_first_from_slots_on_hosts_of_its_kind() -> None:

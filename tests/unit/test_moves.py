@@ -122,6 +122,19 @@ async def test_each_type_of_move_that_needs_a_host_gets_one(kind: str) -> None:
     assert cloud.placement.roots(KEEP) == {root(1)}
 
 
+@pytest.mark.parametrize(("zone", "to"), [("a", None), ("b", 2)])
+async def test_an_evacuation_keeps_the_requested_zone_unless_its_host_has_left_it(
+    zone: str, to: int | None
+) -> None:
+    hosts = a_candidate(1, traits=(FORCED_DOWN,), zone=zone), a_candidate(2, zone="b")
+    cloud = a_cloud(*hosts, asked=AlsoAsked(zone="a"))
+    if to is None:
+        assert "zone" in (await cloud.refused(a_move(1, "evacuate"))).reason
+    else:
+        placed = await cloud.placed(a_move(1, "evacuate"))
+        assert placed.chosen is not None and placed.chosen.root == root(to)
+
+
 async def test_a_resize_may_stay_where_old_and_new_fit_together() -> None:
     big = {"VCPU": 5, "MEMORY_MB": 4096, "DISK_GB": 40}
     only = [a_candidate(1, free=big), a_candidate(2, free={"VCPU": 1, "MEMORY_MB": 1, "DISK_GB": 1})]
