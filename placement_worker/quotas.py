@@ -36,6 +36,8 @@ class QuotaOperations(PlacementOperations):
                 projects = await stored_quotas.page(tx, query.after, query.limit, used=query.used)
             numbers = await stored_quotas.numbers(tx, projects)
             usages = await stored_quotas.usage(tx, self.book, numbers.values()) if numbers else {}
+            for id_, members in (await stored_quotas.largest_groups(tx, usages)).items() if usages else ():
+                usages[id_].used[quotas.GROUP_MEMBERS] = members
         more = projects[-1] if query.project is None and len(projects) == query.limit else ""
         if query.project is None and not query.after:
             projects = (quotas.DEFAULT, *projects)

@@ -19,7 +19,7 @@ _LOCK_PROJECTS = sql(
     "SELECT p.id FROM {n: id int} JOIN projects p ON p.id = n.id ORDER BY p.id FOR UPDATE OF p"
 )
 _COUNTED = f"""
-    counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for FROM {{n: id int}}
+    counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for, c.group_id FROM {{n: id int}}
     JOIN consumers c ON c.project_id = n.id LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
     WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, UNCOUNTED_TYPES))}))
 """
@@ -38,6 +38,13 @@ _USED = sql(f"""
     UNION ALL SELECT h.project_id, h.resource_class_id, sum(h.used), h.instance, h.uuid, p.root_provider_id
     FROM held h JOIN resource_providers p ON p.id = h.resource_provider_id WHERE h.instance IS NOT NULL
     GROUP BY h.project_id, h.resource_class_id, h.instance, h.uuid, p.root_provider_id
+""")
+_LARGEST_GROUPS = sql(f"""
+    WITH {_COUNTED},
+    sizes AS (SELECT o.project_id, count(*) AS members FROM counted o
+    JOIN server_groups g ON g.id = o.group_id
+    WHERE EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = o.id) GROUP BY o.project_id, o.group_id)
+    SELECT project_id, max(members) FROM sizes GROUP BY project_id
 """)
 MARK_MOVE = sql("""
     UPDATE consumers SET keeps_for = n.instance FROM {n: id int, instance str} WHERE consumers.id = n.id
@@ -92,6 +99,13 @@ async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[
         usages[project].parts[instance] = found
         usages[project].used += largest(found.values())
     return usages
+
+
+async def largest_groups(tx: Transaction, projects: Collection[int]) -> dict[int, int]:
+    """Return the number of members of the largest server group of each project that has groups. Projects are
+    given by their database ids.
+    """
+    return dict(await _LARGEST_GROUPS(tx, [(id_,) for id_ in projects]))
 
 
 async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:

@@ -211,6 +211,18 @@ async def test_members_of_a_server_group_are_limited(placement: Placement) -> No
     assert isinstance(outside, Claimed)
 
 
+async def test_the_used_members_of_server_groups_are_those_of_the_largest_group(placement: Placement) -> None:
+    for number, name in ((1, "web"), (2, "db")):
+        make = MakeGroup(group=uid(number, "9"), name=name, policy="anti-affinity", project="p1")
+        await placement.server_groups.edit(GroupEditRequested(edit=make))
+    for number, host, group in ((1, 1, 1), (2, 2, 1), (3, 3, 2)):
+        await take(placement, a_claim(number, on_hosts(host), group=uid(group, "9")))
+    assert (await quota(placement)).used[GROUP_MEMBERS] == 2
+    await take(placement, a_claim(3, on_hosts(2), generation=1, keep=8, begins=9))
+    await release(placement, a_release(1, 1, "deleted", keep=7))
+    assert (await quota(placement)).used[GROUP_MEMBERS] == 1
+
+
 async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placement: Placement) -> None:
     other = Placement(placement.database, placement.clock)
     await other.start()
