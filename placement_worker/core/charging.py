@@ -1,8 +1,8 @@
 """Charges claims to the quotas of their projects, on the data that was read for a batch of claims.
 
-Clients such as Nova move an instance by several requests, without consumer types. Either a consumer for the
-migration takes over the allocations of the instance, which then claims its destination. Or the instance claims
-the destination in addition to its source. Such consumers are marked as parts of a move of the instance.
+Clients such as Nova move an instance by several requests, without consumer types. Either a consumer for
+the migration takes over the allocations of the instance, which then claims its destination. Or the instance
+claims the destination in addition to its source. Such consumers are marked as parts of the instance's move.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ HeldBefore = Mapping[str, Allocations]  # consumer → its allocations before th
 
 
 class Charge(NamedTuple):
-    """What a claim has added to the usage of a project, and the state before."""
+    """The growth of a project's usage by a claim, and the state before."""
 
     budget: quotas.ProjectBudget
     growth: quotas.Amounts

@@ -64,7 +64,7 @@ class QuotaLimits:
 
 @dataclass(slots=True)
 class ProjectUsage:
-    """What a project uses of each resource, and the parts of instances that clients move.
+    """The usage of each resource by a project, and the parts of instances that clients move.
 
     Of each resource, such an instance counts the largest of its parts: the amounts of each of its consumers.
     """
