@@ -35,7 +35,9 @@ class QuotaOperations(PlacementOperations):
             else:
                 projects = await stored_quotas.page(tx, query.after, query.limit, used=query.used)
             numbers = await stored_quotas.numbers(tx, projects)
-            used = await stored_quotas.usage(tx, self.book, numbers.values()) if numbers else {}
+            usages = await stored_quotas.usage(tx, self.book, numbers.values()) if numbers else {}
+            for id_, members in (await stored_quotas.largest_groups(tx, usages)).items() if usages else ():
+                usages[id_].used[quotas.GROUP_MEMBERS] = members
         more = projects[-1] if query.project is None and len(projects) == query.limit else ""
         if query.project is None and not query.after:
             projects = (quotas.DEFAULT, *projects)
@@ -44,7 +46,7 @@ class QuotaOperations(PlacementOperations):
                 project=project,
                 limits=dict(limits.own(project)),
                 effective=limits.effective(project),
-                used=used.get(numbers.get(project, 0), {}),
+                used=usages[numbers[project]].used if project in numbers else {},
             )
             for project in projects
         ]

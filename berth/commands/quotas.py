@@ -1,16 +1,26 @@
 """`berth quota`: limits how much the instances of a project may hold."""
 
-from typing import Annotated
+from typing import Annotated, cast
+
+import typer
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota, waiting_by_project
 from bus.quotas import DEFAULT, UNLIMITED, ProjectShare, name_of_project, project_named, shares_of
 
-commands = Commands(name="quota", no_args_is_help=True)
+commands = Commands(name="quota", invoke_without_command=True)
 
 _PROJECT = "The project's id; `default`: the limits of all projects without limits of their own."
 Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
+
+
+@commands.callback(invoke_without_command=True)
+def quota(context: typer.Context) -> None:
+    """Limit and show what the instances of a project hold together; without a command: `berth quota show`."""
+    if context.invoked_subcommand is None:
+        command = cast(typer.core.TyperGroup, context.command).commands["show"]
+        command.invoke(command.make_context("show", [], parent=context))
 
 
 @commands.command("set")
@@ -30,11 +40,11 @@ async def set_command(
     """
     parsed = parsed_limits(limits)
     async with cli.bus("quota") as bus:
-        quota = await set_quota(bus, project_named(project), parsed)
-    over = [share.resource for share in shares_of(quota) if share.is_over]
+        edited = await set_quota(bus, project_named(project), parsed)
+    over = [share.resource for share in shares_of(edited) if share.is_over]
     note = f"; it uses more {', '.join(over)} than that already" if over else ""
     texts = ", ".join(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items()))
-    cli.value(quota, f"{project}: {texts}{note}")
+    cli.value(edited, f"{project}: {texts}{note}")
     return 0
 
 
@@ -48,8 +58,8 @@ async def unset_command(
 ) -> int:
     """Delete limits of a project, so that the default applies to it again."""
     async with cli.bus("quota") as bus:
-        quota = await unset_quota(bus, project_named(project), resources or ())
-    cli.value(quota, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
+        edited = await unset_quota(bus, project_named(project), resources or ())
+    cli.value(edited, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
     return 0
 
 
@@ -59,19 +69,22 @@ async def show(
     project: Annotated[str, positional(f"{_PROJECT} None: all projects.", metavar="[PROJECT]")] = "",
     limited: bool = option(False, "Without projects that have instances but no limit of their own."),
 ) -> int:
-    """Show what projects use of their limits, and how many of their requests wait."""
+    """Show what projects use of their limits, and how many of their requests wait.
+
+    The used `server_group_members` are those of the project's largest server group.
+    """
     async with cli.bus("quota") as bus:
         found = await quotas_of(bus, project_named(project) if project else None, used=not limited)
-        waiting = await waiting_by_project(bus, [quota.project for quota in found if quota.project])
+        waiting = await waiting_by_project(bus, [each.project for each in found if each.project])
     rows = [
         (
-            name_of_project(quota.project),
+            name_of_project(each.project),
             share.resource,
-            *_numbers(quota.project, share),
-            waiting.get(quota.project) or "",
+            *_numbers(each.project, share),
+            waiting.get(each.project) or "",
         )
-        for quota in found
-        for share in shares_of(quota)
+        for each in found
+        for share in shares_of(each)
     ]
     titles = ("project", "resource", "used", "limit", "", "waiting requests")
     cli.rows(found, plain_table(titles, rows) if rows else "no limits, and no instances")

@@ -11,7 +11,7 @@ from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
 from placement_worker.core import drawing
 from placement_worker.core import shared_pools as pools
-from placement_worker.core.charging import Charges, charge, undo_charges
+from placement_worker.core.charging import Charges, charge, mark_moves, undo_charges
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
@@ -146,10 +146,13 @@ def _judge(
             hold(world, holder, 0, {}, None, holder.group)
     results: list[claims.ClaimResult] = []
     for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
-        result: claims.ClaimResult = _take(claim, holder, Former(generation, held, before), steps, world)
-        if world.budgets and type(result) is claims.Claimed:
-            result = charge(claim, holder, held, charges, world) or result
-        results.append(result)
+        results.append(_take(claim, holder, Former(generation, held, before), steps, world))
+    formerly = {holder.uuid: held for holder, held in zip(holders, former, strict=True)}
+    mark_moves(order, formerly, world)
+    if world.budgets:
+        for at, claim in enumerate(order.claims):
+            if type(results[at]) is claims.Claimed:
+                results[at] = charge(claim, formerly, charges, world) or results[at]
     return results
 
 

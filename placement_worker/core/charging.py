@@ -1,38 +1,118 @@
-"""Charges claims to the quotas of their projects, on the data that was read for a batch of claims."""
+"""Charges claims to the quotas of their projects, on the data that was read for a batch of claims.
+
+Clients such as Nova move an instance by several requests, without consumer types. Either a consumer for
+the migration takes over the allocations of the instance, which then claims its destination. Or the instance
+claims the destination in addition to its source. Such consumers are marked as parts of the instance's move.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from bus import claims
 from bus.vocabulary import Allocations
 from placement_worker.core import quotas
 from placement_worker.core.claim_world import ClaimWorld, Holder
 
-# What an order's claims have added to the usage of a project, with the consumer and its former project
-Charges = list[tuple[quotas.ProjectBudget, quotas.Amounts, Holder, str]]
+HeldBefore = Mapping[str, Allocations]  # consumer → its allocations before the request
+
+
+class Charge(NamedTuple):
+    """The growth of a project's usage by a claim, and the state before."""
+
+    budget: quotas.ProjectBudget
+    growth: quotas.Amounts
+    holder: Holder
+    project: str  # of the consumer
+    instance: str
+    parts: quotas.Parts | None  # of the instance
+
+
+Charges = list[Charge]  # of the claims of a request
+
+
+def mark_moves(order: claims.ClaimRequested, former: HeldBefore, world: ClaimWorld) -> None:
+    """Mark the consumers of a client's request that are parts of a move of an instance.
+
+    A consumer is marked if it had no allocations and receives exactly those that another consumer of the
+    project gives up, or if it keeps all its allocations and claims from a further provider tree.
+    """
+    emptied = {
+        claim.consumer: claim
+        for claim in order.claims
+        if claim.client and former[claim.consumer] and not world.holds(claim.consumer)
+    }
+    for claim in order.claims:
+        holder, held = world.holders[claim.consumer], former[claim.consumer]
+        if not claim.client or not holder.held:
+            continue
+        if held:
+            if _adds_a_tree(held, holder.held, world):
+                holder.move_of = holder.move_of or holder.uuid
+            continue
+        for giver, given in emptied.items():
+            if former[giver] == holder.held and given.project == claim.project:
+                holder.move_of = world.holders[giver].move_of or giver
+                del emptied[giver]
+                break
+
+
+def _adds_a_tree(before: Allocations, after: Allocations, world: ClaimWorld) -> bool:
+    if len(after) <= len(before) or any(after.get(uuid) != before[uuid] for uuid in before):
+        return False
+    return not {world.provider(uuid).root for uuid in after} <= {world.provider(uuid).root for uuid in before}
 
 
 def charge(
-    claim: claims.ConsumerClaim, holder: Holder, before: Allocations, charges: Charges, world: ClaimWorld
+    claim: claims.ConsumerClaim, former: HeldBefore, charges: Charges, world: ClaimWorld
 ) -> claims.Refused | None:
     """Add the resources of a claim to the usage of its project, or return a refusal if a limit is exceeded.
 
-    Only growth beyond the consumer's former allocations `before` is refused. The addition is recorded in
-    `charges`, so that a later refusal in the request can undo it.
+    Only growth beyond what the instance counted before is refused. The addition is recorded in `charges`, so
+    that a later refusal in the request can undo it.
     """
     budget = world.budgets.get(claim.project)
     if budget is None or claim.take_over or not quotas.is_counted(claim):
         return None
-    growth = quotas.growth_of(holder.held, before if holder.project == claim.project else {})
+    holder = world.holders[claim.consumer]
+    instance = holder.move_of or holder.uuid
+    parts = budget.usage.parts.get(instance)
+    is_moved = parts is not None or holder.move_of is not None
+    before = parts or {instance: quotas.amounts(_held_in_project(instance, claim.project, former, world))}
+    now = _in_a_move(holder.held, world) if is_moved else quotas.amounts(holder.held)
+    after = {**before, holder.uuid: now}
+    growth = quotas.growth_of(quotas.largest(after.values()), quotas.largest(before.values()))
     members = 0
     if claim.group is not None and holder.group is not None and holder.held:
         members = world.groups[holder.group].size
     if (refusal := budget.refusal(growth, members)) is not None:
         return claims.Refused(refusals=(refusal,) * len(claim.choices))
     budget.take(growth)
-    charges.append((budget, growth, holder, holder.project))
+    charges.append(Charge(budget, growth, holder, holder.project, instance, parts))
     holder.project = claim.project
+    if is_moved:
+        budget.usage.parts[instance] = after
     return None
 
 
+def _held_in_project(consumer: str, project: str, former: HeldBefore, world: ClaimWorld) -> Allocations:
+    holder = world.holders.get(consumer)
+    return former.get(consumer, {}) if holder is not None and holder.project == project else {}
+
+
+def _in_a_move(allocations: Allocations, world: ClaimWorld) -> Counter[str]:
+    """Return what the allocations of a moved instance's consumer count: the largest amount in a tree."""
+    trees: dict[str, Allocations] = {}
+    for uuid, resources in allocations.items():
+        trees.setdefault(world.provider(uuid).root, {})[uuid] = resources
+    return quotas.largest(quotas.amounts(tree) for tree in trees.values())
+
+
 def undo_charges(charges: Charges) -> None:
-    for budget, growth, holder, project in reversed(charges):
-        budget.take(growth, -1)
-        holder.project = project
+    for each in reversed(charges):
+        each.budget.take(each.growth, -1)
+        each.holder.project = each.project
+        if each.parts is None:
+            each.budget.usage.parts.pop(each.instance, None)
+        else:
+            each.budget.usage.parts[each.instance] = each.parts

@@ -18,6 +18,7 @@ class HolderState(NamedTuple):
     by: claims.ConsumerClaim | None
     group: int | None
     keeps_for: str | None
+    move_of: str | None
     draws_on: str | None
 
 
@@ -25,8 +26,12 @@ Steps = list[HolderState]  # the states that an order's claims replaced, in sequ
 
 
 def remember(steps: Steps, holder: Holder) -> None:
-    state = holder.generation, holder.held, holder.by, holder.group, holder.keeps_for, holder.draws_on
-    steps.append(HolderState(holder, *state))
+    steps.append(
+        HolderState(
+            holder, holder.generation, holder.held, holder.by, holder.group, holder.keeps_for, holder.move_of,
+            holder.draws_on,
+        )
+    )  # fmt: skip
 
 
 def undo(world: ClaimWorld, steps: Steps, after: int = 0) -> None:
@@ -34,7 +39,8 @@ def undo(world: ClaimWorld, steps: Steps, after: int = 0) -> None:
     consumers before them.
     """
     for state in reversed(steps[after:]):  # the first state of a consumer comes last
-        state.holder.keeps_for, state.holder.draws_on = state.keeps_for, state.draws_on
+        state.holder.keeps_for, state.holder.move_of = state.keeps_for, state.move_of
+        state.holder.draws_on = state.draws_on
         hold(world, state.holder, state.generation, state.held, state.by, state.group)
     del steps[after:]
 

@@ -12,6 +12,7 @@ from bus.vocabulary import Allocations
 UNCOUNTED_TYPES = (*HOLDER_TYPES, RESERVATION)  # types of consumers that no quota counts
 
 Amounts = Mapping[str, int]
+Parts = Mapping[str, Counter[str]]  # consumer → what it holds of an instance that is moved
 
 LimitRow = tuple[str, str, int]  # project, resource, limit
 
@@ -62,19 +63,30 @@ class QuotaLimits:
 
 
 @dataclass(slots=True)
+class ProjectUsage:
+    """The usage of each resource by a project, and the parts of instances that clients move.
+
+    Of each resource, such an instance counts the largest of its parts: the amounts of each of its consumers.
+    """
+
+    used: Counter[str] = field(default_factory=Counter)
+    parts: dict[str, Parts] = field(default_factory=dict)  # by instance
+
+
+@dataclass(slots=True)
 class ProjectBudget:
     """The limits of a project and what it uses, including the claims judged before in the same batch."""
 
     project: str
     limits: Amounts
-    used: Counter[str] = field(default_factory=Counter)
+    usage: ProjectUsage = field(default_factory=ProjectUsage)
 
     def refusal(self, growth: Amounts, members: int = 0) -> OverQuota | None:
         """Return a refusal if the growth of the project's usage exceeds a limit, else None. `members` is the
         number of members of the server group that an instance joins, including the instance; 0 without a
         group.
         """
-        if (refusal := over_quota(self.project, self.limits, self.used, growth)) is not None:
+        if (refusal := over_quota(self.project, self.limits, self.usage.used, growth)) is not None:
             return refusal
         limit = self.limits.get(GROUP_MEMBERS, members)
         if members <= limit:
@@ -83,7 +95,7 @@ class ProjectBudget:
 
     def take(self, growth: Amounts, sign: int = 1) -> None:
         for name, more in growth.items():
-            self.used[name] += sign * more
+            self.usage.used[name] += sign * more
 
 
 def is_counted(claim: ConsumerClaim) -> bool:
@@ -104,9 +116,16 @@ def amounts(allocations: Allocations) -> Counter[str]:
     return total
 
 
-def growth_of(allocations: Allocations, before: Allocations) -> dict[str, int]:
-    """Return by how much each resource grows (negative: shrinks) if `allocations` replace `before`."""
-    after, was = amounts(allocations), amounts(before)
+def largest(parts: Iterable[Counter[str]]) -> Counter[str]:
+    """Return, for each resource, its largest amount in any of the parts."""
+    most: Counter[str] = Counter()
+    for part in parts:
+        most |= part
+    return most
+
+
+def growth_of(after: Counter[str], was: Counter[str]) -> dict[str, int]:
+    """Return by how much each resource grows (negative: shrinks) if the amounts `after` replace `was`."""
     return {name: more for name in after.keys() | was.keys() if (more := after[name] - was[name])}
 
 

@@ -124,7 +124,9 @@ def _consumers() -> None:
         # A client of the API claimed its allocations: no cell has a record of it.
         _columns(sa.Boolean, "client", server_default=sa.false()),
         sa.Column("group_id", sa.Integer),  # its server group; numbers of deleted groups are never reused
-        sa.Column("keeps_for", sa.String(36)),  # of a holder consumer: the consumer that it holds for
+        # Of a holder consumer: the consumer that it holds for. Of a client's: the moved instance with which
+        # quotas count it.
+        sa.Column("keeps_for", sa.String(36)),
         sa.Column("draws_on", sa.String(36)),  # the slot of a reservation that it drew from
         _times(),
         sa.UniqueConstraint("uuid"),

@@ -39,7 +39,7 @@ _INSERT_AND_LOCK = sql(f"""
     SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
 """)
 _LOCK_CONSUMERS = sql("""
-    SELECT c.id, c.uuid, c.generation, c.group_id, c.project_id, c.draws_on
+    SELECT c.id, c.uuid, c.generation, c.group_id, c.project_id, c.draws_on, c.keeps_for
     FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
 """)
 _RETIRED = sql("""
@@ -207,9 +207,10 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
 async def _lock_holders(tx: Transaction, consumers: Sequence[tuple[str]]) -> dict[int, Holder]:
     """Lock existing consumers; return them by their database numbers."""
     held = {}
-    for id_, uuid, generation, group, project, slot in await _LOCK_CONSUMERS(tx, consumers):
+    for id_, uuid, generation, group, project, slot, instance in await _LOCK_CONSUMERS(tx, consumers):
         held[id_] = Holder(uuid, id_, generation, group=group, group_was=group, project_id=project)
         held[id_].draws_on = held[id_].draws_on_was = slot
+        held[id_].move_of = held[id_].move_of_was = instance
     return held
 
 
@@ -271,6 +272,8 @@ async def save_world(
         await server_groups.JOIN(tx, rows[server_groups.JOIN])
     if rows[reservations.DRAW]:
         await reservations.DRAW(tx, rows[reservations.DRAW])
+    if rows[quotas.MARK_MOVE]:
+        await quotas.MARK_MOVE(tx, rows[quotas.MARK_MOVE])
     if world.preemptions:
         await preemptions.INSERT(tx, preemptions.rows(world.preemptions))
     if world.reserved.made:
@@ -305,6 +308,8 @@ def _changed_rows(book: Book, world: ClaimWorld) -> defaultdict[Statement, list[
             rows[server_groups.JOIN].append((holder.id, holder.group))
         if holder.held and holder.draws_on != holder.draws_on_was:
             rows[reservations.DRAW].append((holder.id, holder.draws_on))
+        if holder.held and holder.move_of != holder.move_of_was:
+            rows[quotas.MARK_MOVE].append((holder.id, holder.move_of))
         claim = holder.by
         if claim is None and holder.heir_of is not None and holder.held:
             heir = (holder.heir_of.id, book.types.ids[holder.heir_type], holder.keeps_for)

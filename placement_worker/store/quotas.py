@@ -12,22 +12,42 @@ from bus.quotas import INSTANCES
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.core.quotas import UNCOUNTED_TYPES, ProjectBudget
+from placement_worker.core.quotas import UNCOUNTED_TYPES, ProjectBudget, ProjectUsage, largest
 from placement_worker.store.numbered_names import Book
 
 _LOCK_PROJECTS = sql(
     "SELECT p.id FROM {n: id int} JOIN projects p ON p.id = n.id ORDER BY p.id FOR UPDATE OF p"
 )
-_HELD = f"""
-    SELECT c.project_id, c.id, a.resource_class_id, a.used FROM {{n: id int}}
-    JOIN consumers c ON c.project_id = n.id
-    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id JOIN allocations a ON a.consumer_id = c.id
-    WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, UNCOUNTED_TYPES))})
+_COUNTED = f"""
+    counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for, c.group_id FROM {{n: id int}}
+    JOIN consumers c ON c.project_id = n.id LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+    WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, UNCOUNTED_TYPES))}))
 """
+# An instance that a client moves is not summed: each tree of each of its consumers is a row.
 _USED = sql(f"""
-    WITH held AS ({_HELD})
-    SELECT project_id, resource_class_id, sum(used) AS used FROM held GROUP BY project_id, resource_class_id
-    UNION ALL SELECT project_id, NULL, count(DISTINCT id) FROM held GROUP BY project_id
+    WITH {_COUNTED},
+    moved AS (SELECT DISTINCT m.keeps_for AS instance FROM counted m WHERE m.keeps_for IS NOT NULL),
+    held AS (SELECT o.project_id, o.id, o.uuid, m.instance, a.resource_provider_id, a.resource_class_id,
+    a.used FROM counted o LEFT JOIN moved m ON m.instance = COALESCE(o.keeps_for, o.uuid)
+    JOIN allocations a ON a.consumer_id = o.id)
+    SELECT project_id, resource_class_id, sum(used) AS used, CAST(NULL AS text) AS instance,
+    CAST(NULL AS text) AS consumer, CAST(NULL AS integer) AS tree
+    FROM held WHERE instance IS NULL GROUP BY project_id, resource_class_id
+    UNION ALL SELECT project_id, NULL, count(DISTINCT id), NULL, NULL, NULL
+    FROM held WHERE instance IS NULL GROUP BY project_id
+    UNION ALL SELECT h.project_id, h.resource_class_id, sum(h.used), h.instance, h.uuid, p.root_provider_id
+    FROM held h JOIN resource_providers p ON p.id = h.resource_provider_id WHERE h.instance IS NOT NULL
+    GROUP BY h.project_id, h.resource_class_id, h.instance, h.uuid, p.root_provider_id
+""")
+_LARGEST_GROUPS = sql(f"""
+    WITH {_COUNTED},
+    sizes AS (SELECT o.project_id, count(*) AS members FROM counted o
+    JOIN server_groups g ON g.id = o.group_id
+    WHERE EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = o.id) GROUP BY o.project_id, o.group_id)
+    SELECT project_id, max(members) FROM sizes GROUP BY project_id
+""")
+MARK_MOVE = sql("""
+    UPDATE consumers SET keeps_for = n.instance FROM {n: id int, instance str} WHERE consumers.id = n.id
 """)
 _NUMBERS = sql(
     "SELECT p.external_id, p.id FROM {n: project str} JOIN projects p ON p.external_id = n.project"
@@ -53,23 +73,39 @@ async def open_budgets(
         await _LOCK_PROJECTS(tx, [(id_,) for id_ in locked])
     if not limited:
         return
-    used = await usage(tx, book, limited)
+    usages = await usage(tx, book, limited)
     for id_, name in limited.items():
-        world.budgets[name] = ProjectBudget(name, book.quotas.of(name), used[id_])
+        world.budgets[name] = ProjectBudget(name, book.quotas.of(name), usages[id_])
     for holder in world.holders.values():
         holder.project = limited.get(holder.project_id, "")
 
 
-async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[int, Counter[str]]:
+async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[int, ProjectUsage]:
     """Return what the instances of each project, given by its database id, hold by resource class, with the
     number of instances.
     """
-    used: dict[int, Counter[str]] = {id_: Counter() for id_ in projects}
+    usages = {id_: ProjectUsage() for id_ in projects}
     rows = await _USED(tx, [(id_,) for id_ in projects])
     names = await book.class_names(tx, {row[1] for row in rows if row[1] is not None})
-    for project, class_id, amount in rows:
-        used[project][INSTANCES if class_id is None else names[class_id]] = int(amount)
-    return used
+    moved: dict[tuple[int, str], dict[str, Counter[str]]] = {}
+    for project, class_id, amount, instance, consumer, _ in rows:
+        if instance is None:
+            usages[project].used[INSTANCES if class_id is None else names[class_id]] = int(amount)
+        else:
+            parts = moved.setdefault((project, instance), {})
+            parts.setdefault(consumer, Counter({INSTANCES: 1}))
+            parts[consumer] |= Counter({names[class_id]: int(amount)})
+    for (project, instance), found in moved.items():
+        usages[project].parts[instance] = found
+        usages[project].used += largest(found.values())
+    return usages
+
+
+async def largest_groups(tx: Transaction, projects: Collection[int]) -> dict[int, int]:
+    """Return the number of members of the largest server group of each project that has groups. Projects are
+    given by their database ids.
+    """
+    return dict(await _LARGEST_GROUPS(tx, [(id_,) for id_ in projects]))
 
 
 async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:

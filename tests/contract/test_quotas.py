@@ -23,6 +23,7 @@ from bus.quotas import (
     UnsetQuota,
 )
 from bus.replication import PlacementChanged
+from bus.reports import Inventory
 from bus.vocabulary import Missing
 from placement_worker import Placement
 from tests.support.ids import uid
@@ -135,6 +136,35 @@ async def test_a_claim_up_to_the_limit_succeeds_and_one_beyond_is_refused(placem
     assert (await quota(placement)).used == {"VCPU": 4, INSTANCES: 1}
 
 
+async def test_a_claim_of_a_custom_class_is_limited(placement: Placement) -> None:
+    inventories = {"VCPU": Inventory(total=8), "CUSTOM_FPGA": Inventory(total=4)}
+    await placement.reports.report_many([a_report(1, sequence=2, inventories=inventories)])
+    await limit(placement, CUSTOM_FPGA=2)
+    [within] = await take(placement, a_claim(1, on_hosts(1, VCPU=4, CUSTOM_FPGA=2)))
+    [beyond] = await take(placement, a_claim(2, on_hosts(1, VCPU=1, CUSTOM_FPGA=1)))
+    [without] = await take(placement, a_claim(3, on_hosts(1, VCPU=1)))
+    over = OverQuota(project="p1", resource="CUSTOM_FPGA", limit=2, used=2, asked=1)
+    assert beyond == Refused(refusals=(over,))
+    assert isinstance(within, Claimed) and isinstance(without, Claimed)
+
+
+async def test_bare_metal_nodes_of_a_class_are_limited(placement: Placement) -> None:
+    """A node has one unit of its class and no other inventory; a node of another class is not limited."""
+    gold, silver = ({f"CUSTOM_BAREMETAL_{name}": Inventory(total=1)} for name in ("GOLD", "SILVER"))
+    nodes = [a_report(number, inventories=silver if number == 13 else gold) for number in (11, 12, 13)]
+    await placement.reports.report_many(nodes)
+    await limit(placement, CUSTOM_BAREMETAL_GOLD=1)
+    [first] = await take(placement, a_claim(1, on_hosts(11, CUSTOM_BAREMETAL_GOLD=1)))
+    [second] = await take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
+    [other] = await take(placement, a_claim(3, on_hosts(13, CUSTOM_BAREMETAL_SILVER=1)))
+    over = OverQuota(project="p1", resource="CUSTOM_BAREMETAL_GOLD", limit=1, used=1, asked=1)
+    assert second == Refused(refusals=(over,))
+    assert isinstance(first, Claimed) and isinstance(other, Claimed)
+    await release(placement, a_release(1, 1, "deleted", keep=7))
+    [again] = await take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
+    assert isinstance(again, Claimed)
+
+
 async def test_claims_of_one_request_count_together(placement: Placement) -> None:
     await limit(placement, instances=2)
     claims = [a_claim(number, on_hosts(number)) for number in (1, 2, 3)]
@@ -209,6 +239,18 @@ async def test_members_of_a_server_group_are_limited(placement: Placement) -> No
     assert third == Refused(refusals=(over,))
     [outside] = await take(placement, a_claim(3, on_hosts(1)))
     assert isinstance(outside, Claimed)
+
+
+async def test_the_used_members_of_server_groups_are_those_of_the_largest_group(placement: Placement) -> None:
+    for number, name in ((1, "web"), (2, "db")):
+        make = MakeGroup(group=uid(number, "9"), name=name, policy="anti-affinity", project="p1")
+        await placement.server_groups.edit(GroupEditRequested(edit=make))
+    for number, host, group in ((1, 1, 1), (2, 2, 1), (3, 3, 2)):
+        await take(placement, a_claim(number, on_hosts(host), group=uid(group, "9")))
+    assert (await quota(placement)).used[GROUP_MEMBERS] == 2
+    await take(placement, a_claim(3, on_hosts(2), generation=1, keep=8, begins=9))
+    await release(placement, a_release(1, 1, "deleted", keep=7))
+    assert (await quota(placement)).used[GROUP_MEMBERS] == 1
 
 
 async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placement: Placement) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from prometheus_client import REGISTRY
 
 from bus import topics
@@ -16,6 +17,7 @@ from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
+from tests.contract.test_waiting_moves import waiting_movers
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -78,6 +80,28 @@ async def test_a_waiting_request_is_placed_when_its_project_releases_something()
         await asyncio.sleep(SOON)
         assert world.requests() == [uid(1, "a"), uid(2, "a")]
         assert (await world.waiting()).rescued == 0
+
+
+@pytest.mark.parametrize("kind", ["unshelve", "resize"])
+@in_virtual_time
+async def test_a_waiting_move_begins_when_its_project_releases_something(kind: str) -> None:
+    async with a_world(VCPU=3) as world, waiting_movers(world) as movers:
+        other = await movers.boot(1, on=1, project="p1", flavor=Flavor(name="one", vcpus=1))
+        moved = await movers.boot(2, on=1, project="p1")
+        flavor = Flavor(name="three", vcpus=3) if kind == "resize" else None
+        if kind == "unshelve":
+            await world.bus.asker(topics.RELEASE)(ReleaseRequested(consumer=moved, generation=1))
+            movers.change(moved, status="shelved", generation=None, chosen=None)
+            await limit(world, VCPU=2)
+        await movers.host(2, 8)
+        await movers.ask(moved, kind=kind, flavor=flavor)
+        await asyncio.sleep(SOON)
+        [waits] = await movers.waiting()
+        used, more = ("1", "2") if kind == "unshelve" else ("3", "1")
+        assert waits.lacks.endswith(f"{used} used, {more} more asked") and not movers.placed
+        await release(world, other)
+        await asyncio.sleep(SOON)
+        assert [placed.build for placed in movers.placed] == [moved]
 
 
 @in_virtual_time
