@@ -66,12 +66,13 @@ class CloudReading:
             if not begun.refusal and order.alternatives:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
-    def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
+    def state(self, choosing: Choosing, classes: Sequence[str], *searches: CandidateSearch) -> CloudState:
         """Return the state of the cloud at one moment (without await): the free amounts and capacities of all
         hosts, by position in the index, and the movable instances on the hosts that were read.
         """
         arrays = HostArrays(self.scheduler.source.size, classes)
-        arrays.put(search)
+        for search in searches:
+            arrays.put(search)
         accepted: dict[object, Bools] = {}
         instances: dict[int, list[MovableInstance]] = {}
         for root in self.hosts:

@@ -8,7 +8,7 @@ that other instances leave first.
 
 from collections import deque
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import combinations, islice
@@ -18,6 +18,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from scheduler_worker.core.moved_cloud import SLACK, CloudState, MovableInstance, MovedCloud, PlannedMove
+from scheduler_worker.core.room_demand import RoomDemand
 
 MOST_SETS = 20_000  # sets of leaving instances of one host and size that are compared
 TRIED_SETS = 400  # sets of one size for which destinations are searched
@@ -29,21 +30,10 @@ DEPTH = 2  # a host that is made free for a leaving instance may need such a hos
 
 
 @dataclass(frozen=True, eq=False)
-class RoomDemand:
-    """The builds that a plan makes room for: amounts by resource class, and the hosts that accept such a
-    build.
-    """
-
-    amounts: Floats
-    accepted: Bools  # hosts that the flavor's filters accept, as if they were empty
-    count: int = 1
-    most_per_host: int = 1_000_000
-
-
-@dataclass(frozen=True, eq=False)
 class RoomPlan:
-    """Moves, and the host of each build after the moves. If `code` is not empty, only some builds fit: the
-    plan covers these builds, and `code` is the reason why a further build does not fit.
+    """Moves, and the host of each build after the moves, in the sequence of the demand's parts. If `code` is
+    not empty, only some builds fit: the plan covers these builds, and `code` is the reason why a further
+    build does not fit.
     """
 
     moves: tuple[PlannedMove, ...] = ()
@@ -166,20 +156,49 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
     Hosts in `closed` are neither targets nor destinations.
     """
     shut = np.zeros(len(cloud.free), np.bool_) if closed is None else closed
+    hosts = int((demand.could_hold(cloud) & ~shut).sum())
+    best: RoomPlan | None = None
+    for domain, kept in _attempts(cloud, demand, shut):
+        most = budget if best is None or best.code else len(best.moves)
+        plan = _plan_within(cloud, demand, domain & ~shut, shut | kept, most)
+        if best is None or _disruption(plan, cloud.scale) < _disruption(best, cloud.scale):
+            best = plan
+        if not best.code and not best.moves:
+            break
+    return replace(best or RoomPlan(code="no_host"), hosts=hosts)
+
+
+def _attempts(cloud: CloudState, demand: RoomDemand, shut: Bools) -> Iterator[tuple[Bools, Bools]]:
+    """Yield for each attempt the hosts that may be targets, and hosts that are no destinations. In a packed
+    domain, moves to a host can prevent a further build there, so other destinations are tried first.
+    """
+    for domain in demand.domains(cloud):
+        if demand.packed is not None and demand.count > 1:
+            yield domain, domain
+        yield domain, np.zeros_like(shut)
+
+
+def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, int, float, int]:
+    """Return the key by which plans are compared: plans for all builds come first."""
+    size = sum(float((move.instance.amounts / scale).sum()) for move in plan.moves)
+    stopped = sum(not move.instance.lives for move in plan.moves)
+    return bool(plan.code), -len(plan.targets), len(plan.moves), round(size, 9), stopped
+
+
+def _plan_within(cloud: CloudState, demand: RoomDemand, hosts: Bools, shut: Bools, budget: int) -> RoomPlan:
+    """Return a plan whose targets are among the given hosts."""
     moved = MovedCloud(cloud, shut)
-    holds = demand.accepted & ~shut & (cloud.whole >= demand.amounts - SLACK).all(axis=1)
-    hosts, targets = int(holds.sum()), moved.targets
-    while len(targets) < demand.count:
-        full = [host for host in set(targets) if targets.count(host) >= demand.most_per_host]
-        usable = holds.copy()
-        usable[full] = False
-        usable[[move.destination for move in moved.moves]] = False
-        left = budget - len(moved.moves)
-        target, code = _make_room(moved, demand.amounts, usable, left, DEPTH)
-        if target is None:
-            return RoomPlan(tuple(moved.moves), tuple(targets), code, hosts)
-        moved.build(target, demand.amounts)
-    return RoomPlan(tuple(moved.moves), tuple(targets), hosts=hosts)
+    for part in demand.parts:
+        holds = part.could_hold(cloud) & hosts
+        for _ in range(part.count):
+            usable = demand.open_to(holds, moved.targets).copy()
+            usable[[move.destination for move in moved.moves]] = False
+            left = budget - len(moved.moves)
+            target, code = _make_room(moved, part.amounts, usable, left, DEPTH)
+            if target is None:
+                return RoomPlan(tuple(moved.moves), tuple(moved.targets), code)
+            moved.build(target, part.amounts)
+    return RoomPlan(tuple(moved.moves), tuple(moved.targets))
 
 
 def _make_room(

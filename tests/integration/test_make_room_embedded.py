@@ -101,6 +101,21 @@ async def test_several_builds_get_several_hosts_or_the_reason_why_not(berth: Liv
     await berth.clean()
 
 
+async def test_a_gang_gets_room_in_one_rack(berth: LivingBerth) -> None:
+    for rack, numbers in (("r1", (0, 2)), ("r2", (3, 4)), ("r3", (1,))):
+        await berth("host", "label", *(HOSTS[number] for number in numbers), f"rack={rack}")
+    gang = ("--disk-gb", "1", "--role", "a:2,memory_mb=70000", "--role", "b:1,memory_mb=10000")
+    packed = (*gang, "--pack", "rack")
+    assert "no host" in await berth("boot", *packed, "--wait", ends=1)
+    told = await berth("make-room", *packed)
+    assert "done: 4 moves; 3 builds fit: " in told
+    await berth("boot", *packed, "--wait")
+    racks = {HOSTS[0]: "r1", HOSTS[2]: "r1", HOSTS[3]: "r2", HOSTS[4]: "r2", HOSTS[1]: "r3"}
+    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    assert len({racks[row["host"]] for row in rows if row["flavor"].startswith("custom-")}) == 1
+    await berth.clean()
+
+
 async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:
     boot = asyncio.create_task(berth("boot", *LARGE, "--wait", "1h", "--json"))
     await until(lambda: _waits(berth))

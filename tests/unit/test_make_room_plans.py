@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from bus.candidates import Floats
-from scheduler_worker.core.make_room import RoomDemand, RoomPlan, plan_room
+from scheduler_worker.core.make_room import RoomPlan, plan_room
 from scheduler_worker.core.moved_cloud import CloudState, MovableInstance
+from scheduler_worker.core.room_demand import RoomDemand, RoomPart
 from tests.support.ids import uid
 
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))
@@ -40,7 +41,13 @@ def a_cloud(
 
 
 def demand_of(cloud: CloudState, amounts: tuple[int, ...], count: int = 1) -> RoomDemand:
-    return RoomDemand(np.array(amounts, np.float64), np.ones(len(cloud.free), np.bool_), count)
+    everywhere = np.ones(len(cloud.free), np.bool_)
+    return RoomDemand([RoomPart(np.array(amounts, np.float64), everywhere, count)])
+
+
+def demand_on_first(*amounts: float) -> RoomDemand:
+    """Return a demand of one build that only the first of three hosts accepts."""
+    return RoomDemand([RoomPart(np.array(amounts), np.array([True, False, False]))])
 
 
 def executed(cloud: CloudState, plan: RoomPlan) -> Floats:
@@ -89,11 +96,11 @@ def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
         chance = Random(seed)
         cloud = a_cloud(chance, chance.choice((3, 4)), (12, 32), 0.75, 0.15)
         demand = demand_of(cloud, chance.choice(((6, 12), (8, 16), (8, 24), (10, 20))))
-        best = fewest_moves(cloud, demand.amounts, 3)
+        best = fewest_moves(cloud, demand.parts[0].amounts, 3)
         plan = plan_room(cloud, demand, 3)
         if not plan.code:
             free = executed(cloud, plan)
-            assert (free[plan.targets[0]] >= demand.amounts).all()
+            assert (free[plan.targets[0]] >= demand.parts[0].amounts).all()
             assert best is not None and best <= len(plan.moves) <= 3
         if best is not None:
             possible += 1
@@ -106,13 +113,13 @@ def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
     assert fewest >= 0.95 * possible
 
 
-def could_fit(cloud: CloudState, demand: RoomDemand) -> bool:
+def could_fit(cloud: CloudState, amounts: Floats) -> bool:
     """Return an upper bound of any plan: some host is large enough, the instances that could leave it
     suffice, and all other hosts together have as much free capacity as it lacks."""
     total = np.maximum(cloud.free, 0).sum(axis=0)
-    for host in np.flatnonzero((cloud.whole >= demand.amounts).all(axis=1)).tolist():
-        movable = sum((each.amounts for each in cloud.instances[host]), np.zeros(len(demand.amounts)))
-        lacks = np.maximum(demand.amounts - cloud.free[host], 0)
+    for host in np.flatnonzero((cloud.whole >= amounts).all(axis=1)).tolist():
+        movable = sum((each.amounts for each in cloud.instances[host]), np.zeros(len(amounts)))
+        lacks = np.maximum(amounts - cloud.free[host], 0)
         if (movable >= lacks).all() and (total - cloud.free[host] >= lacks).all():
             return True
     return False
@@ -139,10 +146,10 @@ def plan_where_possible(filled: float, clouds: int) -> None:
         began = perf_counter()
         plan = plan_room(cloud, demand, 12)
         slowest = max(slowest, perf_counter() - began)
-        possible += could_fit(cloud, demand)
+        possible += could_fit(cloud, demand.parts[0].amounts)
         found += not plan.code
         if not plan.code:
-            assert (executed(cloud, plan)[plan.targets[0]] >= demand.amounts).all()
+            assert (executed(cloud, plan)[plan.targets[0]] >= demand.parts[0].amounts).all()
             moves += len(plan.moves)
     print(f"filled {filled}: {possible} possible, {found} found, {moves} moves, slowest {slowest:.3f} s")
     assert found >= 0.95 * possible
@@ -217,8 +224,8 @@ def test_members_of_an_anti_affinity_group_do_not_move_to_one_host() -> None:
         free[2] *= host == 2
         return CloudState(free, np.full((3, 2), 8.0), {0: leaving, 1: [], 2: []})
 
-    assert plan_room(group(1), RoomDemand(np.array([8.0, 8.0]), np.array([True, False, False])), 2).code
-    plan = plan_room(group(2), RoomDemand(np.array([8.0, 8.0]), np.array([True, False, False])), 2)
+    assert plan_room(group(1), demand_on_first(8.0, 8.0), 2).code
+    plan = plan_room(group(2), demand_on_first(8.0, 8.0), 2)
     assert {move.destination for move in plan.moves} == {1, 2}
 
 
@@ -242,7 +249,7 @@ def test_a_move_waits_for_the_move_that_makes_its_destination_free() -> None:
     big = MovableInstance(uid(1), np.array([6.0, 6.0]), np.array([False, True, True]))
     small = MovableInstance(uid(2), np.array([2.0, 2.0]), np.array([False, True, True]))
     cloud = CloudState(free, np.full((3, 2), 12.0), {0: [big], 1: [small], 2: []})
-    plan = plan_room(cloud, RoomDemand(np.array([12.0, 12.0]), np.array([True, False, False])), 2)
+    plan = plan_room(cloud, demand_on_first(12.0, 12.0), 2)
     assert [(move.instance.build, move.destination, move.wave) for move in plan.moves] == [
         (small.build, 2, 0),
         (big.build, 1, 1),
