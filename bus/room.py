@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.decisions import Decision
+from bus.domains import Labels
 from bus.messages import BuildRequested
 from bus.queries import PlacedThere
 from bus.vocabulary import (
@@ -54,6 +55,7 @@ class PlanRoom(Message, frozen=True, kw_only=True):
     # the hosts that this plan has closed: only they get instances, although they are disabled
     roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     fixed: ShortList[Id] = ()  # instances that stay, for example because they could not be moved before
+    within: Labels = field(default_factory=dict)  # level → label: only hosts of these domains are targets
 
 
 class RoomPlanned(Message, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ that would place its moves and builds.
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -87,11 +87,25 @@ class RoomPlanner:
                     return RoomPlanned(code="unreadable", why=begun.refusal)
                 if not order.request.roles:
                     order = structs.replace(order, alternatives=order.alternatives[:1])
+                if asked.within:
+                    inside = _only_inside(order, self._inside(asked.within))
+                    if inside is None:
+                        return RoomPlanned(code="no_host", why=_no_host_in(asked.within))
+                    order = inside
                 order = _on_closed(order, asked.roots) if asked.roots else order
                 question = _Question(asked, order, self.reading(asked.cold, asked.fixed))
                 return await self._plan(question)
         except TimeoutError:
             return RoomPlanned(code="changing", why=f"no plan was found within {PATIENCE:g} s")
+
+    def _inside(self, within: Mapping[str, str]) -> set[Id]:
+        """Return the roots of the hosts that have all given labels."""
+        source = self.scheduler.source
+        hosts = np.ones(source.size, np.bool_)
+        for level, label in within.items():
+            domains, labels = source.labels(level)
+            hosts &= (domains > 0) & np.isin(domains, [at for at, each in enumerate(labels) if each == label])
+        return {host.uuid for host in source.hosts() if hosts[host.position]}
 
     async def _plan(self, question: _Question) -> RoomPlanned:
         portion, plan = iter(PORTIONS), RoomPlan(code="no_host")
@@ -259,6 +273,23 @@ def _on_closed(order: Order, roots: Sequence[Id]) -> Order:
         question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))
         alternatives.append(replace(alternative, question=question))
     return structs.replace(order, alternatives=tuple(alternatives))
+
+
+def _only_inside(order: Order, inside: Set[Id]) -> Order | None:
+    """Return a copy of an order that may use only hosts in `inside`; None if it may use none of them."""
+    alternatives = []
+    for alternative in order.alternatives:
+        roots = inside.intersection(alternative.question.roots) if alternative.question.roots else inside
+        if not roots:
+            return None
+        question = structs.replace(alternative.question, roots=tuple(sorted(roots)))
+        alternatives.append(replace(alternative, question=question))
+    return structs.replace(order, alternatives=tuple(alternatives))
+
+
+def _no_host_in(within: Mapping[str, str]) -> str:
+    labels = ", ".join(f"{level}={label}" for level, label in sorted(within.items()))
+    return f"no host that the request permits has the label {labels}"
 
 
 def _parts(order: Order) -> list[Part]:
