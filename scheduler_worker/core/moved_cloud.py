@@ -194,6 +194,11 @@ class MovedCloud:
         self.free[destination] -= instance.amounts
         self.free[source] += instance.amounts
 
+    def repeat(self, moves: Sequence[PlannedMove]) -> None:
+        """Record moves again that were withdrawn."""
+        for move in moves:
+            self.move(move.instance, move.source, move.destination)
+
     def undo(self, until: int) -> None:
         """Withdraw the last moves, so that `until` moves remain."""
         while len(self.moves) > until:

@@ -1,6 +1,6 @@
-"""The planner of moves that make room finds the plan with the fewest moves, if there is one."""
+"""The planner of moves that make room finds the least disruptive plan, if there is a plan."""
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bus.candidates import Floats
-from scheduler_worker.core.make_room import RoomPlan, plan_room
+from scheduler_worker.core.make_room import RoomPlan, cost_of, plan_room
 from scheduler_worker.core.moved_cloud import CloudState, MovableInstance
 from scheduler_worker.core.room_demand import RoomDemand, RoomPart
 from tests.support.ids import uid
@@ -65,52 +65,68 @@ def executed(cloud: CloudState, plan: RoomPlan) -> Floats:
     return free
 
 
-def fewest_moves(cloud: CloudState, amounts: Floats, most: int) -> int | None:
-    """Return the fewest moves after which the demand fits, by breadth-first search of all sequences."""
+Cost = tuple[int, float, int]  # moves, their total size, stopped instances
+
+
+def least_disruption(cloud: CloudState, amounts: Floats, most: int) -> Cost | None:
+    """Return the cost of the best plan after which the demand fits, by breadth-first search of all sequences
+    of at most `most` moves.
+    """
     guests = [(each, host) for host, some in cloud.instances.items() for each in some]
+    sizes = [float((each.amounts / cloud.scale).sum()) for each, _ in guests]
     begin = tuple(host for _, host in guests)
-    seen, queue = {begin}, deque([(begin, 0)])
-    while queue:
-        places, moves = queue.popleft()
-        free = cloud.free.copy()
-        for (each, first), now in zip(guests, places, strict=True):
-            free[first] += each.amounts
-            free[now] -= each.amounts
-        if (free >= amounts).all(axis=1).any():
-            return moves
-        if moves == most:
-            continue
-        for at, (each, _) in enumerate(guests):
-            for to in np.flatnonzero(each.accepted & (free >= each.amounts).all(axis=1)).tolist():
-                after = (*places[:at], to, *places[at + 1 :])
-                if to != places[at] and after not in seen:
-                    seen.add(after)
-                    queue.append((after, moves + 1))
+    seen, level = {begin}, {begin: (0.0, 0)}  # positions of all instances → size and stopped instances
+    for moves in range(most + 1):
+        free = {places: _free_after(cloud, guests, places) for places in level}
+        fits = [cost for places, cost in level.items() if (free[places] >= amounts).all(axis=1).any()]
+        if fits:
+            return min((moves, round(size, 9), stopped) for size, stopped in fits)
+        after = dict[tuple[int, ...], tuple[float, int]]()
+        for places, (size, stopped) in level.items() if moves < most else ():
+            for at, (each, _) in enumerate(guests):
+                cost = size + sizes[at], stopped + (not each.lives)
+                for to in np.flatnonzero(each.accepted & (free[places] >= each.amounts).all(axis=1)).tolist():
+                    moved = (*places[:at], to, *places[at + 1 :])
+                    if moved not in seen:
+                        after[moved] = min(cost, after.get(moved, cost))
+        seen.update(after)
+        level = after
     return None
 
 
-@pytest.mark.parametrize("clouds", [120, pytest.param(300, marks=pytest.mark.soak)])
+def _free_after(
+    cloud: CloudState, guests: Sequence[tuple[MovableInstance, int]], places: Sequence[int]
+) -> Floats:
+    free = cloud.free.copy()
+    for (each, first), now in zip(guests, places, strict=True):
+        free[first] += each.amounts
+        free[now] -= each.amounts
+    return free
+
+
+@pytest.mark.parametrize("clouds", [120, pytest.param(1000, marks=pytest.mark.soak)])
 def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
-    possible = found = fewest = needed = 0
+    possible = found = best_of_all = needed = 0
     for seed in range(clouds):
         chance = Random(seed)
-        cloud = a_cloud(chance, chance.choice((3, 4)), (12, 32), 0.75, 0.15)
+        cloud = a_cloud(
+            chance, chance.choice((3, 4)), (12, 32), chance.choice((0.55, 0.65, 0.75, 0.85)), 0.15
+        )
         demand = demand_of(cloud, chance.choice(((6, 12), (8, 16), (8, 24), (10, 20))))
-        best = fewest_moves(cloud, demand.parts[0].amounts, 3)
-        plan = plan_room(cloud, demand, 3)
+        amounts = demand.parts[0].amounts
+        best, plan = least_disruption(cloud, amounts, 3), plan_room(cloud, demand, 3)
+        cost = cost_of(plan.moves, cloud.scale)
         if not plan.code:
-            free = executed(cloud, plan)
-            assert (free[plan.targets[0]] >= demand.parts[0].amounts).all()
-            assert best is not None and best <= len(plan.moves) <= 3
+            assert (executed(cloud, plan)[plan.targets[0]] >= amounts).all()
+            assert best is not None and best <= cost and cost[0] <= 3
         if best is not None:
             possible += 1
-            needed += best > 0
+            needed += best[0] > 0
             found += not plan.code
-            fewest += not plan.code and len(plan.moves) == best
-    print(f"{possible} possible ({needed} need moves), {found} found, {fewest} with the fewest moves")
+            best_of_all += not plan.code and cost == best
+    print(f"{possible} possible ({needed} need moves), {found} found, {best_of_all} are the best plan")
     assert needed > clouds / 3
-    assert found >= 0.95 * possible
-    assert fewest >= 0.95 * possible
+    assert best_of_all >= 0.95 * possible
 
 
 def could_fit(cloud: CloudState, amounts: Floats) -> bool:
