@@ -11,6 +11,7 @@ from msgspec import structs
 from bus.amounts import totals
 from bus.candidates import Bools, CandidateSearch, PlacedHost, SenselessQuery
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
+from bus.host_health import DISABLED, FORCED_DOWN
 from bus.moves import MoveRequested
 from bus.queries import FindInstances, Instance
 from bus.room import PlannedStep
@@ -201,4 +202,16 @@ def only_on(order: Order, roots: Collection[Id]) -> Order:
     alternatives = [
         replace(each, question=structs.replace(each.question, roots=named)) for each in order.alternatives
     ]
+    return structs.replace(order, alternatives=tuple(alternatives))
+
+
+def on_closed(order: Order, roots: Collection[Id]) -> Order:
+    """Return a copy of an order that may use only the given hosts. A plan has disabled them for other
+    requests, so the order ignores that they are disabled.
+    """
+    alternatives = []
+    for alternative in only_on(order, roots).alternatives:
+        forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
+        question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))
+        alternatives.append(replace(alternative, question=question))
     return structs.replace(order, alternatives=tuple(alternatives))

@@ -4,7 +4,10 @@ The ids of the slots are derived from the reservation. So placement answers a re
 another scheduler, with the slot's allocations.
 """
 
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from msgspec import structs
 from prometheus_client import Gauge
@@ -20,6 +23,7 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.vocabulary import UNSAID_ID, Id, portions
+from scheduler_worker.cloud_reading import on_closed
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
@@ -61,19 +65,21 @@ class ReservationFiller:
             return ReservationFilled(placed=found.made.get(reservation.id, 0))
         if state in ("planned", "ended"):
             return ReservationFilled(placed=0, missing=reservation.count, reason=f"it is {state}")
-        filled = await self._fill(reservation)
+        filled = await self._fill(reservation, order.closed)
         everything = await self._find(FindReservations(slots=False))
         self._scheduler.drawn.learn(everything.reservations)
         return filled
 
-    async def _fill(self, reservation: Reservation) -> ReservationFilled:
+    async def _fill(
+        self, reservation: Reservation, closed: Mapping[Id, int] = MappingProxyType({})
+    ) -> ReservationFilled:
         found = await self._find(FindReservations(ids=(reservation.id,)))
         existing = {slot.consumer for slot in found.slots.get(reservation.id, ())}
         slots = [slot_consumer(reservation.id, number) for number in range(1, reservation.count + 1)]
         missing = [slot for slot in slots if slot not in existing]
         placed, reason = reservation.count - len(missing), ""
-        for some in portions(missing, SLOTS_AT_ONCE):
-            begun = self._scheduler.begin([_request(reservation, some)])
+        for root, some in _portions(missing, closed):
+            begun = self._scheduler.begin([_request(reservation, some, root)])
             [end] = await self._scheduler.place([self._slots_order(reservation, *each) for each in begun])
             if not isinstance(end, events.PublishEnds):
                 reason = reason or getattr(end, "why", "")
@@ -86,7 +92,11 @@ class ReservationFiller:
 
     def _slots_order(self, reservation: Reservation, order: Order, event: Begun) -> Begins:
         order = structs.replace(order, is_external=True, reserves=reservation.id)
-        if not reservation.hosts or event.refusal:
+        if event.refusal:
+            return order, event
+        if order.request.forced_host:
+            return on_closed(order, [order.request.forced_host]), event
+        if not reservation.hosts:
             return order, event
         source = self._scheduler.source
         unknown = [host for host in reservation.hosts if not source.named(host)]
@@ -99,7 +109,17 @@ class ReservationFiller:
         return structs.replace(order, alternatives=tuple(within)), event
 
 
-def _request(reservation: Reservation, slots: tuple[Id, ...]) -> BuildRequested:
+def _portions(missing: Sequence[Id], closed: Mapping[Id, int]) -> Iterator[tuple[Id, tuple[Id, ...]]]:
+    """Yield the slots that are claimed by one order, with their host; "": any host of the reservation."""
+    left = deque(missing)
+    for root, several in closed.items():
+        if some := tuple([left.popleft() for _ in range(min(several, len(left)))]):
+            yield root, some
+    for rest in portions(list(left), SLOTS_AT_ONCE):
+        yield "", tuple(rest)
+
+
+def _request(reservation: Reservation, slots: tuple[Id, ...], root: Id) -> BuildRequested:
     return BuildRequested(
         request=slots[0],
         instances=slots,
@@ -107,6 +127,7 @@ def _request(reservation: Reservation, slots: tuple[Id, ...]) -> BuildRequested:
         project=reservation.project or UNSAID_ID,
         cell=reservation.cell,
         zone=reservation.zone,
+        forced_host=root,
         at_least=1,
         alternates=0,
     )

@@ -14,11 +14,10 @@ from msgspec import structs
 from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
-from bus.host_health import DISABLED, FORCED_DOWN
 from bus.queries import PlacedThere
 from bus.room import PlannedStep, PlanRoom, RoomPlanned
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.cloud_reading import CloudReading, accepting, only_on
+from scheduler_worker.cloud_reading import CloudReading, accepting, on_closed, only_on
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import required_constraints
 from scheduler_worker.core.make_room import RoomPlan, plan_room
@@ -92,7 +91,7 @@ class RoomPlanner:
                     if inside is None:
                         return RoomPlanned(code="no_host", why=_no_host_in(asked.within))
                     order = inside
-                order = _on_closed(order, asked.roots) if asked.roots else order
+                order = on_closed(order, asked.roots) if asked.roots else order
                 question = _Question(asked, order, self.reading(asked.cold, asked.fixed))
                 return await self._plan(question)
         except TimeoutError:
@@ -261,18 +260,6 @@ def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> bool:
 
 def _unreserved(order: Order) -> Order:
     return structs.replace(order, request=structs.replace(order.request, alternates=0, at_least=0))
-
-
-def _on_closed(order: Order, roots: Sequence[Id]) -> Order:
-    """Return a copy of an order that may use only the given hosts. Its plan has disabled them for other
-    requests, so the order ignores that they are disabled.
-    """
-    alternatives = []
-    for alternative in only_on(order, roots).alternatives:
-        forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
-        question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))
-        alternatives.append(replace(alternative, question=question))
-    return structs.replace(order, alternatives=tuple(alternatives))
 
 
 def _only_inside(order: Order, inside: Set[Id]) -> Order | None:

@@ -13,6 +13,7 @@ from berth.operations.boot_options import (
     boot_request,
     changed_flavor,
     described_flavor,
+    duration,
     flavor_in_file,
     names_of,
 )
@@ -21,6 +22,7 @@ from berth.operations.making_room import MakingRoom, RoomListener, RoomMade, pla
 from berth.operations.publishing import checked
 from berth.operations.topology_options import domains_given
 from berth.settings import BadSetting
+from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
 from bus.room import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
@@ -42,6 +44,9 @@ class MakeRoomOptions:
     most: int = option(4, "So many moves at a time.", "--max", min=1, metavar="N")
     live: bool = option(True, "Instances run on while they move; or are stopped first.", "--live/--cold")
     undo: bool = option(True, "If not all builds fit: move the instances back, or not.", "--undo/--no-undo")
+    reserve: str = option(
+        "", "Then reserve the capacity for the project for this time, such as 10m.", metavar="TIME"
+    )
     dry_run: bool = option(False, "Show the plan; do nothing.")
 
 
@@ -67,6 +72,9 @@ async def make_room_command(
     If there is none, the instances are moved back as far as possible. Exit 0 if all builds fit now, else 1.
     """
     request, within = boot_request(with_flavor(options, built)), domains_given(how.within)
+    reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
+    if reserve and request.roles:
+        raise BadSetting("--reserve: a reservation has one flavor, so it is not possible with --role")
     if HOST in within:
         raise BadSetting("--in host=: name a host with --host")
     print_notes(request)
@@ -81,16 +89,22 @@ async def make_room_command(
             else:
                 printer.planned(plan)
             return 1 if plan.code else 0
-        made = await MakingRoom(bus, asked, how.most, printer, undo=how.undo).run()
+        made = await MakingRoom(bus, asked, how.most, printer, undo=how.undo, reserve=reserve).run()
     done = made.done
     if cli.as_json:
         ends = {"moved": [step.build for step in done.moved], "undone": [step.build for step in done.undone]}
-        write_json({"code": made.plan.code, "why": made.plan.why, **ends, "failed": done.failed})
+        reserved = {"reservation": made.reservation, "unreserved": made.unreserved}
+        write_json({"code": made.plan.code, "why": made.plan.why, **ends, "failed": done.failed, **reserved})
     elif made.plan.code and (done.moved or done.undone or done.failed):
         printer.given_up(made)
     elif not made.plan.code and done.moved:
         cli.line(f"done: {several(len(done.moved), 'move')}; {fitting_sentence(made.plan)}", "green")
-    return 1 if made.plan.code else 0
+    if made.reservation is not None and not cli.as_json:
+        until = time_text(made.reservation.ends)
+        cli.line(f"reserved for project {printable(made.reservation.project)} until {until}", "green")
+    if made.unreserved and not cli.as_json:
+        cli.line(f"not all is reserved: {printable(made.unreserved)}", "red")
+    return 1 if made.plan.code or made.unreserved else 0
 
 
 def with_flavor(options: BootOptions, given: str) -> BootOptions:

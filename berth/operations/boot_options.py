@@ -148,9 +148,14 @@ def is_time(text: str) -> bool:
 
 def seconds_since(since: str) -> float:
     """Return the seconds of the option --since, such as 30m; raise BadSetting if it is no duration."""
-    if not is_time(since):
-        raise BadSetting(f"--since {since}: takes a time (90s, 30m, 12h, 7d)")
-    return seconds_of(since)
+    return duration("--since", since)
+
+
+def duration(option: str, given: str) -> float:
+    """Return the seconds of an option's value, such as 30m; raise BadSetting if it is no duration."""
+    if not is_time(given):
+        raise BadSetting(f"{option} {given}: takes a time (90s, 30m, 12h, 7d)")
+    return seconds_of(given)
 
 
 def waiting_time(wait: str | None) -> str:

@@ -87,7 +87,7 @@ class LeavingSearch:
         bounds = sorted(
             (self._lacks[target][0], target) for target, fewest in self.least.items() if fewest <= number
         )
-        known: _Heap = []
+        known: list[tuple[float, int, int, LeavingSet, Iterator[LeavingSet]]] = []
         unknown = deque(bounds)
         while known or unknown:
             while unknown and (not known or unknown[0][0] <= known[0][0] + ROUNDED):

@@ -128,6 +128,16 @@ async def test_room_is_made_only_on_hosts_with_a_label(berth: LivingBerth) -> No
     await berth.clean()
 
 
+async def test_only_the_project_gets_the_room_that_is_reserved(berth: LivingBerth) -> None:
+    other = asyncio.create_task(berth("boot", *LARGE, "--project", "b", "--wait", "1h", "--json"))
+    await until(lambda: _waits(berth))
+    told = await berth("make-room", *LARGE, "--project", "a", "--reserve", "10m")
+    assert "done: 1 move" in told and "reserved for project a until" in told
+    assert await _waits(berth) and not other.done()
+    assert (await berth.boot(*LARGE, "--project", "a"))[1] == "c1-host00002"
+    other.cancel()
+
+
 async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:
     boot = asyncio.create_task(berth("boot", *LARGE, "--wait", "1h", "--json"))
     await until(lambda: _waits(berth))
