@@ -27,6 +27,8 @@ from bus.vocabulary import (
 )
 
 MOST_MOVES = 1000  # moves in one plan
+# codes of decisions without a host that moves of instances can remedy
+MOVES_MAY_HELP = frozenset({"class", "room", "group", "together", "topology", "server_group"})
 Budget = Annotated[int, Meta(ge=0, le=MOST_MOVES)]
 
 

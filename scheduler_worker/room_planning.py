@@ -4,7 +4,7 @@ that would place its moves and builds.
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -262,7 +262,7 @@ def _unreserved(order: Order) -> Order:
     return structs.replace(order, request=structs.replace(order.request, alternates=0, at_least=0))
 
 
-def _only_inside(order: Order, inside: Set[Id]) -> Order | None:
+def _only_inside(order: Order, inside: set[Id]) -> Order | None:
     """Return a copy of an order that may use only hosts in `inside`; None if it may use none of them."""
     alternatives = []
     for alternative in order.alternatives:
