@@ -85,7 +85,7 @@ class CloudReading:
             at = self.scheduler.source.position(start.source.root) if start.source is not None else None
             if at is None:
                 continue
-            alone = alternative.group is None
+            alone, alternative = alternative.group is None, _of_any_source(alternative)
             kind = self.scheduler.policy.kind(alternative) if alone else build
             if kind not in accepted:
                 accepted[kind] = arrays.accepting(choosing, alternative)
@@ -122,6 +122,15 @@ class CloudReading:
             wave=move.wave,
             amounts=amounts_of(start, self.scheduler.source.sharing),
         )
+
+
+def _of_any_source(alternative: Alternative) -> Alternative:
+    """Return a copy of a move's flavor without its source host, so that moves from several hosts are judged
+    together. The source is then accepted: planners must exclude it.
+    """
+    left = tuple([root for root in alternative.question.not_roots if root not in alternative.current_roots])
+    question = structs.replace(alternative.question, not_roots=left)
+    return replace(alternative, question=question, current_roots=frozenset())
 
 
 class HostArrays:
