@@ -82,3 +82,10 @@ def test_hosts_of_the_best_domains_are_read_first() -> None:
     demand = RoomDemand(parts(cloud, (12, 2)), packed=racks(1, 1, 2, 2, 3))
     order: Sequence[int] = demand.in_reading_order(cloud).tolist()
     assert order == [2, 3, 0, 1]
+
+
+def test_a_domain_that_fits_more_of_the_builds_now_comes_first() -> None:
+    cloud = hosts(4, 8, 16, 0)
+    demand = RoomDemand(parts(cloud, (8, 2)), packed=racks(1, 1, 2, 2))
+    order: Sequence[int] = demand.in_reading_order(cloud).tolist()
+    assert order == [2, 3, 1, 0]

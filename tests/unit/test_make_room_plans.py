@@ -270,3 +270,16 @@ def test_a_move_waits_for_the_move_that_makes_its_destination_free() -> None:
         (small.build, 2, 0),
         (big.build, 1, 1),
     ]
+
+
+def test_small_instances_leave_a_destination_before_larger_instances_leave_the_target() -> None:
+    def instance(number: int, size: float, *hosts: int) -> MovableInstance:
+        return MovableInstance(uid(number), np.array([size]), np.isin(np.arange(3), hosts))
+
+    single, first = instance(1, 8.0, 1), instance(4, 4.0, 2)
+    pair = instance(2, 7.0, 2), instance(3, 7.0, 2)  # both would suffice, but 14 is more than 8 + 4
+    cloud = CloudState(
+        np.array([[16.0], [4.0], [18.0]]), np.full((3, 1), 40.0), {0: [single, *pair], 1: [first], 2: []}
+    )
+    plan = plan_room(cloud, demand_on_first(24.0), 5)
+    assert [(move.instance.build, move.destination) for move in plan.moves] == [(uid(4), 2), (uid(1), 1)]
