@@ -92,7 +92,7 @@ class MovedCloud:
         """Return for each host a lower bound of the number of instances that must leave to release what the
         host lacks; 0 if even all instances are not enough.
         """
-        if not self._longest:
+        if not self._longest or not len(hosts):
             return np.zeros(len(hosts), np.intp)
         for host in hosts[~self._summed[hosts]].tolist():
             self._sums[host] = self._largest_sums(host)

@@ -283,3 +283,10 @@ def test_small_instances_leave_a_destination_before_larger_instances_leave_the_t
     )
     plan = plan_room(cloud, demand_on_first(24.0), 5)
     assert [(move.instance.build, move.destination) for move in plan.moves] == [(uid(4), 2), (uid(1), 1)]
+
+
+def test_there_is_no_plan_for_hosts_with_unknown_instances() -> None:
+    cloud = two_hosts(4, 4)
+    known = replace(cloud, instances={1: cloud.instances[1]})
+    demand = RoomDemand([RoomPart(np.array([8.0, 8.0]), np.array([True, False]))])
+    assert plan_room(known, demand, 5).code == "immovable"
