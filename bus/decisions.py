@@ -180,7 +180,8 @@ MOVES: Mapping[str, str] = {
 
 # Codes of plans that make room, if not all builds fit.
 PLANS: Mapping[str, str] = {
-    "no_host": "no host would fit the flavor, even if it were empty",
+    "no_host": "no host would fit the flavor, even if it were empty; or no further host may get a build"
+    " because of a server group or topology",
     "immovable": "on every host that would fit it, too much capacity is held by what cannot move",
     "budget": "more moves are necessary than the budget permits",
     "destinations": "the instances that would have to leave fit on no other host",

@@ -201,6 +201,8 @@ class FillReservation(Message, frozen=True, kw_only=True):
     """A request to a scheduler to claim the slots that a reservation lacks."""
 
     reservation: Id
+    # root → slots that it gets without filters, although a plan that makes room has disabled the host
+    closed: LargeMap[Id, Amount] = field(default_factory=dict)
 
 
 class ReservationFilled(Message, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.decisions import Decision
+from bus.domains import Labels
 from bus.messages import BuildRequested
 from bus.queries import PlacedThere
 from bus.vocabulary import (
@@ -26,6 +27,8 @@ from bus.vocabulary import (
 )
 
 MOST_MOVES = 1000  # moves in one plan
+# codes of decisions without a host that moves of instances can remedy
+MOVES_MAY_HELP = frozenset({"class", "room", "group", "together", "topology", "server_group"})
 Budget = Annotated[int, Meta(ge=0, le=MOST_MOVES)]
 
 
@@ -54,6 +57,7 @@ class PlanRoom(Message, frozen=True, kw_only=True):
     # the hosts that this plan has closed: only they get instances, although they are disabled
     roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     fixed: ShortList[Id] = ()  # instances that stay, for example because they could not be moved before
+    within: Labels = field(default_factory=dict)  # level → label: only hosts of these domains are targets
 
 
 class RoomPlanned(Message, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ class Queries:
         self.waiting = bus.asker(topics.WAITING, SECONDS)
         self.decision = bus.asker(topics.DECISION, SECONDS)
         self.what_if = bus.asker(topics.WHAT_IF, LONG)
+        self.plan_room = bus.asker(topics.PLAN_ROOM, LONG)
         self.health = bus.asker(topics.HOST_HEALTH, SECONDS)
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)

@@ -11,6 +11,7 @@ from msgspec import structs
 from bus.amounts import totals
 from bus.candidates import Bools, CandidateSearch, PlacedHost, SenselessQuery
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
+from bus.host_health import DISABLED, FORCED_DOWN
 from bus.moves import MoveRequested
 from bus.queries import FindInstances, Instance
 from bus.room import PlannedStep
@@ -66,12 +67,13 @@ class CloudReading:
             if not begun.refusal and order.alternatives:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
-    def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
+    def state(self, choosing: Choosing, classes: Sequence[str], *searches: CandidateSearch) -> CloudState:
         """Return the state of the cloud at one moment (without await): the free amounts and capacities of all
         hosts, by position in the index, and the movable instances on the hosts that were read.
         """
         arrays = HostArrays(self.scheduler.source.size, classes)
-        arrays.put(search)
+        for search in searches:
+            arrays.put(search)
         accepted: dict[object, Bools] = {}
         instances: dict[int, list[MovableInstance]] = {}
         for root in self.hosts:
@@ -83,7 +85,7 @@ class CloudReading:
             at = self.scheduler.source.position(start.source.root) if start.source is not None else None
             if at is None:
                 continue
-            alone = alternative.group is None
+            alone, alternative = alternative.group is None, _of_any_source(alternative)
             kind = self.scheduler.policy.kind(alternative) if alone else build
             if kind not in accepted:
                 accepted[kind] = arrays.accepting(choosing, alternative)
@@ -120,6 +122,15 @@ class CloudReading:
             wave=move.wave,
             amounts=amounts_of(start, self.scheduler.source.sharing),
         )
+
+
+def _of_any_source(alternative: Alternative) -> Alternative:
+    """Return a copy of a move's flavor without its source host, so that moves from several hosts are judged
+    together. The source is then accepted: planners must exclude it.
+    """
+    left = tuple([root for root in alternative.question.not_roots if root not in alternative.current_roots])
+    question = structs.replace(alternative.question, not_roots=left)
+    return replace(alternative, question=question, current_roots=frozenset())
 
 
 class HostArrays:
@@ -200,4 +211,16 @@ def only_on(order: Order, roots: Collection[Id]) -> Order:
     alternatives = [
         replace(each, question=structs.replace(each.question, roots=named)) for each in order.alternatives
     ]
+    return structs.replace(order, alternatives=tuple(alternatives))
+
+
+def on_closed(order: Order, roots: Collection[Id]) -> Order:
+    """Return a copy of an order that may use only the given hosts. A plan has disabled them for other
+    requests, so the order ignores that they are disabled.
+    """
+    alternatives = []
+    for alternative in only_on(order, roots).alternatives:
+        forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
+        question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))
+        alternatives.append(replace(alternative, question=question))
     return structs.replace(order, alternatives=tuple(alternatives))

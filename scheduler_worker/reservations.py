@@ -5,9 +5,10 @@ another scheduler, with the slot's allocations. A slot on a host that is closed 
 another slot is claimed elsewhere, and then this slot is forgotten.
 """
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from msgspec import structs
 from prometheus_client import Gauge
@@ -24,6 +25,7 @@ from bus.reservations import (
     ReservedSlot,
 )
 from bus.vocabulary import UNSAID_ID, Id, portions
+from scheduler_worker.cloud_reading import on_closed
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
@@ -86,16 +88,21 @@ class ReservationFiller:
         if state in ("planned", "ended"):
             return ReservationFilled(placed=0, missing=reservation.count, reason=f"it is {state}")
         slots = found.slots.get(reservation.id, ())
-        filled = await self._fill(reservation, slots)
+        filled = await self._fill(reservation, slots, order.closed)
         everything = await self._find(FindReservations(slots=False))
         self._scheduler.drawn.learn(everything.reservations)
         return filled
 
-    async def _fill(self, reservation: Reservation, slots: Sequence[ReservedSlot]) -> ReservationFilled:
+    async def _fill(
+        self,
+        reservation: Reservation,
+        slots: Sequence[ReservedSlot],
+        on_closed_hosts: Mapping[Id, int] = MappingProxyType({}),
+    ) -> ReservationFilled:
         held = HeldSlots(reservation, slots, self._closed({root for slot in slots for root in slot.roots}))
         placed, reason = 0, ""
-        for some in portions(held.to_claim(), SLOTS_AT_ONCE):
-            begun = self._scheduler.begin([_request(reservation, some)])
+        for root, some in _portions(held.to_claim(), on_closed_hosts):
+            begun = self._scheduler.begin([_request(reservation, some, root)])
             [end] = await self._scheduler.place([self._slots_order(reservation, *each) for each in begun])
             if not isinstance(end, events.PublishEnds):
                 reason = reason or getattr(end, "why", "")
@@ -125,7 +132,11 @@ class ReservationFiller:
 
     def _slots_order(self, reservation: Reservation, order: Order, event: Begun) -> Begins:
         order = structs.replace(order, is_external=True, reserves=reservation.id)
-        if not reservation.hosts or event.refusal:
+        if event.refusal:
+            return order, event
+        if order.request.forced_host:
+            return on_closed(order, [order.request.forced_host]), event
+        if not reservation.hosts:
             return order, event
         source = self._scheduler.source
         unknown = [host for host in reservation.hosts if not source.named(host)]
@@ -138,7 +149,17 @@ class ReservationFiller:
         return structs.replace(order, alternatives=tuple(within)), event
 
 
-def _request(reservation: Reservation, slots: tuple[Id, ...]) -> BuildRequested:
+def _portions(missing: Sequence[Id], closed: Mapping[Id, int]) -> Iterator[tuple[Id, tuple[Id, ...]]]:
+    """Yield the slots that are claimed by one order, with their host; "": any host of the reservation."""
+    left = deque(missing)
+    for root, several in closed.items():
+        if some := tuple([left.popleft() for _ in range(min(several, len(left)))]):
+            yield root, some
+    for rest in portions(list(left), SLOTS_AT_ONCE):
+        yield "", tuple(rest)
+
+
+def _request(reservation: Reservation, slots: tuple[Id, ...], root: Id) -> BuildRequested:
     return BuildRequested(
         request=slots[0],
         instances=slots,
@@ -146,6 +167,7 @@ def _request(reservation: Reservation, slots: tuple[Id, ...]) -> BuildRequested:
         project=reservation.project or UNSAID_ID,
         cell=reservation.cell,
         zone=reservation.zone,
+        forced_host=root,
         at_least=1,
         alternates=0,
     )

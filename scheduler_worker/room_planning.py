@@ -4,23 +4,27 @@ that would place its moves and builds.
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from msgspec import structs
 from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
-from bus.host_health import DISABLED, FORCED_DOWN
 from bus.queries import PlacedThere
 from bus.room import PlannedStep, PlanRoom, RoomPlanned
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.cloud_reading import CloudReading, accepting, only_on
+from scheduler_worker.cloud_reading import CloudReading, accepting, on_closed, only_on
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.make_room import RoomDemand, RoomPlan, plan_room
+from scheduler_worker.core.domain_rules import required_constraints
+from scheduler_worker.core.make_room import RoomPlan, plan_room
 from scheduler_worker.core.moved_cloud import CloudState
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.roles import Part, parts_of
+from scheduler_worker.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
@@ -30,6 +34,8 @@ PORTIONS = (64, 256, 1024)  # targets of which instances are read, if fewer give
 CHECKS = 40  # plans that are checked for one question
 WHY = {
     "no_host": "no host would fit the flavor, even if it were empty",
+    "no_more": "of {hosts} hosts that would fit it if they were empty, none may get a further build:"
+    " server group or topology",
     "immovable": "of {hosts} hosts that would fit it if they were empty, each has too much that cannot move",
     "budget": "of {hosts} hosts that would fit it if they were empty, none does after {budget} moves",
     "destinations": "the instances that would have to leave one of {hosts} hosts fit nowhere else",
@@ -78,12 +84,27 @@ class RoomPlanner:
                 [(order, begun)] = await self.scheduler.resolved([asked.request])
                 if begun.refusal or not order.alternatives:
                     return RoomPlanned(code="unreadable", why=begun.refusal)
-                order = structs.replace(order, alternatives=order.alternatives[:1])
-                order = _on_closed(order, asked.roots) if asked.roots else order
+                if not order.request.roles:
+                    order = structs.replace(order, alternatives=order.alternatives[:1])
+                if asked.within:
+                    inside = _only_inside(order, self._inside(asked.within))
+                    if inside is None:
+                        return RoomPlanned(code="no_host", why=_no_host_in(asked.within))
+                    order = inside
+                order = on_closed(order, asked.roots) if asked.roots else order
                 question = _Question(asked, order, self.reading(asked.cold, asked.fixed))
                 return await self._plan(question)
         except TimeoutError:
             return RoomPlanned(code="changing", why=f"no plan was found within {PATIENCE:g} s")
+
+    def _inside(self, within: Mapping[str, str]) -> set[Id]:
+        """Return the roots of the hosts that have all given labels."""
+        source = self.scheduler.source
+        hosts = np.ones(source.size, np.bool_)
+        for level, label in within.items():
+            domains, labels = source.labels(level)
+            hosts &= (domains > 0) & np.isin(domains, [at for at, each in enumerate(labels) if each == label])
+        return {host.uuid for host in source.hosts() if hosts[host.position]}
 
     async def _plan(self, question: _Question) -> RoomPlanned:
         portion, plan = iter(PORTIONS), RoomPlan(code="no_host")
@@ -93,7 +114,7 @@ class RoomPlanner:
                 break
             cloud, demand = found
             plan = await asyncio.to_thread(plan_room, cloud, demand, question.asked.budget)
-            most = next(portion, 0) if plan.code not in ("", "no_host") else 0
+            most = next(portion, 0) if plan.code and plan.hosts else 0
             if most and await self._read_more(question, cloud, demand, most):
                 continue
             answer = self._checked(question, plan)
@@ -108,48 +129,54 @@ class RoomPlanner:
         """Return the hosts and the builds to fit; None if no host would accept such a build even if it were
         empty.
         """
-        choosing = self.scheduler.choosing(self._what_ifs.supposing())
-        alternative = question.order.alternatives[0]
-        found = accepting(_ignoring_closure(choosing, question), alternative)
-        if found is None or not found[1].any():
+        choosing, order = self.scheduler.choosing(self._what_ifs.supposing()), question.order
+        ignoring_closure = _ignoring_closure(choosing, question)
+        flavors = [order.alternatives[part.number] for part in _parts(order)]
+        found = [accepting(ignoring_closure, flavor) for flavor in flavors]
+        searches = [each for each in found if each is not None and each[1].any()]
+        if len(searches) < len(flavors):
             return None
-        search, accepted = found
         pools = set[str]().union(*self.scheduler.source.sharing.values())
-        needed = {name: amount for name, amount in alternative.asked.items() if name not in pools}
+        needed = {name for flavor in flavors for name in flavor.asked}
         held = {name for start in question.reading.orders.values() for each in start.alternatives[:1]
                 for name in each.asked}  # fmt: skip
-        classes = sorted(needed.keys() | (held - pools))
-        cloud = question.reading.state(choosing, classes, search)
-        demand = self._demand(question, cloud, classes, search, accepted)
-        return (cloud, demand) if demand.accepted.any() else None
+        classes = sorted(needed.union(held) - pools)
+        cloud = question.reading.state(choosing, classes, *(search for search, _ in searches))
+        demand = self._demand(question, ignoring_closure, classes, searches)
+        return (cloud, demand) if all(part.accepted.any() for part in demand.parts) else None
 
     def _demand(
         self,
         question: _Question,
-        cloud: CloudState,
-        classes: list[str],
-        search: CandidateSearch,
-        accepted: Bools,
+        choosing: Choosing,
+        classes: Sequence[str],
+        searches: Sequence[tuple[CandidateSearch, Bools]],
     ) -> RoomDemand:
-        alternative, count, most = question.order.alternatives[0], len(question.order.instances), 1_000_000
-        amounts = np.array([float(alternative.asked.get(name, 0)) for name in classes])
-        if (group := alternative.group) is not None and group.policy == "anti-affinity":
-            most = group.max_per_host
-        if group is not None and group.policy == "affinity":  # all of them on one host
-            amounts, count = amounts * count, 1
-        hosts = np.zeros(len(cloud.free), np.bool_)
-        hosts[search.positions] = accepted
-        position = self.scheduler.source.position
-        hosts[[at for root in question.refused if (at := position(root)) is not None]] = False
-        return RoomDemand(amounts, hosts, count, most)
+        order, source = question.order, self.scheduler.source
+        refused = [at for root in question.refused if (at := source.position(root)) is not None]
+        parts = []
+        for part, (search, accepted) in zip(_parts(order), searches, strict=True):
+            asked, hosts = order.alternatives[part.number].asked, np.zeros(source.size, np.bool_)
+            hosts[search.positions] = accepted
+            hosts[refused] = False
+            amounts = np.array([float(asked.get(name, 0)) for name in classes])
+            parts.append(RoomPart(amounts, hosts, len(part.instances)))
+        group = order.alternatives[0].group
+        if group is None:
+            return RoomDemand(parts)
+        if group.policy == "affinity":  # all of them on one host
+            amounts = np.sum([part.amounts * part.count for part in parts], axis=0)
+            return RoomDemand([RoomPart(amounts, np.logical_and.reduce([part.accepted for part in parts]))])
+        rules = choosing.domain_rules(group, required_constraints(group))
+        limits = [DomainLimit(level.ids.copy(), most, rules.counts(level)) for level, most in rules.spreads]
+        packed = np.where(rules.open_to(), rules.domains, 0) if rules.packs else None
+        return RoomDemand(parts, limits, packed)
 
     async def _read_more(self, question: _Question, cloud: CloudState, demand: RoomDemand, most: int) -> bool:
-        """Read the instances of the `most` hosts that lack the least, except hosts read before; return False
-        if all were read before.
+        """Read the instances of the `most` hosts with the best chances, except hosts read before; return
+        False if all were read before.
         """
-        lacking = (np.maximum(demand.amounts - cloud.free, 0.0) / cloud.scale).sum(axis=1)
-        rows = np.flatnonzero(demand.accepted & (cloud.whole >= demand.amounts).all(axis=1))
-        rows = rows[np.argsort(lacking[rows], kind="stable")][:most]
+        rows = demand.in_reading_order(cloud)[:most]
         host_at = {host.position: host for host in self.scheduler.source.hosts()}
         hosts = [host_at[row] for row in rows.tolist() if row in host_at]
         new = [host for host in hosts if host.uuid not in question.reading.hosts]
@@ -164,16 +191,16 @@ class RoomPlanner:
         if any(at not in host_at for move in plan.moves for at in (move.source, move.destination)):
             return None  # hosts were deleted
         steps = [question.reading.step(move, host_at) for move in plan.moves]
-        targets = Tally(host_at[target].uuid for target in plan.targets)
-        placed = self._placed(question, steps, targets)
+        placed = self._placed(question, steps, [host_at[target].uuid for target in plan.targets])
         if placed is None:
             return None
         budget, hosts = question.asked.budget, plan.hosts
-        why = WHY[plan.code].format(hosts=hosts, budget=budget) if plan.code else ""
+        reason = "no_more" if plan.code == "no_host" and hosts else plan.code
+        why = WHY[reason].format(hosts=hosts, budget=budget) if plan.code else ""
         return RoomPlanned(code=plan.code, why=why, moves=tuple(steps), targets=placed, hosts=hosts)
 
     def _placed(
-        self, question: _Question, steps: Sequence[PlannedStep], targets: Tally[Id]
+        self, question: _Question, steps: Sequence[PlannedStep], targets: Sequence[Id]
     ) -> tuple[PlacedThere, ...] | None:
         supposing, source = self._what_ifs.supposing(), self.scheduler.source
         choosing, released = self.scheduler.choosing(supposing), list[Allocations]()
@@ -194,15 +221,20 @@ class RoomPlanner:
                 source.reserve(allocations)
 
     def _builds(
-        self, question: _Question, choosing: Choosing, targets: Tally[Id]
+        self, question: _Question, choosing: Choosing, targets: Sequence[Id]
     ) -> tuple[PlacedThere, ...] | None:
         """Place the instances on their targets, as if the moves were done; None if any does not fit."""
-        order, placed, first = question.order, list[PlacedThere](), 0
-        affinity = (group := order.alternatives[0].group) is not None and group.policy == "affinity"
-        for root, several in targets.items():
-            several = len(order.instances) if affinity else several
-            some = structs.replace(order, instances=order.instances[first : first + several])
-            [chosen] = choosing.choose([_unreserved(only_on(some, [root]))])
+        order, placed = question.order, list[PlacedThere]()
+        instances = [instance for part in _parts(order) for instance in part.instances]
+        group = order.alternatives[0].group
+        if group is not None and group.policy == "affinity":
+            targets = [root for root in targets for _ in instances]
+        on = dict[Id, list[Id]]()
+        for instance, root in zip(instances, targets, strict=False):
+            on.setdefault(root, []).append(instance)
+        for root, some in on.items():
+            part, several = structs.replace(order, instances=tuple(some)), len(some)
+            [chosen] = choosing.choose([_unreserved(only_on(part, [root]))])
             if len(chosen.picks) < several:
                 question.refused.add(root)
                 return None
@@ -210,7 +242,6 @@ class RoomPlanner:
             placed.append(
                 PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=several)
             )
-            first += several
         return tuple(placed)
 
 
@@ -231,11 +262,31 @@ def _unreserved(order: Order) -> Order:
     return structs.replace(order, request=structs.replace(order.request, alternates=0, at_least=0))
 
 
-def _on_closed(order: Order, roots: Sequence[Id]) -> Order:
-    """Return a copy of an order that may use only the given hosts. Its plan has disabled them for other
-    requests, so the order ignores that they are disabled.
+def _only_inside(order: Order, inside: set[Id]) -> Order | None:
+    """Return a copy of an order that may use only hosts in `inside`; None if it may use none of them."""
+    alternatives = []
+    for alternative in order.alternatives:
+        roots = inside.intersection(alternative.question.roots) if alternative.question.roots else inside
+        if not roots:
+            return None
+        question = structs.replace(alternative.question, roots=tuple(sorted(roots)))
+        alternatives.append(replace(alternative, question=question))
+    return structs.replace(order, alternatives=tuple(alternatives))
+
+
+def _no_host_in(within: Mapping[str, str]) -> str:
+    labels = ", ".join(f"{level}={label}" for level, label in sorted(within.items()))
+    return f"no host that the request permits has the label {labels}"
+
+
+def _parts(order: Order) -> list[Part]:
+    """Return the order's instances by flavor, those with the largest flavors first: they fit the fewest
+    hosts.
     """
-    [alternative] = only_on(order, roots).alternatives
-    forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
-    question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))
-    return structs.replace(order, alternatives=(replace(alternative, question=question),))
+    largest = reduce(or_, [Tally(alternative.asked) for alternative in order.alternatives])
+
+    def size(part: Part) -> float:
+        asked = order.alternatives[part.number].asked
+        return sum(amount / largest[name] for name, amount in asked.items() if amount)
+
+    return sorted(parts_of(order.request, order.instances, 0), key=size, reverse=True)

@@ -1,16 +1,29 @@
 """`berth make-room` moves instances so that builds of a flavor fit."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated
 
 from berth.commands.builds import BOOT_OPTIONS, print_notes
 from berth.commands.move_output import MovePrinter, print_funnel
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
-from berth.operations.boot_options import BootOptions, boot_request, names_of
+from berth.operations.boot_options import (
+    BootOptions,
+    boot_request,
+    changed_flavor,
+    described_flavor,
+    duration,
+    flavor_in_file,
+    names_of,
+)
 from berth.operations.host_states import resolved
 from berth.operations.making_room import MakingRoom, RoomListener, RoomMade, plan_room
 from berth.operations.publishing import checked
+from berth.operations.topology_options import domains_given
+from berth.settings import BadSetting
+from bus.clock import time_text
+from bus.domains import HOST
 from bus.masking import printable
 from bus.room import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
 from control_room.core.words import several
@@ -24,28 +37,50 @@ _ASKED = {
 
 @dataclasses.dataclass(frozen=True)
 class MakeRoomOptions:
+    within: Sequence[str] = option(
+        (), "Only on hosts with this label; may be repeated.", "--in", metavar="LEVEL=LABEL"
+    )
     budget: int = option(10, "So many moves at most.", min=0, max=MOST_MOVES, metavar="MOVES")
     most: int = option(4, "So many moves at a time.", "--max", min=1, metavar="N")
     live: bool = option(True, "Instances run on while they move; or are stopped first.", "--live/--cold")
     undo: bool = option(True, "If not all builds fit: move the instances back, or not.", "--undo/--no-undo")
+    reserve: str = option(
+        "", "Then reserve the capacity for the project for this time, such as 10m.", metavar="TIME"
+    )
     dry_run: bool = option(False, "Show the plan; do nothing.")
 
 
 @commands.command("make-room")
-async def make_room_command(cli: Cli, options: Annotated[BootOptions, _ASKED], how: MakeRoomOptions) -> int:
+async def make_room_command(
+    cli: Cli,
+    options: Annotated[BootOptions, _ASKED],
+    how: MakeRoomOptions,
+    built: Annotated[
+        str,
+        positional(
+            "Flavor of the builds: vcpus=16,memory_mb=65536,KEY=VALUE; a *.json file; or a name.",
+            metavar="[FLAVOR]",
+        ),
+    ] = "",
+) -> int:
     """Move as few instances as possible so that builds of a flavor fit.
 
-    The options are those of `berth boot`: `berth make-room --vcpus 16 --memory-mb 65536 --count 2 --zone z1
-    --dry-run`. The hosts for the builds are closed to other requests until the last move has ended. Then
-    waiting requests are tried first: publish the builds with `berth boot --wait 1h` before this command. If a
-    move fails, another plan is tried within the budget. If there is none, the instances are moved back as far
-    as possible. Exit 0 if all builds fit now, else 1.
+    Example: `berth make-room vcpus=16,memory_mb=65536 --count 2 --in rack=r7 --dry-run`. The options describe
+    the request as for `berth boot`, and the flavor too: `--vcpus 16`. The hosts for the builds are closed to
+    other requests until the last move has ended. Then waiting requests are tried first: publish the builds
+    with `berth boot --wait 1h` before this command. If a move fails, another plan is tried within the budget.
+    If there is none, the instances are moved back as far as possible. Exit 0 if all builds fit now, else 1.
     """
-    request = boot_request(options)
+    request, within = boot_request(with_flavor(options, built)), domains_given(how.within)
+    reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
+    if reserve and request.roles:
+        raise BadSetting("--reserve: a reservation has one flavor, so it is not possible with --role")
+    if HOST in within:
+        raise BadSetting("--in host=: name a host with --host")
     print_notes(request)
     async with cli.bus("make-room") as bus:
         request = checked(await resolved(bus, request, names_of(options)))
-        asked = PlanRoom(request=request, budget=how.budget, cold=not how.live)
+        asked = PlanRoom(request=request, budget=how.budget, cold=not how.live, within=within)
         printer = RoomPrinter(cli)
         if how.dry_run:
             plan = await plan_room(bus, asked)
@@ -54,16 +89,44 @@ async def make_room_command(cli: Cli, options: Annotated[BootOptions, _ASKED], h
             else:
                 printer.planned(plan)
             return 1 if plan.code else 0
-        made = await MakingRoom(bus, asked, how.most, printer, undo=how.undo).run()
+        made = await MakingRoom(bus, asked, how.most, printer, undo=how.undo, reserve=reserve).run()
     done = made.done
     if cli.as_json:
         ends = {"moved": [step.build for step in done.moved], "undone": [step.build for step in done.undone]}
-        write_json({"code": made.plan.code, "why": made.plan.why, **ends, "failed": done.failed})
+        reserved = {"reservation": made.reservation, "unreserved": made.unreserved}
+        write_json({"code": made.plan.code, "why": made.plan.why, **ends, "failed": done.failed, **reserved})
     elif made.plan.code and (done.moved or done.undone or done.failed):
         printer.given_up(made)
     elif not made.plan.code and done.moved:
         cli.line(f"done: {several(len(done.moved), 'move')}; {fitting_sentence(made.plan)}", "green")
-    return 1 if made.plan.code else 0
+    if made.reservation is not None and not cli.as_json:
+        until = time_text(made.reservation.ends)
+        cli.line(f"reserved for project {printable(made.reservation.project)} until {until}", "green")
+    if made.unreserved and not cli.as_json:
+        cli.line(f"not all is reserved: {printable(made.unreserved)}", "red")
+    return 1 if made.plan.code or made.unreserved else 0
+
+
+def with_flavor(options: BootOptions, given: str) -> BootOptions:
+    """Return boot options whose flavor has the changes in `given`, is in the JSON file `given`, or has the
+    name `given`.
+    """
+    if not given:
+        return options
+    if "=" not in given and not given.endswith(".json"):
+        if options.flavor:
+            raise BadSetting(f"--flavor {options.flavor}: the flavor {given} is named already")
+        return dataclasses.replace(options, flavor=given)
+    described = described_flavor(options)
+    found = changed_flavor("FLAVOR", described, given) if "=" in given else flavor_in_file("FLAVOR", given)
+    return dataclasses.replace(
+        options,
+        flavor=found.name or described.name,
+        vcpus=found.vcpus,
+        memory_mb=found.memory_mb,
+        disk_gb=found.disk_gb,
+        extra_spec=tuple(f"{key}={value}" for key, value in found.extra_specs.items()),
+    )
 
 
 def fitting_sentence(plan: RoomPlanned) -> str:

@@ -22,6 +22,7 @@ from bus.queries import WhatIf, WhatIfAnswered
 from bus.quotas import FindQuotas, Quota
 from bus.requests import Flavor
 from bus.reservations import FindReservations
+from bus.room import MOVES_MAY_HELP
 from control_room.core.planning import (
     FlavorCapacity,
     PlanAnswer,
@@ -49,7 +50,6 @@ _PLANNING = ("mix", "add_hosts", "without")
 
 _MIXED = "all of them, mixed"
 _PLAN = "Capacity, in thought"
-_NO_CAPACITY = ("class", "room", "group", "together")  # reason codes that moves of instances can remedy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
         write_json(answer)
     else:
         show_answer(answer, cli)
-        if answer.decision.code in _NO_CAPACITY and not answer.fits:
+        if answer.decision.code in MOVES_MAY_HELP and not answer.fits:
             cli.line("  `berth make-room --dry-run` with these options shows whether moves would help", "dim")
     return 0 if answer.fits else 1
 

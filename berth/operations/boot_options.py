@@ -94,7 +94,7 @@ def boot_request(options: BootOptions) -> BuildRequested:
         raise BadSetting("--group and --hint group= both name a group")
     if hints.reservation and options.reservation:
         raise BadSetting("--reservation and --hint reservation= both name one")
-    flavor, clock = _flavor(options), Clock()
+    flavor, clock = described_flavor(options), Clock()
     roles = roles_given(options.role, flavor)
     if roles and options.count != 1:
         raise BadSetting("--count is not possible with --role: each role has a count, as in worker:3")
@@ -120,7 +120,7 @@ def boot_request(options: BootOptions) -> BuildRequested:
     return msgspec.structs.replace(request, project=options.project or request.project)
 
 
-def _flavor(options: BootOptions) -> Flavor:
+def described_flavor(options: BootOptions) -> Flavor:
     name = options.flavor
     described = {key: size for key in _FIGURES if (size := getattr(options, key)) is not None}
     if name and name != _METAL_NAME and not described and not options.extra_spec:
@@ -148,9 +148,14 @@ def is_time(text: str) -> bool:
 
 def seconds_since(since: str) -> float:
     """Return the seconds of the option --since, such as 30m; raise BadSetting if it is no duration."""
-    if not is_time(since):
-        raise BadSetting(f"--since {since}: takes a time (90s, 30m, 12h, 7d)")
-    return seconds_of(since)
+    return duration("--since", since)
+
+
+def duration(option: str, given: str) -> float:
+    """Return the seconds of an option's value, such as 30m; raise BadSetting if it is no duration."""
+    if not is_time(given):
+        raise BadSetting(f"{option} {given}: takes a time (90s, 30m, 12h, 7d)")
+    return seconds_of(given)
 
 
 def waiting_time(wait: str | None) -> str:
@@ -196,30 +201,41 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
     `vcpus=2,hw:numa_nodes=` (empty: no such extra spec).
     """
     if "=" not in given:
-        try:
-            return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
-        except OSError as problem:
-            raise BadSetting(f"--or-else {given}: neither KEY=VALUE nor a file: {problem.strerror}") from None
-        except NOT_JSON as problem:
-            raise BadSetting(f"--or-else {given}: no flavor in JSON: {problem}") from None
+        return flavor_in_file("--or-else", given)
+    changed = changed_flavor("--or-else", flavor, given)
+    name = changed.name or f"{flavor.name} with {given}"[:_LONGEST_NAME]
+    return msgspec.structs.replace(changed, name=name)
+
+
+def flavor_in_file(option: str, path: str) -> Flavor:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Flavor)
+    except OSError as problem:
+        raise BadSetting(f"{option} {path}: neither KEY=VALUE nor a file: {problem.strerror}") from None
+    except NOT_JSON as problem:
+        raise BadSetting(f"{option} {path}: no flavor in JSON: {problem}") from None
+
+
+def changed_flavor(option: str, flavor: Flavor, given: str) -> Flavor:
+    """Return `flavor` with the changes in a text such as `vcpus=2,hw:numa_nodes=`. The result has the name in
+    the text, or no name.
+    """
     figures: dict[str, int] = {}
     name, specs = "", dict(flavor.extra_specs)
-    for key, value in pairs("--or-else", _NEXT.split(given)).items():
+    for key, value in pairs(option, _NEXT.split(given)).items():
         if key in _FIGURES:
             if not value.isdecimal():
-                raise BadSetting(f"--or-else {key}={value}: takes a whole number")
+                raise BadSetting(f"{option} {key}={value}: takes a whole number")
             figures[key] = int(value)
         elif key == "name":
             name = value
         elif ":" not in key and (like := difflib.get_close_matches(key, _FIGURES, n=1, cutoff=0.8)):
-            raise BadSetting(f"--or-else {key}=: did you mean {like[0]}=?")
+            raise BadSetting(f"{option} {key}=: did you mean {like[0]}=?")
         elif value:
             specs[key] = value
         elif specs.pop(key, None) is None:
-            raise BadSetting(f"--or-else {key}=: the flavor has no such extra spec to leave out")
-    return msgspec.structs.replace(
-        flavor, name=name or f"{flavor.name} with {given}"[:_LONGEST_NAME], extra_specs=specs, **figures
-    )
+            raise BadSetting(f"{option} {key}=: the flavor has no such extra spec to leave out")
+    return msgspec.structs.replace(flavor, name=name, extra_specs=specs, **figures)
 
 
 def weights_given(given: Sequence[str]) -> dict[str, float]:

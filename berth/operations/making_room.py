@@ -9,19 +9,22 @@ is left, the moved instances are moved back, as far as their former hosts still 
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from berth.operations.following import MoveListener, following
 from berth.operations.planned_moves import MovesDone, PlannedMoves
 from berth.operations.request_sense import asked_amounts
+from berth.operations.reserving import create_reservation
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused, Unavailable, Unroutable
+from bus.errors import AnswerRefused, OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildRequested
+from bus.reservations import Reservation
 from bus.room import HoldHosts, PlannedStep, PlanRoom, RoomPlanned
+from bus.vocabulary import MAX_CAUSE
 from control_room.core.words import amounts_text, several
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
@@ -46,6 +49,8 @@ class RoomMade:
 
     plan: RoomPlanned
     done: MovesDone
+    reservation: Reservation | None = None  # holds the capacity that was made free
+    unreserved: str = ""  # why it does not hold all of it
 
 
 async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
@@ -54,17 +59,26 @@ async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
 
 class MakingRoom:
     """Carries out plans until all builds of the request fit or no plan is left; then undoes the moves, if
-    `undo` is set and not all fit.
+    `undo` is set and not all fit. If all fit, their capacity is reserved for the project for `reserve`
+    seconds, before the hosts are opened.
     """
 
     def __init__(
-        self, bus: Bus, asked: PlanRoom, most: int, listener: RoomListener, *, undo: bool = True
+        self,
+        bus: Bus,
+        asked: PlanRoom,
+        most: int,
+        listener: RoomListener,
+        *,
+        undo: bool = True,
+        reserve: float = 0.0,
     ) -> None:
         self._bus = bus
         self._asked = asked
         self._most = most
         self._listener = listener
         self._undo = undo
+        self._reserve = reserve
         self._hold = HoldHosts(plan=Clock().uuid(), seconds=HOLD_SECONDS)
         self._opened: Collection[str] = ()  # targets that were opened too early
 
@@ -76,7 +90,7 @@ class MakingRoom:
         plan = await plan_room(self._bus, self._asked)
         self._listener.planned(plan)
         if plan.code or not plan.moves:
-            return RoomMade(plan, MovesDone())
+            return await self._reserved(RoomMade(plan, MovesDone()))
         self._hold = structs.replace(self._hold, roots=tuple(target.root for target in plan.targets))
         ask = self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)
         try:
@@ -96,9 +110,35 @@ class MakingRoom:
                     await self._open()  # first: a closed host takes nothing back
                     self._listener.undoing(made)
                     await moves.undo(f"undoes a plan to make room: {made.plan.why}")
-            return made
+            return await self._reserved(made)
         finally:
             await self._open()
+
+    async def _reserved(self, made: RoomMade) -> RoomMade:
+        """Reserve the capacity for the builds, if they fit and a reservation is wanted. The hosts are still
+        closed, so no other request takes the capacity meanwhile.
+        """
+        if made.plan.code or not self._reserve:
+            return made
+        request, targets, clock = self._asked.request, made.plan.targets, self._bus.clock
+        reservation = Reservation(
+            id=Clock().uuid(),
+            name=f"room-{self._hold.plan[:8]}",
+            project=request.project,
+            purpose=f"room made for {_builds(request)}"[:MAX_CAUSE],
+            flavor=request.flavor,
+            count=len(request.instances),
+            hosts=tuple(target.host for target in targets),
+            use="open",
+            ends=clock.now() + self._reserve,
+            returns=False,
+        )
+        closed = {each.root: each.instances for each in targets if each.root in self._hold.roots}
+        try:
+            filled = await create_reservation(self._bus, reservation, clock.now(), closed)
+        except (OperationRefused, Unavailable, Unroutable, AnswerRefused) as problem:
+            return replace(made, unreserved=str(problem))
+        return replace(made, reservation=reservation, unreserved=filled.reason)
 
     async def _open(self) -> None:
         if not self._hold.roots:

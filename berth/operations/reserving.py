@@ -1,5 +1,8 @@
 """Creates a reservation from the options of an operator."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.reservations import edit_reservation, time_given
 from berth.settings import BadSetting
@@ -41,14 +44,18 @@ def new_reservation(name: str, project: str, options: NewReservation, now: float
     )
 
 
-async def create_reservation(bus: Bus, reservation: Reservation, now: float) -> ReservationFilled:
+async def create_reservation(
+    bus: Bus, reservation: Reservation, now: float, closed: Mapping[str, int] = MappingProxyType({})
+) -> ReservationFilled:
     """Create a reservation and, if its capacity is to be held from now on, claim its slots; return how many
-    slots have a host.
+    slots have a host. `closed` has the numbers of slots on hosts that a plan has closed.
     """
     await edit_reservation(bus, MakeReservation(reservation=reservation))
     if reservation.state(now) == "planned":
         return ReservationFilled(placed=0)
-    return await bus.asker(topics.FILL_RESERVATION)(FillReservation(reservation=reservation.id))
+    return await bus.asker(topics.FILL_RESERVATION)(
+        FillReservation(reservation=reservation.id, closed=dict(closed))
+    )
 
 
 def filled_text(reservation: Reservation, filled: ReservationFilled, now: float) -> str:

@@ -37,15 +37,22 @@ def topology_given(pack: str, spread: str, prefer: bool = False) -> DomainConstr
 
 def labels_given(given: Sequence[str]) -> dict[str, str]:
     """Return the labels in texts such as `rack=r1`, by level."""
-    labels = {}
+    labels = domains_given(given)
+    for level in labels:
+        if level in BUILT_IN_LEVELS:
+            raise BadSetting(f"{level}: every host has this level; a label cannot set it")
+    return labels
+
+
+def domains_given(given: Sequence[str]) -> dict[str, str]:
+    """Return the domains in texts such as `rack=r1` or `zone=z1`, by level."""
+    domains = {}
     for text in given:
         level, equals, label = text.partition("=")
         if not equals or not _LEVEL.fullmatch(level) or not label.strip():
             raise BadSetting(f"{text!r}: a label is LEVEL=NAME, such as rack=r1")
-        if level in BUILT_IN_LEVELS:
-            raise BadSetting(f"{level}: every host has this level; a label cannot set it")
-        labels[level] = label.strip()
-    return labels
+        domains[level] = label.strip()
+    return domains
 
 
 def roles_given(given: Sequence[str], flavor: Flavor) -> tuple[GangRole, ...]:

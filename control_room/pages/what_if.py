@@ -15,6 +15,7 @@ from bus.errors import OperationRefused
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.quotas import FindQuotas
 from bus.reservations import FindReservations
+from bus.room import MOVES_MAY_HELP, PlanRoom, RoomPlanned
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.hosts import KnownHost
 from control_room.core.planning import PlanAnswer, planned, with_quota, with_reserved
@@ -47,6 +48,7 @@ class WhatIfPages(PageGroup):
         texts, answer = form_texts(request.query_params), None
         notes: Sequence[str] = ()
         problems: Sequence[str] = ()
+        plan: RoomPlanned | None = None
         try:
             wanted = parse_request(texts)
             if wanted is not None:
@@ -56,6 +58,12 @@ class WhatIfPages(PageGroup):
                 answer = reply.answer
                 if answer is None:
                     problems = (f"The scheduler does not answer: {reply.problem}.",)
+                elif _moves_may_help(answer) and "moves" in request.query_params:
+                    asked = PlanRoom(request=build)
+                    moves = await query("the scheduler", self._context.queries.plan_room, asked)
+                    plan = moves.answer
+                    if plan is None:
+                        problems = (f"The scheduler does not answer: {moves.problem}.",)
         except InvalidForm as invalid:
             problems = invalid.args
         except OperationRefused as refused:
@@ -72,7 +80,13 @@ class WhatIfPages(PageGroup):
             answer=answer,
             decision=shown_answer(answer, self._context.operations.scores) if answer else None,
             now=self._context.clock.now(),
+            plan=plan,
+            with_moves=f"/what-if?{request.url.query}&moves=1" if answer and _moves_may_help(answer) else "",
         )
+
+
+def _moves_may_help(answer: WhatIfAnswered) -> bool:
+    return not answer.fits and not answer.refusal and answer.decision.code in MOVES_MAY_HELP
 
 
 def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:

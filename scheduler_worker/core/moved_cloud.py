@@ -92,7 +92,7 @@ class MovedCloud:
         """Return for each host a lower bound of the number of instances that must leave to release what the
         host lacks; 0 if even all instances are not enough.
         """
-        if not self._longest:
+        if not self._longest or not len(hosts):
             return np.zeros(len(hosts), np.intp)
         for host in hosts[~self._summed[hosts]].tolist():
             self._sums[host] = self._largest_sums(host)
@@ -193,6 +193,11 @@ class MovedCloud:
             self._apart.add((instance.apart, destination))
         self.free[destination] -= instance.amounts
         self.free[source] += instance.amounts
+
+    def repeat(self, moves: Sequence[PlannedMove]) -> None:
+        """Record moves again that were withdrawn."""
+        for move in moves:
+            self.move(move.instance, move.source, move.destination)
 
     def undo(self, until: int) -> None:
         """Withdraw the last moves, so that `until` moves remain."""

@@ -42,6 +42,7 @@ from bus.queries import (
 )
 from bus.requests import BuildSpec, Flavor
 from bus.reservations import Reservation, ReservationsFound
+from bus.room import PlannedStep, RoomPlanned
 from bus.worker import Worker, on
 from control_room.core.builds import EndedBuild
 from control_room.pages import builds as pages
@@ -519,3 +520,25 @@ async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() ->
             await until(lambda: len(asked) == 6)
             over.set()
         assert room.bus.clock.monotonic() - began >= 5 * SPACING
+
+
+async def test_a_what_if_question_shows_the_moves_that_would_make_room() -> None:
+    full = WhatIfAnswered(fits=False, decision=Decision(code="class"))
+    step = PlannedStep(
+        build=uid(6), name="web-1", kind="live", cell="c1", source=uid(2, "a"), source_host="h2",
+        destination=uid(3, "a"), destination_host="h3", amounts={"VCPU": 2},
+    )  # fmt: skip
+    target = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
+    plan = RoomPlanned(moves=(step,), targets=(target,))
+    async with a_visited_room(told={**NOTHING, "what_if": full, "plan_room": plan}) as room:
+        asked = await room.page("/what-if?vcpus=4")
+        shown = await room.page("/what-if?vcpus=4&moves=1")
+    assert 'href="/what-if?vcpus=4&amp;moves=1"' in asked and "web-1" not in asked
+    assert "It fits after 1 move, on" in shown and f'<a href="/hosts/{uid(3, "a")}">h3</a>' in shown
+    assert f'href="/builds/{uid(6)}">web-1</a>' in shown
+    none = RoomPlanned(code="destinations", why="fit nowhere else")
+    async with a_visited_room(told={**NOTHING, "what_if": full, "plan_room": none}) as room:
+        assert "There is no plan: fit nowhere else" in await room.page("/what-if?vcpus=4&moves=1")
+    moot = WhatIfAnswered(fits=False, decision=Decision(code="quota"))
+    async with a_visited_room(told={**NOTHING, "what_if": moot}) as room:
+        assert "make room" not in await room.page("/what-if?vcpus=4&moves=1")

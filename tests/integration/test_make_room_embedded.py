@@ -20,6 +20,7 @@ from tests.support.waiting import until
 
 LARGE = ("--vcpus", "1", "--memory-mb", "70000", "--disk-gb", "1")
 HOSTS = [f"c1-host0000{number}" for number in range(1, 6)]
+RACKS = dict(zip(HOSTS, ("r1", "r3", "r1", "r2", "r2"), strict=True))
 
 
 @pytest.fixture
@@ -99,6 +100,42 @@ async def test_several_builds_get_several_hosts_or_the_reason_why_not(berth: Liv
     assert "done: 3 moves; 2 builds fit" in await berth("make-room", *two)
     await berth("boot", *two, "--wait")
     await berth.clean()
+
+
+async def test_a_gang_gets_room_in_one_rack(berth: LivingBerth) -> None:
+    for host, rack in RACKS.items():
+        await berth("host", "label", host, f"rack={rack}")
+    gang = ("--disk-gb", "1", "--role", "a:2,memory_mb=70000", "--role", "b:1,memory_mb=10000")
+    packed = (*gang, "--pack", "rack")
+    assert "no host" in await berth("boot", *packed, "--wait", ends=1)
+    told = await berth("make-room", *packed)
+    assert "done: 4 moves; 3 builds fit: " in told
+    await berth("boot", *packed, "--wait")
+    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    assert len({RACKS[row["host"]] for row in rows if row["flavor"].startswith("custom-")}) == 1
+    await berth.clean()
+
+
+async def test_room_is_made_only_on_hosts_with_a_label(berth: LivingBerth) -> None:
+    await berth("host", "label", HOSTS[3], "rack=r7")
+    large = "memory_mb=70000"
+    told = await berth("make-room", large, "--in", "rack=r8", ends=1)
+    assert "[no_host]: no host that the request permits has the label rack=r8" in told
+    told = await berth("make-room", large, "--count", "2", "--in", "rack=r7", ends=1)
+    assert "1 build fits: 1 on c1-host00004, after 2 moves" in told
+    told = await berth("make-room", large, "--in", "rack=r7", "--in", "cell=c1")
+    assert "done: 2 moves; 1 build fits: 1 on c1-host00004" in told
+    await berth.clean()
+
+
+async def test_only_the_project_gets_the_room_that_is_reserved(berth: LivingBerth) -> None:
+    other = asyncio.create_task(berth("boot", *LARGE, "--project", "b", "--wait", "1h", "--json"))
+    await until(lambda: _waits(berth))
+    told = await berth("make-room", *LARGE, "--project", "a", "--reserve", "10m")
+    assert "done: 1 move" in told and "reserved for project a until" in told
+    assert await _waits(berth) and not other.done()
+    assert (await berth.boot(*LARGE, "--project", "a"))[1] == "c1-host00002"
+    other.cancel()
 
 
 async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:

@@ -1,6 +1,6 @@
-"""The planner of moves that make room finds the plan with the fewest moves, if there is one."""
+"""The planner of moves that make room finds the least disruptive plan, if there is a plan."""
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from bus.candidates import Floats
-from scheduler_worker.core.make_room import RoomDemand, RoomPlan, plan_room
+from scheduler_worker.core.make_room import RoomPlan, cost_of, plan_room
 from scheduler_worker.core.moved_cloud import CloudState, MovableInstance
+from scheduler_worker.core.room_demand import RoomDemand, RoomPart
 from tests.support.ids import uid
 
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))
@@ -40,7 +41,13 @@ def a_cloud(
 
 
 def demand_of(cloud: CloudState, amounts: tuple[int, ...], count: int = 1) -> RoomDemand:
-    return RoomDemand(np.array(amounts, np.float64), np.ones(len(cloud.free), np.bool_), count)
+    everywhere = np.ones(len(cloud.free), np.bool_)
+    return RoomDemand([RoomPart(np.array(amounts, np.float64), everywhere, count)])
+
+
+def demand_on_first(*amounts: float) -> RoomDemand:
+    """Return a demand of one build that only the first of three hosts accepts."""
+    return RoomDemand([RoomPart(np.array(amounts), np.array([True, False, False]))])
 
 
 def executed(cloud: CloudState, plan: RoomPlan) -> Floats:
@@ -58,61 +65,77 @@ def executed(cloud: CloudState, plan: RoomPlan) -> Floats:
     return free
 
 
-def fewest_moves(cloud: CloudState, amounts: Floats, most: int) -> int | None:
-    """Return the fewest moves after which the demand fits, by breadth-first search of all sequences."""
+Cost = tuple[int, float, int]  # moves, their total size, stopped instances
+
+
+def least_disruption(cloud: CloudState, amounts: Floats, most: int) -> Cost | None:
+    """Return the cost of the best plan after which the demand fits, by breadth-first search of all sequences
+    of at most `most` moves.
+    """
     guests = [(each, host) for host, some in cloud.instances.items() for each in some]
+    sizes = [float((each.amounts / cloud.scale).sum()) for each, _ in guests]
     begin = tuple(host for _, host in guests)
-    seen, queue = {begin}, deque([(begin, 0)])
-    while queue:
-        places, moves = queue.popleft()
-        free = cloud.free.copy()
-        for (each, first), now in zip(guests, places, strict=True):
-            free[first] += each.amounts
-            free[now] -= each.amounts
-        if (free >= amounts).all(axis=1).any():
-            return moves
-        if moves == most:
-            continue
-        for at, (each, _) in enumerate(guests):
-            for to in np.flatnonzero(each.accepted & (free >= each.amounts).all(axis=1)).tolist():
-                after = (*places[:at], to, *places[at + 1 :])
-                if to != places[at] and after not in seen:
-                    seen.add(after)
-                    queue.append((after, moves + 1))
+    seen, level = {begin}, {begin: (0.0, 0)}  # positions of all instances → size and stopped instances
+    for moves in range(most + 1):
+        free = {places: _free_after(cloud, guests, places) for places in level}
+        fits = [cost for places, cost in level.items() if (free[places] >= amounts).all(axis=1).any()]
+        if fits:
+            return min((moves, round(size, 9), stopped) for size, stopped in fits)
+        after = dict[tuple[int, ...], tuple[float, int]]()
+        for places, (size, stopped) in level.items() if moves < most else ():
+            for at, (each, _) in enumerate(guests):
+                cost = size + sizes[at], stopped + (not each.lives)
+                for to in np.flatnonzero(each.accepted & (free[places] >= each.amounts).all(axis=1)).tolist():
+                    moved = (*places[:at], to, *places[at + 1 :])
+                    if moved not in seen:
+                        after[moved] = min(cost, after.get(moved, cost))
+        seen.update(after)
+        level = after
     return None
 
 
-@pytest.mark.parametrize("clouds", [120, pytest.param(300, marks=pytest.mark.soak)])
+def _free_after(
+    cloud: CloudState, guests: Sequence[tuple[MovableInstance, int]], places: Sequence[int]
+) -> Floats:
+    free = cloud.free.copy()
+    for (each, first), now in zip(guests, places, strict=True):
+        free[first] += each.amounts
+        free[now] -= each.amounts
+    return free
+
+
+@pytest.mark.parametrize("clouds", [120, pytest.param(1000, marks=pytest.mark.soak)])
 def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
-    possible = found = fewest = needed = 0
+    possible = found = best_of_all = needed = 0
     for seed in range(clouds):
         chance = Random(seed)
-        cloud = a_cloud(chance, chance.choice((3, 4)), (12, 32), 0.75, 0.15)
+        cloud = a_cloud(
+            chance, chance.choice((3, 4)), (12, 32), chance.choice((0.55, 0.65, 0.75, 0.85)), 0.15
+        )
         demand = demand_of(cloud, chance.choice(((6, 12), (8, 16), (8, 24), (10, 20))))
-        best = fewest_moves(cloud, demand.amounts, 3)
-        plan = plan_room(cloud, demand, 3)
+        amounts = demand.parts[0].amounts
+        best, plan = least_disruption(cloud, amounts, 3), plan_room(cloud, demand, 3)
+        cost = cost_of(plan.moves, cloud.scale)
         if not plan.code:
-            free = executed(cloud, plan)
-            assert (free[plan.targets[0]] >= demand.amounts).all()
-            assert best is not None and best <= len(plan.moves) <= 3
+            assert (executed(cloud, plan)[plan.targets[0]] >= amounts).all()
+            assert best is not None and best <= cost and cost[0] <= 3
         if best is not None:
             possible += 1
-            needed += best > 0
+            needed += best[0] > 0
             found += not plan.code
-            fewest += not plan.code and len(plan.moves) == best
-    print(f"{possible} possible ({needed} need moves), {found} found, {fewest} with the fewest moves")
+            best_of_all += not plan.code and cost == best
+    print(f"{possible} possible ({needed} need moves), {found} found, {best_of_all} are the best plan")
     assert needed > clouds / 3
-    assert found >= 0.95 * possible
-    assert fewest >= 0.95 * possible
+    assert best_of_all >= 0.95 * possible
 
 
-def could_fit(cloud: CloudState, demand: RoomDemand) -> bool:
+def could_fit(cloud: CloudState, amounts: Floats) -> bool:
     """Return an upper bound of any plan: some host is large enough, the instances that could leave it
     suffice, and all other hosts together have as much free capacity as it lacks."""
     total = np.maximum(cloud.free, 0).sum(axis=0)
-    for host in np.flatnonzero((cloud.whole >= demand.amounts).all(axis=1)).tolist():
-        movable = sum((each.amounts for each in cloud.instances[host]), np.zeros(len(demand.amounts)))
-        lacks = np.maximum(demand.amounts - cloud.free[host], 0)
+    for host in np.flatnonzero((cloud.whole >= amounts).all(axis=1)).tolist():
+        movable = sum((each.amounts for each in cloud.instances[host]), np.zeros(len(amounts)))
+        lacks = np.maximum(amounts - cloud.free[host], 0)
         if (movable >= lacks).all() and (total - cloud.free[host] >= lacks).all():
             return True
     return False
@@ -139,10 +162,10 @@ def plan_where_possible(filled: float, clouds: int) -> None:
         began = perf_counter()
         plan = plan_room(cloud, demand, 12)
         slowest = max(slowest, perf_counter() - began)
-        possible += could_fit(cloud, demand)
+        possible += could_fit(cloud, demand.parts[0].amounts)
         found += not plan.code
         if not plan.code:
-            assert (executed(cloud, plan)[plan.targets[0]] >= demand.amounts).all()
+            assert (executed(cloud, plan)[plan.targets[0]] >= demand.parts[0].amounts).all()
             moves += len(plan.moves)
     print(f"filled {filled}: {possible} possible, {found} found, {moves} moves, slowest {slowest:.3f} s")
     assert found >= 0.95 * possible
@@ -217,8 +240,8 @@ def test_members_of_an_anti_affinity_group_do_not_move_to_one_host() -> None:
         free[2] *= host == 2
         return CloudState(free, np.full((3, 2), 8.0), {0: leaving, 1: [], 2: []})
 
-    assert plan_room(group(1), RoomDemand(np.array([8.0, 8.0]), np.array([True, False, False])), 2).code
-    plan = plan_room(group(2), RoomDemand(np.array([8.0, 8.0]), np.array([True, False, False])), 2)
+    assert plan_room(group(1), demand_on_first(8.0, 8.0), 2).code
+    plan = plan_room(group(2), demand_on_first(8.0, 8.0), 2)
     assert {move.destination for move in plan.moves} == {1, 2}
 
 
@@ -242,8 +265,28 @@ def test_a_move_waits_for_the_move_that_makes_its_destination_free() -> None:
     big = MovableInstance(uid(1), np.array([6.0, 6.0]), np.array([False, True, True]))
     small = MovableInstance(uid(2), np.array([2.0, 2.0]), np.array([False, True, True]))
     cloud = CloudState(free, np.full((3, 2), 12.0), {0: [big], 1: [small], 2: []})
-    plan = plan_room(cloud, RoomDemand(np.array([12.0, 12.0]), np.array([True, False, False])), 2)
+    plan = plan_room(cloud, demand_on_first(12.0, 12.0), 2)
     assert [(move.instance.build, move.destination, move.wave) for move in plan.moves] == [
         (small.build, 2, 0),
         (big.build, 1, 1),
     ]
+
+
+def test_small_instances_leave_a_destination_before_larger_instances_leave_the_target() -> None:
+    def instance(number: int, size: float, *hosts: int) -> MovableInstance:
+        return MovableInstance(uid(number), np.array([size]), np.isin(np.arange(3), hosts))
+
+    single, first = instance(1, 8.0, 1), instance(4, 4.0, 2)
+    pair = instance(2, 7.0, 2), instance(3, 7.0, 2)  # both would suffice, but 14 is more than 8 + 4
+    cloud = CloudState(
+        np.array([[16.0], [4.0], [18.0]]), np.full((3, 1), 40.0), {0: [single, *pair], 1: [first], 2: []}
+    )
+    plan = plan_room(cloud, demand_on_first(24.0), 5)
+    assert [(move.instance.build, move.destination) for move in plan.moves] == [(uid(4), 2), (uid(1), 1)]
+
+
+def test_there_is_no_plan_for_hosts_with_unknown_instances() -> None:
+    cloud = two_hosts(4, 4)
+    known = replace(cloud, instances={1: cloud.instances[1]})
+    demand = RoomDemand([RoomPart(np.array([8.0, 8.0]), np.array([True, False]))])
+    assert plan_room(known, demand, 5).code == "immovable"

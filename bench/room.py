@@ -1,0 +1,191 @@
+"""Measures the whole answer to `scheduler.plan_room`: reading the instances, planning, and checking the plan.
+
+    python -m bench.room [--hosts 1000,10000] [--filled 0.85] [--free 15]
+
+Placement's index is in the process; queries to placement and cells are answered from memory without encoding.
+Every host has 32 VCPU and 96 GiB, and is filled with instances of random sizes. With --free, no host has more
+free VCPU than this, so more instances must move. Processor seconds are the figure on a loaded machine.
+"""
+
+import argparse
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter, process_time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.candidates import CELLS, TRAITS
+from bench.decisions import PERIOD, InstantPlacement
+from berth.services import settle_in
+from bus.claims import Choice
+from bus.clock import Clock
+from bus.groups import FindGroups, GroupsFound
+from bus.messages import BuildPlaced, BuildRequested, HostReported, Selection
+from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Instance, InstancesFound
+from bus.reports import HostState, Inventory
+from bus.requests import BuildSpec, Flavor
+from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.room import PlanRoom, RoomPlanned
+from bus.vocabulary import UNSAID_ID
+from placement_worker import IndexedSource
+from placement_worker.core.trees import ProviderState, Tree
+from scheduler_worker.dependencies import SchedulerOptions
+from scheduler_worker.move_courses import MoveCourses
+from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.room_planning import RoomPlanner
+from scheduler_worker.what_if import WhatIfs
+
+VCPUS, MEMORY_MB, DISK_GB = 32, 98_304, 2000
+SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))  # VCPU, GiB
+REQUESTS = ((16, 32), (24, 72), (32, 96))
+
+
+@dataclass
+class FilledCloud:
+    """Hosts filled with instances, and the answers of placement and cells about them."""
+
+    trees: list[Tree] = field(default_factory=list)
+    builds: dict[str, BuildStands] = field(default_factory=dict)
+    on: dict[str, list[str]] = field(default_factory=dict)  # root → builds
+
+    def add(self, number: int, chance: random.Random, filled: float, free: int) -> None:
+        root = f"{number:08x}-0000-4000-8000-{number:012x}"
+        cell, agent, host = f"cell-{number % CELLS}", f"agent-{number}", f"host-{number}"
+        used = {"VCPU": 0, "MEMORY_MB": 0, "DISK_GB": 0}
+        target = min(1.0, max(0.0, chance.gauss(filled, 0.08)))
+        self.on[root] = []
+        for at in range(64):
+            vcpus, gib = chance.choice(SIZES)
+            amounts = {"VCPU": vcpus, "MEMORY_MB": 1024 * gib, "DISK_GB": 1}
+            after = {name: amount + amounts[name] for name, amount in used.items()}
+            if after["VCPU"] > VCPUS * target + 1 or after["MEMORY_MB"] > MEMORY_MB:
+                continue
+            used = after
+            build = f"{number:08x}-{at:04x}-4000-9000-{number:012x}"
+            self.on[root].append(build)
+            selection = Selection(root=root, host=host, agent=agent, choice=Choice({root: amounts}))
+            flavor = Flavor(name="f", vcpus=vcpus, memory_mb=1024 * gib, disk_gb=1)
+            self.builds[build] = _stands(build, cell, selection, flavor)
+        used["VCPU"] = max(used["VCPU"], VCPUS - free)
+        stock = {
+            "VCPU": Inventory(total=VCPUS),
+            "MEMORY_MB": Inventory(total=MEMORY_MB),
+            "DISK_GB": Inventory(total=DISK_GB),
+        }
+        provider = ProviderState(number, root, host, None, 1, 1, stock, used, TRAITS, ())
+        self.trees.append(Tree(root, host, cell, agent, "az1", 1, False, (provider,)))
+
+    async def instances(self, asked: FindInstances) -> InstancesFound:
+        found = [
+            Instance(build=build, status="active", cell=asked.cell, host=asked.host, root=asked.host,
+                     project=UNSAID_ID, flavor="f")
+            for build in self.on[asked.host]
+        ]  # fmt: skip
+        return InstancesFound(instances=tuple(found))
+
+    async def builds_of(self, asked: FindBuilds) -> BuildsFound:
+        return BuildsFound(builds=tuple([self.builds[build] for build in asked.builds]))
+
+    async def allocations(self, asked: FindAllocations) -> AllocationsFound:
+        found = []
+        for build in asked.consumers:
+            chosen = self.builds[build].chosen
+            assert chosen is not None
+            held = chosen.choice.allocations
+            found.append(Consumer(id=build, generation=1, project=UNSAID_ID, user=UNSAID_ID,
+                                  type="INSTANCE", allocations=held))  # fmt: skip
+        return AllocationsFound(consumers=tuple(found), generations={})
+
+    async def providers(self, asked: FindProviders) -> ProvidersFound:
+        found = []
+        for id_ in asked.ids:
+            tree = self.trees[int(id_[:8], 16)]
+            found.append(
+                Provider(id=id_, name=tree.host, parent=None, root=id_, generation=1, traits=TRAITS,
+                         inventories=tree.providers[0].inventories, cell=tree.cell, agent=tree.agent,
+                         host=tree.host)
+            )  # fmt: skip
+        return ProvidersFound(providers=tuple(found))
+
+    async def groups(self, asked: FindGroups) -> GroupsFound:
+        return GroupsFound(groups=())
+
+
+def _stands(build: str, cell: str, selection: Selection, flavor: Flavor) -> BuildStands:
+    spec = BuildSpec(flavor=flavor)
+    placed = BuildPlaced(
+        build=build, request=build, cell=cell, chosen=selection, generation=1, spec=spec
+    )  # fmt: skip
+    return BuildStands(build=build, status="active", placed=placed, host=selection.host, attempt=1,
+                       generation=1, chosen=selection, spec=spec)  # fmt: skip
+
+
+class FilledPlacement(InstantPlacement):
+    def __init__(self, cloud: FilledCloud) -> None:
+        super().__init__(0)
+        self.cloud = cloud
+        for tree in cloud.trees:
+            self.index.put(tree, 0)
+
+    def queries(self) -> PlacementQueries:
+        cloud = self.cloud
+        return replace(
+            super().queries(), providers=cloud.providers, allocations=cloud.allocations, groups=cloud.groups
+        )
+
+
+async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
+    placement = FilledPlacement(cloud)
+    queries, source = placement.queries(), IndexedSource(placement)
+    scheduler = Scheduler(source, queries, clock, SchedulerOptions())
+    await scheduler.opened()
+    for tree in cloud.trees:
+        report = HostReported(cell=tree.cell, agent=tree.agent, sequence=1, period=PERIOD,
+                              hosts=(HostState(root=tree.root, host=tree.host, load=0.1),))  # fmt: skip
+        await scheduler.handle(report)
+    cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances, moves=placement.unused)
+    lookups = MoveLookups(source, scheduler.ending, queries, cells)
+    unused: Any = None  # for moves that begin
+    return RoomPlanner(WhatIfs(scheduler), MoveCourses(scheduler, lookups, unused, unused), cells)
+
+
+async def measured(hosts: int, filled: float, free: int) -> Sequence[tuple[str, float, float, RoomPlanned]]:
+    chance, cloud, clock = random.Random(1), FilledCloud(), Clock(chance=random.Random(1))
+    for number in range(hosts):
+        cloud.add(number, chance, filled, free)
+    rooms = await planner(cloud, clock)
+    settle_in()
+    results = []
+    for vcpus, gib in REQUESTS:
+        for count in (1, 4):
+            flavor = Flavor(name="large", vcpus=vcpus, memory_mb=1024 * gib, disk_gb=1)
+            instances = tuple(clock.uuid() for _ in range(count))
+            request = BuildRequested(request=clock.uuid(), instances=instances, flavor=flavor)
+            begun, cpu = perf_counter(), process_time()
+            plan = await rooms.answer(PlanRoom(request=request, budget=40))
+            cpu = process_time() - cpu
+            results.append((f"{count} x {vcpus} VCPU", perf_counter() - begun, cpu, plan))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hosts", default="1000,10000")
+    parser.add_argument("--filled", type=float, default=0.85)
+    parser.add_argument("--free", type=int, default=VCPUS)
+    arguments = parser.parse_args()
+    table = Table("hosts", "builds", "seconds", "processor seconds", "moves", "code")
+    for hosts in map(int, arguments.hosts.split(",")):
+        for builds, seconds, cpu, plan in asyncio.run(measured(hosts, arguments.filled, arguments.free)):
+            table.add_row(str(hosts), builds, f"{seconds:.3f}", f"{cpu:.3f}", str(len(plan.moves)), plan.code)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The builds for which a plan makes room, and the domains (such as racks) in which their targets may be."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Ints
+from scheduler_worker.core.moved_cloud import SLACK, CloudState
+
+MOST_DOMAINS = 16  # domains for which a plan is made, if all builds must be in one domain
+
+
+@dataclass(frozen=True, eq=False)
+class RoomPart:
+    """Builds of one flavor: amounts by resource class, and the hosts that accept such a build."""
+
+    amounts: Floats
+    accepted: Bools  # hosts that the flavor's filters accept, as if they were empty
+    count: int = 1
+
+    def could_hold(self, cloud: CloudState) -> Bools:
+        """Return a mask of the accepted hosts that are large enough for a build if they are empty."""
+        return self.accepted & (cloud.whole >= self.amounts - SLACK).all(axis=1)
+
+    def lacking(self, free: Floats, scale: Floats) -> Floats:
+        """Return for each host the size of what it lacks for a build."""
+        lacks: Floats = (np.maximum(self.amounts - free, 0.0) / scale).sum(axis=1)
+        return lacks
+
+    def fitting(self, amounts: Floats) -> Floats:
+        """Return for each accepted host the number of builds that its amounts would fit."""
+        asked = self.amounts > 0
+        most = np.full(len(amounts), float(self.count))
+        if asked.any():
+            times = np.floor((amounts[:, asked] + SLACK) / self.amounts[asked]).min(axis=1)
+            most = np.clip(times, 0.0, self.count)
+        return np.where(self.accepted, most, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class DomainLimit:
+    """The most builds in one domain of a level, such as a rack, or a host for an anti-affinity group."""
+
+    domains: Ints  # by host: the number of its domain; 0: no domain, and so no build
+    most: int
+    there: Mapping[int, int] = field(default_factory=dict)  # domain → members of the group that it has
+
+
+@dataclass(frozen=True, eq=False)
+class RoomDemand:
+    """The builds that a plan makes room for, and the constraints on the domains of their hosts."""
+
+    parts: Sequence[RoomPart]
+    limits: Sequence[DomainLimit] = ()
+    packed: Ints | None = None  # by host: its domain; all builds must be in one. 0: no domain
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    def could_hold(self, cloud: CloudState) -> Bools:
+        """Return a mask of the hosts that would fit a build of any part if they were empty."""
+        mask: Bools = np.logical_or.reduce([part.could_hold(cloud) for part in self.parts])
+        return mask
+
+    def open_to(self, hosts: Bools, targets: Sequence[int]) -> Bools:
+        """Return which of the given hosts may get a further build, if earlier builds are on `targets`."""
+        mask = hosts
+        for limit in self.limits:
+            counts = dict(limit.there)
+            for domain in limit.domains[list(targets)].tolist():
+                counts[domain] = counts.get(domain, 0) + 1
+            full = [domain for domain, several in counts.items() if several >= limit.most]
+            mask = mask & (limit.domains > 0) & ~np.isin(limit.domains, full)
+        return mask
+
+    def domains(self, cloud: CloudState) -> Iterator[Bools]:
+        """Yield masks of hosts: each domain that could take all builds if its hosts were empty. Domains that
+        fit more of the builds now come first, then domains whose hosts lack less. Without a packed level,
+        yield all hosts as one domain.
+        """
+        if self.packed is None:
+            yield np.ones(len(cloud.free), np.bool_)
+            return
+        for domain in self._promising(cloud, self.packed)[:MOST_DOMAINS]:
+            yield self.packed == domain
+
+    def _promising(self, cloud: CloudState, packed: Ints) -> list[int]:
+        several = int(packed.max(initial=0)) + 1
+        could, lacks, fit_now = np.ones(several, np.bool_), np.zeros(several), np.zeros(several)
+        for part in self.parts:
+            could &= np.bincount(packed, part.fitting(cloud.whole), several) >= part.count
+            now = np.bincount(packed, part.fitting(cloud.free), several)
+            fit_now += np.minimum(now, part.count)
+            lacking = np.where(part.could_hold(cloud), part.lacking(cloud.free, cloud.scale), np.inf)
+            order = np.lexsort((lacking, packed))
+            begins = np.searchsorted(packed[order], packed[order], side="left")
+            first = order[np.arange(len(order)) - begins < part.count]  # of each domain
+            lacks += np.bincount(packed[first], np.minimum(lacking[first], 1e9), several)
+        could[0] = False  # hosts without a domain
+        domains = np.flatnonzero(could)
+        best_first: list[int] = domains[np.lexsort((lacks[domains], -fit_now[domains]))].tolist()
+        return best_first
+
+    def in_reading_order(self, cloud: CloudState) -> Ints:
+        """Return the hosts that could become targets, those with the best chances first."""
+        lacking = np.full(len(cloud.free), np.inf)
+        for part in self.parts:
+            lacks = np.where(part.could_hold(cloud), part.lacking(cloud.free, cloud.scale), np.inf)
+            lacking = np.minimum(lacking, lacks)
+        hosts: list[Ints] = []
+        for mask in self.domains(cloud):
+            rows = np.flatnonzero(mask & np.isfinite(lacking))
+            hosts.append(rows[np.argsort(lacking[rows], kind="stable")])
+        return np.concatenate(hosts) if hosts else np.zeros(0, np.intp)

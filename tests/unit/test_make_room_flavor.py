@@ -1,0 +1,48 @@
+"""`berth make-room FLAVOR` accepts a flavor as changes, in a file, or by name."""
+
+from pathlib import Path
+
+import pytest
+
+from berth.commands.make_room import with_flavor
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.settings import BadSetting
+from bus.requests import Flavor
+
+FILE = (
+    '{"name": "m1.large", "vcpus": 4, "memory_mb": 8192, "disk_gb": 0, "extra_specs": {"hw:numa_nodes": "2"}}'
+)
+
+
+def flavor_of(given: str, **options: str | int) -> Flavor:
+    return boot_request(with_flavor(BootOptions(**options), given)).flavor  # type: ignore[arg-type]
+
+
+def test_the_flavor_is_given_by_amounts_and_extra_specs() -> None:
+    found = flavor_of("vcpus=16,memory_mb=65536,hw:numa_nodes=2,name=big", disk_gb=20)
+    assert (found.name, found.vcpus, found.memory_mb, found.disk_gb) == ("big", 16, 65536, 20)
+    assert found.extra_specs == {"hw:numa_nodes": "2"}
+    assert flavor_of("vcpus=2").name == "custom"
+
+
+def test_the_flavor_is_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "large.json").write_text(FILE)
+    found = flavor_of(str(tmp_path / "large.json"))
+    assert (found.name, found.vcpus, found.disk_gb) == ("m1.large", 4, 0)
+    with pytest.raises(BadSetting, match=r"FLAVOR none\.json: neither KEY=VALUE nor a file"):
+        flavor_of("none.json")
+
+
+def test_the_flavor_has_a_name() -> None:
+    assert flavor_of("metal") == flavor_of("", flavor="metal")
+    assert flavor_of("m1.large", vcpus=4).name == "m1.large"
+    with pytest.raises(BadSetting, match="the flavor b is named already"):
+        flavor_of("b", flavor="a", vcpus=4)
+    with pytest.raises(BadSetting, match="berth stores no flavors"):
+        flavor_of("m1.large")
+
+
+def test_roles_are_changes_of_the_flavor() -> None:
+    options = BootOptions(role=("worker:2,vcpus=4",))
+    request = boot_request(with_flavor(options, "memory_mb=4096"))
+    assert [(role.flavor.vcpus, role.flavor.memory_mb) for role in request.roles] == [(4, 4096)]
