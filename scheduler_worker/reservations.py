@@ -69,9 +69,7 @@ class ReservationFiller:
                 filled = await self._fill(reservation, slots)
                 short += filled.missing > 0
                 drawn = sum(bool(slot.drawn_by) for slot in slots)
-                states.update(
-                    drawn=drawn, undrawn=max(filled.placed - drawn, 0), missing=filled.missing
-                )
+                states.update(drawn=drawn, undrawn=max(filled.placed - drawn, 0), missing=filled.missing)
         SHORT.set(short)
         for state in ("drawn", "undrawn", "missing"):
             SLOTS.labels(state).set(states[state])
