@@ -58,7 +58,7 @@ _NOTE_EACH_COMMIT = f"""
 """
 
 
-class Trial(NamedTuple):
+class QuotaTrial(NamedTuple):
     """The size of a test."""
 
     replicas: int
@@ -129,7 +129,7 @@ class QuotaLoad:
     """All clients, and the watch that no project leaves quota unused that one of its requests waits for."""
 
     database: asyncpg.Pool
-    trial: Trial
+    trial: QuotaTrial
     clients: list[QuotaClient] = field(default_factory=list)
     full: set[str] = field(default_factory=set)  # projects without a request that fits
     used_well: dict[str, tuple[int, float]] = field(default_factory=dict)  # builds and time, by project
@@ -215,12 +215,14 @@ async def kill_workers(load: QuotaLoad, berth: ReplicatedBerth) -> None:
 @pytest.mark.parametrize(
     "trial",
     [
-        pytest.param(Trial(2, 2, clients=4), id="2-2"),
-        pytest.param(Trial(4, 12, clients=40, quiet=STUCK_SECONDS + 5), id="4-12", marks=pytest.mark.soak),
+        pytest.param(QuotaTrial(2, 2, clients=4), id="2-2"),
+        pytest.param(
+            QuotaTrial(4, 12, clients=40, quiet=STUCK_SECONDS + 5), id="4-12", marks=pytest.mark.soak
+        ),
     ],
 )
 async def test_a_limit_is_never_exceeded_and_always_used(
-    trial: Trial, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
+    trial: QuotaTrial, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=50,
