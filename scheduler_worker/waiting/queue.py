@@ -211,8 +211,10 @@ class WaitingQueue:
             request = item.parked.request
             if isinstance(result, StillWaiting):
                 self._tries.pop(request, None)
-                if result.decision.code != OVER_QUOTA or not self.store.hold(item.parked, quota_mark):
+                if result.decision.code != OVER_QUOTA:
                     self.store.queues.requeue(request)
+                elif not self.store.hold(item.parked, quota_mark):
+                    self.store.queues.requeue(request, self._clock.monotonic())
             elif isinstance(result, RetryLater):
                 # The pause doubles each time: a change wakes the request sooner.
                 tries = self._tries[request] = self._tries.get(request, -1) + 1

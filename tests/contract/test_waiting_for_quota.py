@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
+from scheduler_worker.waiting.evaluating import WaitingBuilds
+from scheduler_worker.waiting.queue import Evaluated, Woken
 from tests.contract.test_waiting_moves import waiting_movers
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
@@ -112,6 +114,29 @@ async def test_a_waiting_request_is_placed_when_the_quota_is_raised() -> None:
         await limit(world, VCPU=1)
         await asyncio.sleep(SOON)
         assert world.requests() == [uid(1, "a")]
+
+
+@in_virtual_time
+async def test_a_quota_that_is_raised_during_an_evaluation_lets_the_request_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evaluate, raised = WaitingBuilds.evaluate, []
+
+    async with a_world(VCPU=0) as world:
+
+        async def evaluate_and_raise(self: WaitingBuilds, woken: Sequence[Woken]) -> Sequence[Evaluated]:
+            results = await evaluate(self, woken)
+            if not raised:
+                raised.append(await limit(world, VCPU=2))
+                await asyncio.sleep(SOON)
+            return results
+
+        await boot(world, 1)
+        await asyncio.sleep(SOON)
+        monkeypatch.setattr(WaitingBuilds, "evaluate", evaluate_and_raise)
+        await limit(world, VCPU=0, MEMORY_MB=8192)
+        await asyncio.sleep(3 * SOON)
+        assert raised and world.requests() == [uid(1, "a")]
 
 
 @in_virtual_time
