@@ -44,7 +44,7 @@ def mark_moves(order: claims.ClaimRequested, former: HeldBefore, world: ClaimWor
     }
     for claim in order.claims:
         holder, held = world.holders[claim.consumer], former[claim.consumer]
-        if not claim.client or not holder.held:
+        if not (claim.client and holder.held and quotas.is_counted(claim)):
             continue
         if held:
             if _adds_a_tree(held, holder.held, world):
