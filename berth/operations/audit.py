@@ -24,7 +24,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cell_conductor import HeldByCell, PlaceByCell
+    from cell_conductor import HeldByCell, PlaceByCell, Shelving
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 _UNDER_WAY = 30.0  # seconds: a younger claim may be of a build that its cell has not stored yet
@@ -54,6 +54,23 @@ class Audit:
         return not self.breaches
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What the databases contain. The cells are read before placement and after it, because builds go on."""
+
+    before: BuildsByCell
+    places: dict[str, PlaceByCell]
+    shelved: Mapping[str, Shelving]
+    holders: Mapping[str, StoredHolder]
+    held: Mapping[str, TreesOfConsumer]
+    exactly: Mapping[str, tuple[int, dict[str, dict[str, int]], float]]  # generation, allocations, creation
+    retired: Collection[str]
+    unread: set[str]  # registered cells without a database in the settings
+    after: BuildsByCell
+    held_by_cell: Mapping[str, HeldByCell]
+    still: Mapping[str, StoredHolder]  # holder consumers, read after the cells
+
+
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
@@ -62,15 +79,34 @@ async def audit(
     `settled`: the caller expects that no build is in progress. Unfinished builds, and recent claims without a
     build, are violations only if `settled` is set.
     """
-    from placement_worker.store import audit as stored  # databases take long to load
-
     clock = clock or Clock()
     await refuse_the_unmade(settings, placement_only=placement_only)
-    cells = () if placement_only else settings.cell_names
     found = Audit()
+    read = await _read(found, settings, placement_only=placement_only)
+    found.consumers = len(read.held)
+    found.builds = dict(Counter(known.status for known in read.after.builds.values()))
+    found.types = dict(Counter(holding.type or "unknown" for holding in read.held.values()))
+    found.breaches += [
+        f"{consumer}: retired, and yet holds resources" for consumer in read.held if consumer in read.retired
+    ]
+    if placement_only:
+        found.notes.append("only placement was checked, not whether every allocation has an owner")
+        return found
+    _judge_owners(found, read, settings, clock.now() - (0 if settled else _UNDER_WAY))
+    if settled:
+        found.breaches += _unfinished(read.after)
+    found.notes += await _assumed_guests(settings, settings.cell_names)
+    return found
+
+
+async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _Read:
+    """Read the databases; add to `found` what placement's database shows alone."""
+    from placement_worker.store import audit as stored  # databases take long to load
+
+    cells = () if placement_only else settings.cell_names
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
-        # The cells are read first: a build seen there must have allocations in placement afterwards,
+        # The cells are read first: a build seen there must have allocations in placement afterwards.
         before = await builds_by_cell(settings, cells)
         places = await places_by_cell(settings, cells)
         shelved = await shelved_by_cell(settings, cells)
@@ -78,51 +114,47 @@ async def audit(
         found.notes += await stored.in_two_zones(placement)
         found.classes = await stored.custom_classes(placement)
         holders = await stored.stored_holders(placement)
-        held = await stored.trees_of_consumers(placement)
-        exactly = {} if placement_only else await stored.holdings(placement)
-        retired = await stored.retired(placement)
-        unread = await stored.registered_cells(placement) - {*settings.cell_names}
-        after = await builds_by_cell(settings, cells)
-        held_by_cell = await _held_by_cells(settings, cells, {holder.build for holder in holders.values()})
-        still = await stored.stored_holders(placement)
+        return _Read(
+            before,
+            places,
+            shelved,
+            holders,
+            held=await stored.trees_of_consumers(placement),
+            exactly={} if placement_only else await stored.holdings(placement),
+            retired=await stored.retired(placement),
+            unread=await stored.registered_cells(placement) - {*settings.cell_names},
+            after=await builds_by_cell(settings, cells),
+            held_by_cell=await _held_by_cells(settings, cells, {each.build for each in holders.values()}),
+            still=await stored.stored_holders(placement),
+        )
     finally:
         await placement.close()
-    found.consumers = len(held)
-    found.builds = dict(Counter(known.status for known in after.builds.values()))
-    found.types = dict(Counter(holding.type or "unknown" for holding in held.values()))
-    found.breaches += [
-        f"{retired_consumer}: retired, and yet holds resources"
-        for retired_consumer in held
-        if retired_consumer in retired
-    ]
-    if placement_only:
-        found.notes.append("only placement was checked, not whether every allocation has an owner")
-        return found
+
+
+def _judge_owners(found: Audit, read: _Read, settings: Settings, old: float) -> None:
+    """Add to `found` what contradicts the records of cells. Consumers that are younger than `old` may be of
+    builds that their cell has not stored yet.
+    """
+    before, after, held = read.before, read.after, read.held
     why = "registered but not checked: its database is not in the settings"
-    found.notes += [f"cell {cell}: {why}" for cell in sorted(unread)]
+    found.notes += [f"cell {cell}: {why}" for cell in sorted(read.unread)]
     found.doubled = [Doubled(id_, known, held.get(id_)) for id_, known in after.doubled.items()]
     found.breaches += map(str, found.doubled)
     found.notes += after.ended_elsewhere
-    places = {id_: place for id_, place in places.items() if _unchanged(place, before, after)}
-    found.misheld = list(
-        misheld(places, held, exactly, _moving(places, (*holders.values(), *still.values())))
-    )
+    places = {id_: place for id_, place in read.places.items() if _unchanged(place, before, after)}
+    moving = _moving(places, (*read.holders.values(), *read.still.values()))
+    found.misheld = list(misheld(places, held, read.exactly, moving))
     found.breaches += map(str, found.misheld)
     found.breaches += _unheld(before, after, held, places.keys() | after.doubled.keys())
-    old = clock.now() - (0 if settled else _UNDER_WAY)
-    unchanged = [holder for name, holder in holders.items() if still.get(name) == holder]
-    found.leaks = list(leaks(unchanged, held_by_cell, all_read=not unread, old=old))
+    unchanged = [holder for name, holder in read.holders.items() if read.still.get(name) == holder]
+    found.leaks = list(leaks(unchanged, read.held_by_cell, all_read=not read.unread, old=old))
     found.breaches += map(str, found.leaks)
     ownerless = {consumer: holding for consumer, holding in held.items() if consumer not in after.builds}
-    _judge_ownerless(found, ownerless, settings, unread, old)
+    _judge_ownerless(found, ownerless, settings, read.unread, old)
     for id_, known in _ended(before, after, held):
-        holder = ended_holder(id_, held[id_], known.cell, known.status, shelved.get(id_))
+        holder = ended_holder(id_, held[id_], known.cell, known.status, read.shelved.get(id_))
         found.breaches.append(str(holder))
         found.ownerless.append(holder)
-    if settled:
-        found.breaches += _unfinished(after)
-    found.notes += await _assumed_guests(settings, cells)
-    return found
 
 
 async def has_no_cell(settings: Settings) -> bool:
