@@ -96,18 +96,20 @@ def _note_sending(notes: list[list[Any]]) -> None:
     PostgresTransaction._execute_command = timed(command)  # type: ignore[method-assign]
 
 
+def _key_of(delivery: Delivery) -> Any:
+    """Return what identifies a received message: channel and tag, or its id if it was passed on in memory."""
+    if isinstance(delivery, Handed):
+        return delivery.envelope.id
+    parcel = getattr(delivery, "_parcel", None)  # None: a stored request
+    return parcel and (parcel.reading, parcel.tag)
+
+
 def _note_receiving(notes: list[list[Any]]) -> None:
     arrive, offer, settle = RabbitInbox._arrived, RabbitInbox.offer, Reading.settle
     following, handle = QueueReader._next, ServedRow.handle
     arrivals: dict[Any, float] = {}  # by channel and tag, or by id of a message handed over in memory
     ready: dict[ServedRow, float] = {}
     settled: dict[Any, list[list[Any]]] = defaultdict(list)  # handled, and not acknowledged
-
-    def key_of(delivery: Delivery) -> Any:
-        if isinstance(delivery, Handed):
-            return delivery.envelope.id
-        parcel = getattr(delivery, "_parcel", None)  # None: a stored request
-        return parcel and (parcel.reading, parcel.tag)
 
     def timed_arrive(self: RabbitInbox, reading: Reading, message: Any) -> None:
         arrivals[reading, message.tag] = time.time()
@@ -138,7 +140,7 @@ def _note_receiving(notes: list[list[Any]]) -> None:
         ended = time.time()
         row = self.labels[1]
         for delivery, _ in readable:
-            key, envelope = key_of(delivery), delivery.envelope
+            key, envelope = _key_of(delivery), delivery.envelope
             came = arrivals.get(key, began)
             times = envelope.sent_at, came, free, began, ended, sum(statements)
             note = [row, envelope.id, envelope.causation, *times, len(statements), len(readable), 0.0]

@@ -116,9 +116,7 @@ class Watch:
             return -1
 
     def spending(self) -> Callable[[], str]:
-        """Return a function that describes the processor time that the six busiest processes have used since
-        this call.
-        """
+        """Return a function that describes the processor time of the six busiest processes from now on."""
         before = processor_time()
 
         def spent() -> str:
@@ -217,9 +215,7 @@ async def _some_open(api: IronicApi) -> bool:
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """Return the times, by Ironic's clock, at which nodes became available in the benchmark's storm (many
-    nodes at once), in order.
-    """
+    """Return the times, by Ironic's clock, at which nodes became available in the storm, in order."""
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
     nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]
@@ -231,9 +227,7 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Make nodes available one by one, publish a build for each, and return how many builds got their node,
-    as text.
-    """
+    """Make nodes available one by one, publish a build for each, and say how many builds got their node."""
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")

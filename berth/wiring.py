@@ -155,8 +155,7 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of the roles `together` on a new bus over the connection `way` until `stopping` is set;
-    then stop them in stages.
+    """Run the workers of the roles `together` over the connection `way` until `stopping`, then stop them.
 
     `shared` has placement's index. `turns` is a lock, shared by all buses of a process, for suspect messages.
     """
@@ -336,7 +335,9 @@ def _made(
 
         return [placement_of(settings, bus, store, shared)]
     if role.worker == "scheduler":
-        return _scheduler(settings, bus, store, shared)
+        from berth.scheduler_wiring import scheduler_of
+
+        return scheduler_of(settings, bus, store, shared)
     from berth import conductors
 
     return conductors.of_cell(role.cell, settings, bus, store)
@@ -347,34 +348,3 @@ def _as_agents(made: list[Worker], settings: Settings, bus: RecordingBus) -> lis
     if settings.cells.agent_queues == "own":
         return made
     return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]
-
-
-def _scheduler(
-    settings: Settings, bus: RecordingBus, store: Database, shared: SharedMemory | None
-) -> list[Worker]:
-    from berth.choice import maintenance_options, policy, request_options
-    from berth.searching import candidate_source, cell_queries, placement_queries
-    from scheduler_worker.dependencies import SchedulerOptions
-    from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
-
-    place = candidate_source(bus, shared)
-    needs = SchedulerNeeds(
-        source=place.source,
-        placement=placement_queries(bus),
-        cells=cell_queries(bus),
-        database=store,
-        bus=bus,
-        publish=bus.publish,
-        clock=bus.clock,
-        options=SchedulerOptions(
-            policy=policy(settings),
-            requests=request_options(settings),
-            keep_decisions=settings.keep.decisions,
-            keep_acts=settings.keep.acts,
-            keep_program_acts=settings.keep.program_acts,
-            keep_moves=settings.keep.moves,
-            maintenance=maintenance_options(settings),
-        ),
-        loaded=place.loaded,
-    )
-    return [*place.workers, scheduler_worker(needs)]

@@ -11,6 +11,7 @@ for _module in (
     "berth.conductors",
     "berth.ironic",
     "berth.placement_wiring",
+    "berth.scheduler_wiring",
     "berth.searching",
     "berth.simulated_agents",
     "bus.rabbit",

@@ -212,9 +212,7 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
-    """The outcome of a BuildCancelRequested. For each build that waited, `build.unplaceable` is published in
-    addition.
-    """
+    """The outcome of a BuildCancelRequested. For each build that waited, `build.unplaceable` follows."""
 
     build: Id  # the id in the request
     waited: bool = True  # False: it did not wait for a host

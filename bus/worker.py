@@ -227,8 +227,7 @@ def on_many(
     handler gets them.
 
     `slow` returns whether the handler needs another worker's answer for a message. The slow messages of a
-    list are handled in a separate call, and neither the list's other messages nor the next list wait for this
-    call.
+    list are handled in a separate call, for which neither its other messages nor the next list wait.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)

@@ -92,22 +92,8 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             filters=ironic.selection.filters(),
             closed=following.closed,
         )
-        sweep = Sweep(
-            Survey(ironic.api, find, ironic.selection, rules, following.moment),
-            following.repair,
-            clock,
-            placed=following.placed,
-            unsure=reader.wish,
-            full_every=ironic.full_every,
-            pages_per_second=ironic.pages_per_second,
-            share=ironic.share_gone,
-        )
-        schedule = SweepSchedule(
-            sweep=sweep,
-            seconds=ironic.sweep_seconds,
-            deaf_seconds=ironic.deaf_sweep_seconds,
-            is_subscribed=None if notifications is None else lambda: notifications.subscribed,
-        )
+        survey = Survey(ironic.api, find, ironic.selection, rules, following.moment)
+        schedule = _sweeps(ironic, survey, following, reader, clock)
         after_gap = [schedule.missed]
         timers = [every(STEP_SECONDS, MaintenanceFlags(ironic.api, find).step)]
         runs = [lambda: reader.run(following.moment, following.found), schedule.run]
@@ -130,6 +116,29 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         runs=runs,
         stops=[ironic.api.close] if ironic.api is not None else [],
         announces=frozenset({InventoryReported, IronicSpoke}),
+    )
+
+
+def _sweeps(
+    ironic: FollowedIronic, survey: Survey, following: Following, reader: Reader, clock: Clock
+) -> SweepSchedule:
+    """Return the schedule of sweeps, in which all nodes are compared with placement's providers."""
+    notifications = ironic.notifications
+    sweep = Sweep(
+        survey,
+        following.repair,
+        clock,
+        placed=following.placed,
+        unsure=reader.wish,
+        full_every=ironic.full_every,
+        pages_per_second=ironic.pages_per_second,
+        share=ironic.share_gone,
+    )
+    return SweepSchedule(
+        sweep=sweep,
+        seconds=ironic.sweep_seconds,
+        deaf_seconds=ironic.deaf_sweep_seconds,
+        is_subscribed=None if notifications is None else lambda: notifications.subscribed,
     )
 
 

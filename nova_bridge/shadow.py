@@ -107,9 +107,7 @@ class Shadow:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def subscribed(self) -> None:
-        """Record the present time as that of the subscription to Nova's notifications, if earlier
-        notifications may be lost.
-        """
+        """Record the present time as that of the subscription, if earlier notifications may be lost."""
         log.warning("subscribed to Nova's notifications")
         if self._notifications.has_lost:
             self._lost_until = self._clock.now()

@@ -148,9 +148,7 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders, and return their results in sequence. An order fails for lack of a host only after a
-        search in the current index.
-        """
+        """Place orders. One fails for lack of a host only after a search in the current index."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -229,9 +227,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts for orders; if an order gets no host and `level` is false, update the index and retry.
-        Return whether the index is current.
-        """
+        """Choose hosts; if an order gets none, update the index and retry. Return whether it is current."""
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -294,8 +290,7 @@ class Scheduler:
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Start the time limit of the search for suggestions to change a request. Return a function that
-        returns True after this limit."""
+        """Begin a search for suggestions to change a request; return a function that tells if it is late."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 

@@ -1,6 +1,4 @@
-"""Answers what-if questions: chooses hosts as for a build request, with reservations that are only
-hypothetical and are dropped with the answer.
-"""
+"""Answers what-if questions: chooses hosts as for a build request, with hypothetical reservations."""
 
 import asyncio
 from collections import Counter
@@ -263,9 +261,7 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield an object that chooses hosts as if hypothetical instances were placed; the `with` block must
-        not await.
-        """
+        """Yield an object that chooses hosts as if hypothetical instances were placed; do not await there."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

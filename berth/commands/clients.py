@@ -70,10 +70,8 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
     async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,)))).clients
         if not is_new and not found and not rotate:
-            raise OperationRefused(
-                f"RabbitMQ user {user} exists and is of no registered client: --rotate gives it a new"
-                " password"
-            )
+            unknown = f"RabbitMQ user {user} exists and is of no registered client"
+            raise OperationRefused(f"{unknown}: --rotate gives it a new password")
         has_new_password = is_new or rotate or bool(given)
         if file is not None and not has_new_password:
             raise OperationRefused("its password is not known here: --rotate makes a new one for --url-file")
@@ -84,10 +82,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
         vhost = vhost_of(settings.bus.amqp_url)
         edit = bus.asker(topics.EDIT_CLIENT)
         async with undone_on_failure() as undo:
-            known = found[0] if found else RegisteredClient(name=name, projects=())
-            before = ClientEditRequested(
-                client=name, projects=known.projects, role=known.role, cells=known.cells
-            )
+            before = _edit_to(found[0] if found else RegisteredClient(name=name, projects=()))
             undo(f"the projects of client {name}", partial(edit, before))
             await edit(order)
             if file is not None:
@@ -97,19 +92,13 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
             elif rotate:
                 await _drop(admin, user)  # this closes connections with the old password
             await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
-    shown = url if has_new_password and not given and file is None else ""
     lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; {_rights(order)}"]
+    shown = url if has_new_password and not given and file is None else ""
     lines += [f"its URL, which is not shown again: {shown}"] if shown else []
     lines += [f"its URL is in {file}"] if file is not None else []
-    facts = {
-        "client": name,
-        "user": user,
-        "projects": order.projects,
-        "role": order.role,
-        "cells": order.cells,
-    }
-    facts |= {"url": shown, "file": str(file or "")}
-    cli.tell("\n".join(map(printable, lines)), **facts)
+    facts = {"projects": order.projects, "role": order.role, "cells": order.cells}
+    where = {"url": shown, "file": str(file or "")}
+    cli.tell("\n".join(map(printable, lines)), client=name, user=user, **facts, **where)
     return 0
 
 
@@ -136,6 +125,12 @@ def _ordered(name: str, options: ClientOptions) -> ClientEditRequested:
     role = cast(Role, options.role)
     order = ClientEditRequested(client=name, projects=tuple(projects), role=role, cells=tuple(cells))
     return checked(order)
+
+
+def _edit_to(client: RegisteredClient) -> ClientEditRequested:
+    return ClientEditRequested(
+        client=client.name, projects=client.projects, role=client.role, cells=client.cells
+    )
 
 
 def _rights(client: ClientEditRequested) -> str:

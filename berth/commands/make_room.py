@@ -90,6 +90,11 @@ async def make_room_command(
                 printer.planned(plan)
             return 1 if plan.code else 0
         made = await MakingRoom(bus, asked, how.most, printer, undo=how.undo, reserve=reserve).run()
+    _print_result(cli, printer, made)
+    return 1 if made.plan.code or made.unreserved else 0
+
+
+def _print_result(cli: Cli, printer: "RoomPrinter", made: RoomMade) -> None:
     done = made.done
     if cli.as_json:
         ends = {"moved": [step.build for step in done.moved], "undone": [step.build for step in done.undone]}
@@ -104,7 +109,6 @@ async def make_room_command(
         cli.line(f"reserved for project {printable(made.reservation.project)} until {until}", "green")
     if made.unreserved and not cli.as_json:
         cli.line(f"not all is reserved: {printable(made.unreserved)}", "red")
-    return 1 if made.plan.code or made.unreserved else 0
 
 
 def with_flavor(options: BootOptions, given: str) -> BootOptions:

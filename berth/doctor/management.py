@@ -14,6 +14,7 @@ from bus.broker_urls import first_url, vhost_of
 from bus.clock import Clock
 
 ANSWER_SECONDS = 5.0
+_NODE_COLUMNS = "name,running,partitions,mem_alarm,disk_free_alarm"
 _COLUMNS = "name,type,members,durable,messages,consumers,node,slave_nodes,state"
 _AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 
@@ -45,9 +46,7 @@ async def read_management(
                 response = await http.get(f"{at}/api/{path}")
                 return response.json() if response.status_code == 200 else []
 
-            response = await http.get(
-                f"{at}/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm"
-            )
+            response = await http.get(f"{at}/api/nodes?columns={_NODE_COLUMNS}")
             nodes = response.json() if response.status_code == 200 else []
             ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
             queues = await listed(f"queues/{vhost}?columns={_COLUMNS}")

@@ -114,8 +114,7 @@ def differences(
     `books`: the guests of each agent that answered. `builds`: all recorded builds. `stood`: builds that
     stayed active and unchanged. `held`: pairs of a build and a host's root on which the build's holder
     consumer has allocations: the cell destroys the guest there. `ended`: builds that had ended before the
-    agents were queried, with DELETED or FAILED. `shelved`: builds that were shelved before the query, each
-    with its last attempt.
+    agents were queried, with DELETED or FAILED. `shelved`: builds shelved before that, with the last attempt.
     """
     found = []
     held_builds = {build for build, _ in held}

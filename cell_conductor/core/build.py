@@ -199,9 +199,7 @@ def claim_of(
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the id of the holder consumer for the guest that the current attempt left behind; None if there
-    is no such guest, or its destruction is confirmed.
-    """
+    """Return the id of the holder consumer for the guest that the current attempt left behind, or None."""
     leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((_holder(build, left) for left in leftovers), None)
 
@@ -228,9 +226,7 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Return the order to a reporting agent to destroy the reported guest, and the guests of earlier attempts
-    whose number is higher than `above`.
-    """
+    """Return the order to destroy a reported guest, and guests of earlier attempts later than `above`."""
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 
@@ -325,9 +321,7 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy a build's guests left behind: only those of `attempt` (None: of any attempt)
-    and on the hosts `roots` (None: on any host).
-    """
+    """Return orders to destroy guests left behind: of `attempt` (None: any), on `roots` (None: any)."""
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)

@@ -97,9 +97,7 @@ class PlanAnswer:
 
 
 def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
-    """Return a copy of the answer that also states the capacity that reservations hold, and that headroom
-    holds, both without what instances have drawn.
-    """
+    """Return a copy of the answer with the undrawn capacity that reservations and headroom hold."""
     reserved, headroom = Counter[str](), Counter[str]()
     for reservation in found.reservations:
         held = headroom if reservation.use == FAILOVER else reserved
@@ -109,9 +107,7 @@ def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
 
 
 def with_quota(answer: PlanAnswer, plan: Plan, quota: Quota) -> PlanAnswer:
-    """Return a copy of the answer to `plan`, with numbers of instances limited to what a project's quota and
-    usage permit.
-    """
+    """Return a copy of the answer to `plan`, with instances limited to what a project's quota permits."""
 
     def bound(growth: Counter[str], most: int) -> QuotaBound | None:
         found = quota_bound(quota.effective, quota.used, growth)

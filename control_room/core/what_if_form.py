@@ -176,9 +176,7 @@ def _is_number(text: str) -> bool:
 
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
-    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs in a form; add mistakes to
-    `problems`.
-    """
+    """Yield a form's resources, traits and extra specs as KEY=VALUE; add mistakes to `problems`."""
     for item in words(texts["resources"]):
         name, _, amount = item.partition(":")
         if _NAME.fullmatch(name) and _is_number(amount):

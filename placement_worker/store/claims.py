@@ -170,8 +170,7 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     if scope.projects or scope.budgets:
         await quotas.open_budgets(tx, book, world, scope.projects, scope.budgets)
     if scope.budgets:
-        world.now = now
-        world.preempted = await preemptions.used(tx, scope.budgets, now)
+        world.now, world.preempted = now, await preemptions.used(tx, scope.budgets, now)
     if scope.read_slots or scope.reserved:
         world.reserved = await reservations.lock(tx, scope.slots, scope.read_slots, scope.reserved, now)
     shapes = await _read_holdings(tx, book, held) if held else {}
@@ -190,8 +189,7 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
             uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), scope.cell)
             for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
-    found_at = world.providers
-    if any((found := found_at[id_]) is None or found.shape != shape for id_, shape in shapes.items()):
+    if any((found := world.providers[id_]) is None or found.shape != shape for id_, shape in shapes.items()):
         raise Conflict("allocations may have moved while their providers were being locked")
     if world.groups or scope.moves:
         world.sharing = await server_groups.sharing(tx, world.providers)

@@ -88,9 +88,7 @@ def attribute(host: HostFacts, name: str) -> Attribute | None:
 
 
 def capability(state: HostState, path: str) -> str | None:
-    """Return a capability by a path such as `cpu_info:arch` or `cpu_info.arch`; None if the host did not
-    report it.
-    """
+    """Return a capability by a path such as `cpu_info:arch` or `cpu_info.arch`; None if not reported."""
     known = state.capabilities
     return known.get(path, known.get(path.replace(":", "."), known.get(path.replace(".", ":"))))
 

@@ -113,9 +113,7 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Return the suggestion to reduce a resource class to the largest amount that fits, or to leave it
-        out; None if neither helps.
-        """
+        """Suggest a resource class's largest amount that fits, or to leave it out; None if neither helps."""
         without = _without_class(less)
         ranking = self.ranking(without, choosing)
         if ranking is None:
@@ -154,9 +152,7 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _without_class(less: Lessened) -> Alternative:
-    """Return the flavor without the resource class; if the flavor requests no other class, return it with 1
-    unit of the class.
-    """
+    """Return the flavor without the resource class; with 1 unit of it if it requests no other class."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 
@@ -190,9 +186,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield changed requests, each with the `Choosing` to search with: without one requirement, then without
-    one filter.
-    """
+    """Yield changed requests, each with a `Choosing`: without one requirement, then without one filter."""
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:
@@ -225,9 +219,7 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences with changes that make `needed` instances fit, most hosts first. Stop when `late()` is
-    true; `seed` orders hosts with equal scores.
-    """
+    """Return sentences with changes that make `needed` instances fit, most hosts first, until `late()`."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if alternative.request.roles:  # a change of one role does not decide about all of them
         return ()

@@ -220,9 +220,7 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return an attribute of all hosts, `otherwise` where it is not reported. The caller must not change
-        the array.
-        """
+        """Return an attribute of all hosts, `otherwise` where it is not reported. Do not change the array."""
         columns, slots = self.columns, self.slot_at
         # Choices change the first two during a batch, so they are not cached.
         if name == "sent":

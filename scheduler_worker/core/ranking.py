@@ -76,8 +76,7 @@ class Ranking:
         avoided: list[Entry] = []
         while len(best) < wanted and (entry := self._next()) is not None:
             (avoided if avoid and not found.ways(entry[-1], 1, avoid) else best).append(entry)
-        late = bool(avoided and not best)
-        if late:
+        if late := bool(avoided and not best):
             best, avoided = avoided, []
         if not best:
             return None

@@ -36,9 +36,7 @@ class Replaceable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrowdedHost:
-    """A host: its free amounts, the instances that may be preempted, and how many instances of a request it
-    may take.
-    """
+    """A host: its free amounts, the instances that may be preempted, and how many instances it may take."""
 
     at: int
     free: Floats
@@ -62,9 +60,7 @@ class RequestedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimChoice:
-    """The number of instances of each part that a host gets, and the victims that are deleted on the host
-    before.
-    """
+    """The number of instances of each part that a host gets, and the victims deleted there before."""
 
     at: int
     placed: tuple[int, ...]
@@ -111,9 +107,7 @@ class _Table:
         self._added.append((options, taken))
 
     def choices(self, placed: tuple[int, ...]) -> Iterator[VictimChoice]:
-        """Yield a choice for each used host; together the choices place the given numbers of instances at the
-        least cost.
-        """
+        """Yield a choice for each used host; together they place the given instances at the least cost."""
         for options, taken in reversed(self._added):
             if (index := int(taken[placed])) >= 0:
                 yield from options[index].choices()
@@ -329,9 +323,7 @@ def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
 
 
 def _by_share(some: Sequence[Replaceable], lacks: Floats) -> tuple[Replaceable, ...]:
-    """Return instances that together release what a host lacks, chosen greedily, without superfluous
-    instances.
-    """
+    """Return instances that together release what a host lacks, chosen greedily, none superfluous."""
     left, taken = lacks.copy(), list[Replaceable]()
     remaining = list(some)
     while (left > SLACK).any():

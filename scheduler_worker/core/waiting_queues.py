@@ -53,9 +53,7 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return the number of host changes so far. A larger number after an evaluation means that hosts
-        changed during the evaluation.
-        """
+        """Return the number of host changes so far; if it is larger later, hosts have changed in between."""
         return self._changes.mark
 
     def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
@@ -98,9 +96,7 @@ class WaitingQueues:
             self._recheck(queue.open)
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
-        """Return whether a waiting request of the equivalence class precedes a request with this priority and
-        age.
-        """
+        """Return whether a waiting request of the class precedes a request with this priority and age."""
         queue = self._queues.get(kind)
         return queue is not None and queue.first < (-priority, since, "")
 
@@ -109,9 +105,7 @@ class WaitingQueues:
         return None if queue is None else queue.first[-1]
 
     def place(self, request: Id) -> tuple[int, str]:
-        """Return a waiting request's position in its equivalence class, from 1, and the names of the resource
-        classes that it waits for.
-        """
+        """Return a waiting request's position in its class, from 1, and the resource classes it waits for."""
         queue, key = self._waiting[request]
         return queue.position(key), " ".join(sorted({watch.resource_class for watch in queue.watches}))
 
@@ -131,9 +125,7 @@ class WaitingQueues:
         return request in self._trials
 
     def changed(self, roots: Roots) -> None:
-        """Let waiting requests try the given hosts, because their free capacity, traits, inventories or
-        aggregates changed.
-        """
+        """Let waiting requests try the given hosts, whose capacity, traits or aggregates have changed."""
         self._note(roots, self._capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -148,9 +140,7 @@ class WaitingQueues:
             changes.update(dict.fromkeys(roots))
 
     def on_agent_returned(self) -> None:
-        """Evaluate again the hosts that filters rejected for waiting requests, because an agent sends
-        heartbeats again and its hosts may fit now.
-        """
+        """Evaluate hosts again that filters rejected, because an agent sends heartbeats again."""
         for queue in self._queues.values():
             queue.untested.update(dict.fromkeys(queue.refused))
 

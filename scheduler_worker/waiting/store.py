@@ -73,9 +73,7 @@ class WaitingStore:
         self.add = retrying(self._clock)(self._add_once)
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
-        """Queue a request in memory. Only hosts changed since `mark`, a count of changes, are evaluated for
-        it; None: all hosts.
-        """
+        """Queue a request in memory. Only hosts changed since `mark` (a number; None: all) are evaluated."""
         self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
         self.requests[entry.request] = entry
         self.starts.enter(entry, *self.queues.place(entry.request))
