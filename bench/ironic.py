@@ -215,7 +215,9 @@ async def _some_open(api: IronicApi) -> bool:
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """Return the times, by Ironic's clock, at which nodes became available in the storm, in order."""
+    """Return when each available node with a name that begins with STORM became available, by Ironic's clock,
+    earliest first.
+    """
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
     nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]

@@ -158,9 +158,9 @@ class Preemption(Value, frozen=True, kw_only=True):
 
 
 class FindPreemptions(Message, frozen=True, kw_only=True):
-    """A query for preemptions: all by the builds `by`, all of the instances `victims`, and the most recent
-    ones of the cloud (`latest`: how many). The answer's `used` is about `project`, and with `latest` about
-    the projects that have preempted most.
+    """A query for all preemptions by the builds `by`, all of the instances `victims`, and the most recent
+    ones of the cloud, `latest` in number. In the answer, `used` has the number of instances preempted within
+    one hour by `project` and, with `latest`, by each of the projects that preempted most.
     """
 
     by: LongList[Id] = ()

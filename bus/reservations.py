@@ -63,7 +63,7 @@ class Reservation(Value, frozen=True, kw_only=True):
     ended: bool = False
 
     def serves(self, project: str) -> bool:
-        """Return whether builds of a project may draw from it."""
+        """Return whether this reservation is for builds of `project` or of any project, not for failover."""
         return self.use != FAILOVER and self.project in ("", project)
 
     def state(self, now: float) -> State:

@@ -129,9 +129,10 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
 
 
 class SwitchBalancing(Message, frozen=True, kw_only=True):
-    """Stop all rebalancing, or permit it again; without `stop`, only a query for the state of the switch.
+    """A request to stop all rebalancing (`stop` is True) or to permit it again (False). The answer has the
+    state of this switch; a request with neither `stop` nor `controller` is only a query for it.
 
-    A controller sends its id (`controller`) repeatedly, so that no second controller runs.
+    A controller of rebalancing sends its id (`controller`) repeatedly, so that no second controller runs.
     """
 
     stop: bool | None = None
@@ -141,7 +142,7 @@ class SwitchBalancing(Message, frozen=True, kw_only=True):
 
     @property
     def begins(self) -> bool:
-        """Return whether a controller begins with this request."""
+        """Return True for the first request of a controller of rebalancing; False for any other request."""
         return bool(self.controller) and not self.renew
 
 

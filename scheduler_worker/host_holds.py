@@ -72,8 +72,9 @@ class HostHolds:
         return BalancingSwitched(stopped=bool(rows), since=since, taken=is_taken, controller_until=until)
 
     async def _lead(self, asked: SwitchBalancing) -> bool:
-        """Return whether this controller of rebalancing may run, and no other one, for the time that it
-        requests.
+        """Let the requesting controller, and no other, rebalance for `asked.seconds`, or with 0 seconds end
+        its lead. Return False if another controller leads or, with `asked.renew`, if the requesting one does
+        not lead.
         """
         now = self._clock.now()
         async with self._database.write() as tx:

@@ -148,7 +148,8 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders. One fails for lack of a host only after a search in the current index."""
+        """Place orders, each given with its first event, and return their results in the same sequence. An
+        order fails for lack of a host only after a search in an index that was updated during this call."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -226,15 +227,16 @@ class Scheduler:
                 case _:
                     course.end = effect
 
-    async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts; if an order gets none, update the index and retry. Return whether it is current."""
+    async def _choose(self, courses: Sequence[_Course], is_current: bool) -> bool:
+        """Choose hosts for orders in progress. If an order gets too few hosts and the index is not current,
+        update the index, and choose again for such orders. Return whether the index is current now."""
         if not courses:
-            return level
+            return is_current
         short = self._find_hosts(courses)
-        if short and not level:
+        if short and not is_current:
             seen = self.source.seen
             await self.source.fresh()
-            level = True
+            is_current = True
             if self.source.seen != seen:
                 for course, answer in short:
                     order, group = course.order, course.order.alternative.group
@@ -246,7 +248,7 @@ class Scheduler:
                 short = self._find_hosts([course for course, _ in short])
         for course, answer in short:
             self._take(course, answer)
-        return level
+        return is_current
 
     def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen]]:
         short: list[tuple[_Course, events.Chosen]] = []
@@ -290,7 +292,7 @@ class Scheduler:
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Begin a search for suggestions to change a request; return a function that tells if it is late."""
+        """Return a function that returns whether more than MOST_HELP_SECONDS have passed since this call."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 

@@ -148,7 +148,9 @@ class ReservationFiller:
 
 
 def _portions(missing: Sequence[Id], closed: Mapping[Id, int]) -> Iterator[tuple[Id, tuple[Id, ...]]]:
-    """Yield the slots that are claimed by one order, with their host; "": any host of the reservation."""
+    """Yield portions of the `missing` slots, each for one order, with the root of its host; "" is any host of
+    the reservation. Each host in `closed`, which a plan has closed, gets the number of slots given.
+    """
     left = deque(missing)
     for root, several in closed.items():
         if some := tuple([left.popleft() for _ in range(min(several, len(left)))]):

@@ -1,4 +1,4 @@
-"""Answers what-if questions: chooses hosts as for a build request, with hypothetical reservations."""
+"""Answers what-if questions. Chooses hosts as for build requests, but claims nothing."""
 
 import asyncio
 from collections import Counter
@@ -261,7 +261,8 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield an object that chooses hosts as if hypothetical instances were placed; do not await there."""
+        """Yield an object that chooses hosts as if the hypothetical instances of `supposing` were placed. The
+        `with` block must not await, because other tasks would then count these instances too."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

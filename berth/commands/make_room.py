@@ -68,8 +68,9 @@ async def make_room_command(
     Example: `berth make-room vcpus=16,memory_mb=65536 --count 2 --in rack=r7 --dry-run`. The options describe
     the request as for `berth boot`, and the flavor too: `--vcpus 16`. The hosts for the builds are closed to
     other requests until the last move has ended. Then waiting requests are tried first: publish the builds
-    with `berth boot --wait 1h` before this command. If a move fails, another plan is tried within the budget.
-    If there is none, the instances are moved back as far as possible. Exit 0 if all builds fit now, else 1.
+    with `berth boot --wait 1h` before this command. If a move fails, another plan is tried with
+    the moves that are left of --budget. If there is none, the instances are moved back as far as possible.
+    Exit 0 if all builds fit now, else 1.
     """
     request, within = boot_request(with_flavor(options, built)), domains_given(how.within)
     reserve = duration("--reserve", how.reserve) if how.reserve else 0.0

@@ -71,6 +71,7 @@ async def show(
 ) -> int:
     """Show what projects use of their limits, and how many of their requests wait.
 
+    With --limited, projects without a limit of their own are not shown.
     The used `server_group_members` are those of the project's largest server group.
     """
     async with cli.bus("quota") as bus:

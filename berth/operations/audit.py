@@ -56,7 +56,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class _Read:
-    """What the databases contain. The cells are read before placement and after it, because builds go on."""
+    """The contents of the databases. Cells are read before placement and after it, because builds go on."""
 
     before: BuildsByCell
     places: dict[str, PlaceByCell]
@@ -132,8 +132,8 @@ async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _R
 
 
 def _judge_owners(found: Audit, read: _Read, settings: Settings, old: float) -> None:
-    """Add to `found` what contradicts the records of cells. Consumers that are younger than `old` may be of
-    builds that their cell has not stored yet.
+    """Compare the allocations in placement with the cells' records, both in `read`, and add contradictions to
+    `found`. A consumer created after the time `old` needs no record in a cell yet.
     """
     before, after, held = read.before, read.after, read.held
     why = "registered but not checked: its database is not in the settings"

@@ -114,13 +114,14 @@ class MakingRoom:
         finally:
             await self._open()
 
-    async def _reserved(self, made: RoomMade) -> RoomMade:
-        """Reserve the capacity for the builds, if they fit and a reservation is wanted. The hosts are still
-        closed, so no other request takes the capacity meanwhile.
+    async def _reserved(self, result: RoomMade) -> RoomMade:
+        """If all builds fit and a reservation is wanted, reserve their capacity while the hosts are still
+        closed to other requests. Return a copy of `result` with the reservation, if it was created, and the
+        reason if it lacks capacity. In all other cases return `result` unchanged.
         """
-        if made.plan.code or not self._reserve:
-            return made
-        request, targets, clock = self._asked.request, made.plan.targets, self._bus.clock
+        if result.plan.code or not self._reserve:
+            return result
+        request, targets, clock = self._asked.request, result.plan.targets, self._bus.clock
         reservation = Reservation(
             id=Clock().uuid(),
             name=f"room-{self._hold.plan[:8]}",
@@ -137,8 +138,8 @@ class MakingRoom:
         try:
             filled = await create_reservation(self._bus, reservation, clock.now(), closed)
         except (OperationRefused, Unavailable, Unroutable, AnswerRefused) as problem:
-            return replace(made, unreserved=str(problem))
-        return replace(made, reservation=reservation, unreserved=filled.reason)
+            return replace(result, unreserved=str(problem))
+        return replace(result, reservation=reservation, unreserved=filled.reason)
 
     async def _open(self) -> None:
         if not self._hold.roots:

@@ -52,8 +52,8 @@ async def switch_state(
 
 
 async def is_permitted(bus: Bus, lease: SwitchBalancing = _QUERY, *, patient: bool = False) -> bool:
-    """Return whether no operator has stopped all rebalancing, and no other controller has taken the place of
-    this one, which renews its `lease`. Without an answer of a scheduler: see `switch_state`.
+    """Return True if no operator has stopped all rebalancing and the controller that sends `lease`, if any,
+    still leads. If no scheduler answers, return False, or with `patient`, repeat the query until one answers.
     """
     state = await switch_state(bus, lease, patient=patient)
     return state is not None and not state.stopped and not state.taken
@@ -171,7 +171,8 @@ class BalanceController:
             await switch_state(self.bus, lease)
 
     async def _step(self, lease: SwitchBalancing) -> None:
-        """Plan, and carry the plan out if it is due. If no scheduler answers, the next step tries again."""
+        """Plan moves, and carry them out if every plan of the last `hold` seconds had moves. If no scheduler
+        answers, the `hold` seconds begin again."""
         try:
             plan = await plan_balance(self.bus, self.asked)
             if self._watch.is_due(self.bus.clock.monotonic(), bool(plan.moves)):
@@ -186,7 +187,8 @@ class BalanceController:
             self._watch.reset()
 
     async def _pause(self, changes: Listener[PlacementChanged]) -> None:
-        """Wait for a change of placement, the end of the hold time, or STOP_SECONDS."""
+        """Wait CALM_SECONDS, then for a change of placement, at most until plans have contained moves for
+        `hold` seconds. If no moves are planned now, wait for a change at most STOP_SECONDS."""
         await asyncio.sleep(CALM_SECONDS)
         left = self._watch.left(self.bus.clock.monotonic())
         with suppress(TimeoutError):

@@ -37,8 +37,9 @@ async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
 
 
 async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> ReservationsFound:
-    """Return the reservation with this name or uuid; raise OperationRefused unless exactly one exists. With
-    `project`, a reservation for any project is returned if the project has none of this name.
+    """Return the reservation with this uuid or name; raise OperationRefused unless exactly one exists. A name
+    is searched among the reservations of `project`, if given, then among those from which builds of any
+    project may draw; without `project`, among all.
     """
     try:
         query = FindReservations(ids=(str(uuid.UUID(name_or_id)),))

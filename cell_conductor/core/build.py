@@ -226,7 +226,9 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Return the order to destroy a reported guest, and guests of earlier attempts later than `above`."""
+    """Return the order to destroy the guests of a build's attempts with numbers greater than `above`, up to
+    and including the attempt of the report.
+    """
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 

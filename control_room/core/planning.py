@@ -97,7 +97,9 @@ class PlanAnswer:
 
 
 def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
-    """Return a copy of the answer with the undrawn capacity that reservations and headroom hold."""
+    """Return a copy of the answer that also has the undrawn capacity held by the slots in `found`, by
+    resource class, separately for reservations and for failover headroom.
+    """
     reserved, headroom = Counter[str](), Counter[str]()
     for reservation in found.reservations:
         held = headroom if reservation.use == FAILOVER else reserved

@@ -54,8 +54,8 @@ def roles_drawing_on(
 ) -> list[Alternative]:
     """Return the flavors of all roles of a request, each restricted to the slots that cover its amounts.
 
-    A role that fits no slot is placed on hosts without these slots, unless the request names the reservation:
-    its search counts the slots of the other roles as free.
+    A role that fits no slot may use hosts without the slots of the other roles, which its search counts as
+    free. But if the request names the reservation, the role fits on no host.
     """
     drawing = [drawing_on(each, reservation, slots, now) for each in roles]
     counted = {slot.consumer: slot for each in drawing for slot in _slots_of(each)}

@@ -175,7 +175,9 @@ class ShareMeter:
         self.deviation = 0.0  # 0.05: a project got 5 % more or less than its weight permits
 
     def measure(self, progress: Mapping[str, float], now: float) -> None:
-        """Take the progress (`FairQueue.progress`) of the projects that have a backlog now."""
+        """Add a measurement; `progress` (`FairQueue.progress`) has all projects with a backlog now. A period
+        ends after PERIOD_SECONDS, or if fewer than two of its projects are left; then `deviation` is set.
+        """
         self._before = {name: before for name, before in self._before.items() if name in progress}
         if len(self._before) >= 2 and now - self._began < PERIOD_SECONDS:
             return

@@ -151,10 +151,11 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
     return min(several, group.max_per_host - alternative.members.get(way.root, 0))
 
 
-def _without_class(less: Lessened) -> Alternative:
-    """Return the flavor without the resource class; with 1 unit of it if it requests no other class."""
-    asks = any(group.resources for group in less.alternative.question.groups)
-    return less.alternative if asks else less.with_amount(1)
+def _without_class(reduction: Lessened) -> Alternative:
+    """Return the flavor without the resource class that `reduction` removes. If the flavor requests no other
+    class, return the flavor with 1 unit of this class."""
+    asks = any(group.resources for group in reduction.alternative.question.groups)
+    return reduction.alternative if asks else reduction.with_amount(1)
 
 
 def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
@@ -219,7 +220,8 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences with changes that make `needed` instances fit, most hosts first, until `late()`."""
+    """Return sentences with changes after which `needed` instances fit, first those that fit on most hosts.
+    The search stops when `late()` is True; `seed` orders hosts with equal scores."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if alternative.request.roles:  # a change of one role does not decide about all of them
         return ()

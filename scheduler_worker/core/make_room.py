@@ -58,12 +58,12 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
 
     Hosts in `closed` are neither targets nor destinations.
     """
-    shut = np.zeros(len(cloud.free), np.bool_) if closed is None else closed
-    hosts = int((demand.could_hold(cloud) & ~shut).sum())
+    closed = np.zeros(len(cloud.free), np.bool_) if closed is None else closed
+    hosts = int((demand.could_hold(cloud) & ~closed).sum())
     best: RoomPlan | None = None
-    for domain, kept in _attempts(cloud, demand, shut):
+    for domain, kept in _attempts(cloud, demand, closed):
         most = budget if best is None or best.code else len(best.moves)
-        plan = _plan_within(cloud, demand, domain & ~shut, shut | kept, most)
+        plan = _plan_within(cloud, demand, domain & ~closed, closed | kept, most)
         if best is None or _disruption(plan, cloud.scale) < _disruption(best, cloud.scale):
             best = plan
         if not best.code and not best.moves:
@@ -71,24 +71,26 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
     return replace(best or RoomPlan(code="no_host"), hosts=hosts)
 
 
-def _attempts(cloud: CloudState, demand: RoomDemand, shut: Bools) -> Iterator[tuple[Bools, Bools]]:
+def _attempts(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Iterator[tuple[Bools, Bools]]:
     """Yield for each attempt the hosts that may be targets, and hosts that are no destinations. In a packed
     domain, moves to a host can prevent a further build there, so other destinations are tried first.
     """
     for domain in demand.domains(cloud):
         if demand.packed is not None and demand.count > 1:
             yield domain, domain
-        yield domain, np.zeros_like(shut)
+        yield domain, np.zeros_like(closed)
 
 
 def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, Cost]:
-    """Return the key by which plans are compared: plans for all builds come first."""
+    """Return a sort key of plans. The smallest key is of the plan with the most builds, then least cost."""
     return bool(plan.code), -len(plan.targets), cost_of(plan.moves, scale)
 
 
-def _plan_within(cloud: CloudState, demand: RoomDemand, hosts: Bools, shut: Bools, budget: int) -> RoomPlan:
-    """Return a plan whose targets are among the given hosts."""
-    moved = MovedCloud(cloud, shut)
+def _plan_within(cloud: CloudState, demand: RoomDemand, hosts: Bools, closed: Bools, budget: int) -> RoomPlan:
+    """Return a plan with targets among `hosts`, no destination in `closed`, and at most `budget` moves. If
+    not all builds fit, the plan covers the first builds, up to the one that does not fit.
+    """
+    moved = MovedCloud(cloud, closed)
     for part in demand.parts:
         holds = part.could_hold(cloud) & hosts
         for _ in range(part.count):
@@ -178,10 +180,10 @@ def _ways_deeper(moved: MovedCloud, leaving: LeavingSet, total: int, depth: int)
                 yield _withdrawn(moved, leaving.target, before)
 
 
-def _withdrawn(moved: MovedCloud, target: int, before: int) -> _Way:
-    """Withdraw the moves after the first `before` moves, and return them."""
-    moves = moved.moves[before:]
-    moved.undo(before)
+def _withdrawn(moved: MovedCloud, target: int, kept: int) -> _Way:
+    """Undo the moves after the first `kept` moves; return them as moves that let a build fit on `target`."""
+    moves = moved.moves[kept:]
+    moved.undo(kept)
     return _Way(target, moves, cost_of(moves, moved.scale))
 
 

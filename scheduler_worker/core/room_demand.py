@@ -24,7 +24,9 @@ class RoomPart:
         return self.accepted & (cloud.whole >= self.amounts - SLACK).all(axis=1)
 
     def lacking(self, free: Floats, scale: Floats) -> Floats:
-        """Return for each host the size of what it lacks for a build."""
+        """Return, for each host, the amounts of a build that exceed the host's `free` amounts, each divided
+        by the `scale` of its class, and added up.
+        """
         lacks: Floats = (np.maximum(self.amounts - free, 0.0) / scale).sum(axis=1)
         return lacks
 

@@ -60,7 +60,7 @@ class RequestedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimChoice:
-    """The number of instances of each part that a host gets, and the victims deleted there before."""
+    """How many instances of each requested part one host gets, and the victims to delete there first."""
 
     at: int
     placed: tuple[int, ...]
@@ -107,7 +107,8 @@ class _Table:
         self._added.append((options, taken))
 
     def choices(self, placed: tuple[int, ...]) -> Iterator[VictimChoice]:
-        """Yield a choice for each used host; together they place the given instances at the least cost."""
+        """Yield, for each host that gets some of the `placed` instances (numbers by part), how many, and its
+        victims. All victims together are the fewest and, among equally many, have the least total size."""
         for options, taken in reversed(self._added):
             if (index := int(taken[placed])) >= 0:
                 yield from options[index].choices()

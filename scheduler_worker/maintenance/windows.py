@@ -128,7 +128,7 @@ class _WindowStep:
         return state, requests
 
     async def trial(self) -> WindowPlan:
-        """Return the plan of a window in which no drain has begun; nothing is changed."""
+        """Return which hosts of this window, whose drain has not begun, will be drained first, and when."""
         sizes = await self.all.sizes(self.view, self.hosts, len(self.hosts))
         planner = await self._planner({}, sizes)
         first = {*planner.next_hosts()}
@@ -213,8 +213,9 @@ class _WindowStep:
     async def _planner(
         self, departing: Mapping[Id, HostDeparture], sizes: Mapping[Id, list[int]]
     ) -> WindowPlanner:
-        """Return the decisions about the window now. `sizes`: memory of the instances on the hosts that are
-        not being drained.
+        """Return an object that decides, from the present state, which hosts of the window to drain and when.
+        `departing` has the instances left on each host being drained; `sizes`, for the other hosts, the
+        memory in MB of each instance.
         """
         domains = self.view.labels(self.window.level) if self.window.level else {}
         async with self.all.database.read() as tx:

@@ -90,9 +90,9 @@ class StartEstimates:
     def expected(
         self, kind: str, priority: int, position: int, roster: Collection[OtherScheduler]
     ) -> tuple[float, float] | None:
-        """Return when a new request of an equivalence class starts (p50 and p90, seconds since 1970); None:
-        unknown. Any scheduler may receive it, so the longest queue counts, and the latest estimate: here the
-        request has this position, at each other scheduler it is the last of its class.
+        """Return when a new request of an equivalence class will start (p50 and p90, seconds since 1970), or
+        None if unknown. Any scheduler may receive the request, so its largest position counts (`position`
+        here, or last of the class at a scheduler in `roster`), and the latest estimate of all schedulers.
         """
         histories = [_histories(scheduler.starts) for scheduler in roster]
         waiting = [classes[kind].waiting for classes in histories if kind in classes]
