@@ -100,6 +100,16 @@ class ClassQueue:
         all hosts that it found were tried."""
         return self.more and not self.open and not self.trying
 
+    def enough(self, roots: Roots, requests: int) -> list[Root]:
+        """Return as many of the fitting hosts `roots` as so many waiting requests need."""
+        capacity, found = 0, list[Root]()
+        for root in roots:
+            if capacity >= requests * self.needs:
+                break
+            capacity += self.open[root]
+            found.append(root)
+        return found
+
     @property
     def ready(self) -> bool:
         return bool(self.waiting) and bool(self.all_hosts or self.further or self.untested or self.open)
@@ -111,6 +121,7 @@ class Trial:
 
     queue: ClassQueue
     roots: tuple[Root, ...]
+    kept: tuple[Root, ...]  # of these, the hosts that requests of other classes may not use meanwhile
     open: set[Id]
     placed: bool = False
 

@@ -180,19 +180,20 @@ class WaitingQueues:
     def next_requests(self, now: float, most: int = 128) -> list[NextRequest]:
         """Return waiting requests to place now; each counts as being placed until `leave` or `requeue`."""
         self.settle(now)
-        given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
+        given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.kept}
         found: list[NextRequest] = []
         ready = [queue for queue in self._queues.values() if queue.waiting and queue.open]
         for queue in sorted(ready, key=lambda queue: queue.waiting[0]):
             roots = [root for root in queue.open if root not in given]
-            given.update(roots)
             capacity = sum(queue.open[root] for root in roots)
             several = min(max(capacity // queue.needs, 1), len(queue.waiting), most - len(found))
             if not roots or several <= 0:
                 continue
             chosen = queue.waiting[:several]
             barred = [self._barred(key, queue.kind) for key in chosen]
-            trial = Trial(queue, tuple(roots), {request for *_, request in chosen})
+            kept = queue.enough(roots, several)
+            given.update(kept)
+            trial = Trial(queue, tuple(roots), tuple(kept), {request for *_, request in chosen})
             del queue.waiting[:several]
             for root in roots:
                 del queue.open[root]
@@ -342,8 +343,8 @@ class WaitingQueues:
         barred = self._reserved_before(key, kind)
         for queue in self._queues.values():
             if queue.kind != kind and queue.waiting and queue.waiting[0] < key:
-                barred.update(queue.open)
+                barred.update(queue.enough(queue.open, len(queue.waiting)))
         for trial in set(self._trials.values()):
             if trial.queue.kind != kind:
-                barred.update(trial.roots)
+                barred.update(trial.kept)
         return frozenset(barred)

@@ -250,8 +250,8 @@ class WaitingStore:
                 continue
             if marks.regroupings == self.regroupings:
                 self.enter(entry, mark)
-                if entry.decision.code == OVER_QUOTA:
-                    self.hold(entry, marks.quota_wakes)
+                if entry.decision.code == OVER_QUOTA and not self.hold(entry, marks.quota_wakes):
+                    self.queues.requeue(entry.request, self._clock.monotonic())
             else:
                 self.enter_again(entry)
         self.wake()

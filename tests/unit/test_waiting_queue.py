@@ -104,6 +104,20 @@ def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
     assert not cloud.queues.ahead("large", 4, 5.0)
 
 
+def test_a_waiting_request_keeps_only_the_freed_hosts_that_it_needs() -> None:
+    hosts = {f"h{number}": {"VCPU": 8} for number in range(4)}
+    cloud = full(PlainCloud(hosts, {"small": SMALL, "other": SMALL}))
+    cloud.park(0, "small", since=0)
+    cloud.park(1, "other", since=1)
+    cloud.queues.settle(0.0)
+    for root in hosts:
+        cloud.frees(root, VCPU=2)
+    waiting, other = cloud.queues.next_requests(0.0)
+    assert (waiting.request, waiting.excluded) == ("r00000", frozenset())
+    assert other.request == "r00001" and len(other.excluded) == 1
+    assert len(cloud.queues.barred(0, 2.0)) == 2  # a new request may use the other hosts
+
+
 def test_forgotten_changes_cause_a_full_search() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     mark = cloud.queues.mark
