@@ -120,14 +120,15 @@ async def test_a_waiting_request_is_placed_when_the_quota_is_raised() -> None:
 async def test_a_quota_that_is_raised_during_an_evaluation_lets_the_request_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    evaluate, raised = WaitingBuilds.evaluate, []
+    evaluate, raised = WaitingBuilds.evaluate, list[str]()
 
     async with a_world(VCPU=0) as world:
 
         async def evaluate_and_raise(self: WaitingBuilds, woken: Sequence[Woken]) -> Sequence[Evaluated]:
             results = await evaluate(self, woken)
             if not raised:
-                raised.append(await limit(world, VCPU=2))
+                raised.append("VCPU")
+                await limit(world, VCPU=2)
                 await asyncio.sleep(SOON)
             return results
 
