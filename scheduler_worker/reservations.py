@@ -97,7 +97,8 @@ class ReservationFiller:
         slots: Sequence[ReservedSlot],
         on_closed_hosts: Mapping[Id, int] = MappingProxyType({}),
     ) -> ReservationFilled:
-        held = HeldSlots(reservation, slots, self._closed({root for slot in slots for root in slot.roots}))
+        closed = self._closed({root for slot in slots for root in slot.roots}) - on_closed_hosts.keys()
+        held = HeldSlots(reservation, slots, closed)
         placed, reason = 0, ""
         for root, some in _portions(held.to_claim(), on_closed_hosts):
             begun = self._scheduler.begin([_request(reservation, some, root)])

@@ -85,7 +85,9 @@ class RoomPlanner:
                 if begun.refusal or not order.alternatives:
                     return RoomPlanned(code="unreadable", why=begun.refusal)
                 if not order.request.roles:
-                    order = structs.replace(order, alternatives=order.alternatives[:1])
+                    # Slots that builds may draw from are no reason to plan on their hosts only.
+                    undrawn = [each for each in order.alternatives if not (each.draw and each.draw.optional)]
+                    order = structs.replace(order, alternatives=tuple(undrawn[:1]))
                 if asked.within:
                     inside = _only_inside(order, self._inside(asked.within))
                     if inside is None:

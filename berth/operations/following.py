@@ -70,7 +70,11 @@ class FollowedMoves:
     async def ask(self, request: MoveRequested) -> MoveOutcome:
         """Request a move, and return its result when it has ended or waits for confirmation."""
         outcome = self.join(request.move, request.cell, asked=request)
-        await publish(self.bus, request, patience=PATIENCE)
+        try:
+            await publish(self.bus, request, patience=PATIENCE)
+        except (Unavailable, Unroutable):
+            del self._open[request.move]  # else it would be requested again
+            raise
         return await outcome
 
     def join(

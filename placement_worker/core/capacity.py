@@ -150,9 +150,10 @@ def _judge(
     formerly = {holder.uuid: held for holder, held in zip(holders, former, strict=True)}
     mark_moves(order, formerly, world)
     if world.budgets:
-        for at, claim in enumerate(order.claims):
+        # Consumers that give up their allocations come last: the others may be parts of their moves.
+        for at in sorted(range(len(holders)), key=lambda at: not holders[at].held):
             if type(results[at]) is claims.Claimed:
-                results[at] = charge(claim, formerly, charges, world) or results[at]
+                results[at] = charge(order.claims[at], formerly, charges, world) or results[at]
     return results
 
 

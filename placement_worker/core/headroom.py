@@ -122,6 +122,11 @@ class _ClassCounts:
         taken_by_others = self.needed[apart.domain] - apart.members
         return fit <= taken_by_others
 
+    def unfit_for(self, apart: _Apart) -> Set[str]:
+        """Return the hosts on which another slot does not help these members of an anti-affinity group."""
+        enough = self.needed[apart.domain] - apart.members  # slots of one host that other instances may take
+        return apart.unfit | {root for root, slots in self.at.items() if slots > enough}
+
     @property
     def holds(self) -> bool:
         return self.failing() is None and self.failing_apart() is None
@@ -152,7 +157,7 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
         counts = classes[class_]
         while not counts.holds:
             apart = counts.failing_apart() if (domain := counts.failing()) is None else None
-            unfit = apart.unfit if apart is not None else state.domains[domain or ""]
+            unfit = counts.unfit_for(apart) if apart is not None else state.domains[domain or ""]
             root = _host_for(class_, unfit, counts, state, free, within)
             if root is None:
                 lacking.append(_lacking(class_[1], domain or "", apart))
@@ -202,12 +207,16 @@ def _host_for(
     """
     kind, size = class_
     outside = [
-        (max((counts.inside[each] + counts.needed[each] for each in within.get(root, ())), default=0), root)
+        (
+            max((counts.inside[each] + counts.needed[each] for each in within.get(root, ())), default=0),
+            counts.at[root],
+            root,
+        )
         for root, host in state.hosts.items()
         if host.usable and host.kind == kind and root not in unfit
         if all(free[root].get(name, 0) >= amount for name, amount in size)
     ]
-    return min(outside)[1] if outside else None
+    return min(outside)[-1] if outside else None
 
 
 def _counted(state: HeadroomState, within: Mapping[str, Sequence[str]]) -> dict[Class, _ClassCounts]:

@@ -191,7 +191,7 @@ class WaitingQueues:
                 continue
             chosen = queue.waiting[:several]
             barred = [self._barred(key, queue.kind) for key in chosen]
-            kept = queue.enough(roots, several)
+            kept = queue.enough(roots, len(queue.waiting))
             given.update(kept)
             trial = Trial(queue, tuple(roots), tuple(kept), {request for *_, request in chosen})
             del queue.waiting[:several]
@@ -331,7 +331,9 @@ class WaitingQueues:
         trial.placed = trial.placed or placed
         if not trial.open:
             if not trial.placed:
-                trial.queue.failed_roots.update(trial.roots)
+                queue = trial.queue
+                changed = queue.untested.keys() | queue.open.keys()  # since they were tried
+                queue.failed_roots.update(root for root in trial.roots if root not in changed)
             self._recheck(trial.roots)
 
     def _reserved_before(self, key: QueueKey, kind: str) -> set[Root]:

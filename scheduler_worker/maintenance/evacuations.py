@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from prometheus_client import Counter
 
 from bus.clock import Clock
+from bus.domains import ZONE
 from bus.errors import Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.maintenance import EvacuationState, HostEvacuation, MaintenanceEvent
@@ -170,9 +171,9 @@ class _EvacuationStep:
     def _judge(self, known: Sequence[HostEvacuation]) -> EvacuationJudge:
         limits = self.dead.options.limits
         level = self.dead.options.level
-        labels = self.view.labels(level)
+        labels, zones = self.view.labels(level), self.view.labels(ZONE)  # zones also of aggregates
         domains = {
-            root: domains_of(host.cell, host.zone, level, labels.get(root, ""))
+            root: domains_of(host.cell, zones.get(root, ""), level, labels.get(root, ""))
             for root, host in self.hosts.items()
         }
         fenced = {row.root: row for row in known if row.fenced > self.now - limits.within}

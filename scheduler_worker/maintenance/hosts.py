@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bus.candidates import CandidateSource, PlacedHost
 from bus.clock import Clock
-from bus.domains import CELL, ZONE
+from bus.domains import CELL
 from bus.host_health import HostHealth
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
@@ -44,8 +44,8 @@ class HostView:
 
     def labels(self, level: str) -> dict[Id, str]:
         """Return the domain of each host at a level, by root; hosts without a label are left out."""
-        if level in (CELL, ZONE):
-            named = {root: getattr(host, level) for root, host in self.hosts.items()}
+        if level == CELL:
+            named = {root: host.cell for root, host in self.hosts.items()}
         else:
             ids, names = self.source.labels(level)
             places = {root: host.position for root, host in self.hosts.items()}

@@ -211,6 +211,8 @@ class WaitingQueue:
             request = item.parked.request
             if isinstance(result, StillWaiting):
                 self._tries.pop(request, None)
+                if request not in self.store.requests:  # it was cancelled meanwhile
+                    continue
                 if result.decision.code != OVER_QUOTA:
                     self.store.queues.requeue(request)
                 elif not self.store.hold(item.parked, quota_mark):
