@@ -22,7 +22,7 @@ _QUEUE = "yardstick"
 
 
 class DurableRates(NamedTuple):
-    """How much a broker and a database store durably in a second."""
+    """The rates, per second, at which a broker and a database store durably."""
 
     publishes: float  # persistent messages to a quorum queue, each confirmed, 64 at once
     inserts: float  # rows, 64 in a transaction with synchronous_commit = on, one transaction after the other

@@ -6,8 +6,7 @@ another slot is claimed elsewhere, and then this slot is forgotten.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import structs
@@ -22,10 +21,10 @@ from bus.reservations import (
     Reservation,
     ReservationEditRequested,
     ReservationFilled,
-    ReservedSlot,
+    ReservationsFound,
 )
 from bus.vocabulary import UNSAID_ID, Id, portions
-from scheduler_worker.cloud_reading import on_closed
+from scheduler_worker.cloud_reading import on_closed, only_on
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
@@ -64,9 +63,10 @@ class ReservationFiller:
         ]
         for some in portions(holding, RESERVATIONS_AT_ONCE):
             found = await self._find(FindReservations(ids=tuple([each.id for each in some])))
+            closed = self._closed(found)
             for reservation in some:
                 slots = found.slots.get(reservation.id, ())
-                filled = await self._fill(reservation, slots)
+                filled = await self._fill(HeldSlots(reservation, slots, closed))
                 short += filled.missing > 0
                 drawn = sum(bool(slot.drawn_by) for slot in slots)
                 states.update(drawn=drawn, undrawn=max(filled.placed - drawn, 0), missing=filled.missing)
@@ -85,21 +85,17 @@ class ReservationFiller:
             return ReservationFilled(placed=found.made.get(reservation.id, 0))
         if state in ("planned", "ended"):
             return ReservationFilled(placed=0, missing=reservation.count, reason=f"it is {state}")
-        slots = found.slots.get(reservation.id, ())
-        filled = await self._fill(reservation, slots, order.closed)
+        closed = self._closed(found) - order.closed.keys()
+        held = HeldSlots(reservation, found.slots.get(reservation.id, ()), closed)
+        filled = await self._fill(held, order.closed)
         everything = await self._find(FindReservations(slots=False))
         self._scheduler.drawn.learn(everything.reservations)
         return filled
 
     async def _fill(
-        self,
-        reservation: Reservation,
-        slots: Sequence[ReservedSlot],
-        on_closed_hosts: Mapping[Id, int] = MappingProxyType({}),
+        self, held: HeldSlots, on_closed_hosts: Mapping[Id, int] = MappingProxyType({})
     ) -> ReservationFilled:
-        closed = self._closed({root for slot in slots for root in slot.roots}) - on_closed_hosts.keys()
-        held = HeldSlots(reservation, slots, closed)
-        placed, reason = 0, ""
+        reservation, placed, reason = held.reservation, 0, ""
         for root, some in _portions(held.to_claim(), on_closed_hosts):
             begun = self._scheduler.begin([_request(reservation, some, root)])
             [end] = await self._scheduler.place([self._slots_order(reservation, *each) for each in begun])
@@ -116,8 +112,9 @@ class ReservationFiller:
         left = reservation.count - has
         return ReservationFilled(placed=has, missing=left, reason=reason if left else "")
 
-    def _closed(self, roots: Collection[str]) -> set[str]:
-        """Return those of the given hosts that are down, disabled or drained."""
+    def _closed(self, found: ReservationsFound) -> set[str]:
+        """Return the hosts of slots that are down, disabled or drained."""
+        roots = {root for slots in found.slots.values() for slot in slots for root in slot.roots}
         if not roots:
             return set()
         source, clock = self._scheduler.source, self._scheduler.clock
@@ -141,11 +138,7 @@ class ReservationFiller:
         unknown = [host for host in reservation.hosts if not source.named(host)]
         if unknown:
             return order, Begun(f"hosts: there is no host {unknown[0]!r}")
-        roots = tuple(sorted({root for host in reservation.hosts for root in source.named(host)}))
-        within = [
-            replace(each, question=structs.replace(each.question, roots=roots)) for each in order.alternatives
-        ]
-        return structs.replace(order, alternatives=tuple(within)), event
+        return only_on(order, {root for host in reservation.hosts for root in source.named(host)}), event
 
 
 def _portions(missing: Sequence[Id], closed: Mapping[Id, int]) -> Iterator[tuple[Id, tuple[Id, ...]]]:

@@ -147,6 +147,8 @@ def _judge(
     results: list[claims.ClaimResult] = []
     for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
         results.append(_take(claim, holder, Former(generation, held, before), steps, world))
+    if not world.budgets and not any(claim.client for claim in order.claims):
+        return results  # berth's schedulers and cells state the types of consumers
     formerly = {holder.uuid: held for holder, held in zip(holders, former, strict=True)}
     mark_moves(order, formerly, world)
     if world.budgets:

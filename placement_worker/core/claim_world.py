@@ -70,9 +70,7 @@ class Holder:
     heir_of: "Holder | None" = None  # consumer from which it took over allocations, project and user
     heir_type: str = claims.CLEANUP  # its type, if `heir_of` is set
     keeps_for: str | None = None  # consumer with a guest that may still use the held allocations
-    move_of: str | None = (
-        None  # instance with which quotas count it once, while a client such as Nova moves it
-    )
+    move_of: str | None = None  # instance with which quotas count it, while a client such as Nova moves it
     move_of_was: str | None = None  # when it was read
     group: int | None = None  # the number of its server group, which may have been dropped since
     group_was: int | None = None  # when it was read

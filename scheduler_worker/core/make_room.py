@@ -13,7 +13,14 @@ import numpy as np
 
 from bus.candidates import Bools, Floats
 from scheduler_worker.core.leaving_sets import TRIED_SETS, LeavingSearch, LeavingSet
-from scheduler_worker.core.moved_cloud import SLACK, CloudState, MovableInstance, MovedCloud, PlannedMove
+from scheduler_worker.core.moved_cloud import (
+    SLACK,
+    CloudState,
+    MovableInstance,
+    MovedCloud,
+    PlannedMove,
+    lacking,
+)
 from scheduler_worker.core.room_demand import RoomDemand
 
 TRIED_DEEPER = 40  # sets of one size for which other hosts are made free
@@ -113,16 +120,16 @@ def _make_room(
     """
     if not usable.any():
         return None, "no_host"
-    lacking = (np.maximum(demand - moved.free, 0.0) / moved.scale).sum(axis=1)
-    fits = np.flatnonzero(usable & (lacking <= SLACK))
+    lack = lacking(demand, moved.free, moved.scale)
+    fits = np.flatnonzero(usable & (lack <= SLACK))
     if fits.size:
         left = ((moved.free[fits] - demand) / moved.scale).sum(axis=1)
         return int(fits[np.argmin(left)]), ""
     targets = np.flatnonzero(usable & moved.known)
     most = TARGETS_AT_ONCE if depth == DEPTH else TARGETS_DEEPER
     if len(targets) > most:  # sorting all hosts takes longer
-        targets = targets[lacking[targets] <= np.partition(lacking[targets], most - 1)[most - 1]]
-    targets = targets[np.argsort(lacking[targets], kind="stable")][:most]
+        targets = targets[lack[targets] <= np.partition(lack[targets], most - 1)[most - 1]]
+    targets = targets[np.argsort(lack[targets], kind="stable")][:most]
     search = LeavingSearch(moved, demand, targets)
     if not search.least:
         return None, "immovable"

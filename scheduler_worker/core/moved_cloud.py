@@ -15,6 +15,14 @@ MOST_STEPS = 60  # instances placed and withdrawn in the search for the destinat
 SLACK = 1e-9  # of amounts, which are whole numbers
 
 
+def lacking(amounts: Floats, free: Floats, scale: Floats) -> Floats:
+    """Return, for each host, how much of the amounts exceeds what the host has `free`: each excess divided by
+    the `scale` of its class, and added up.
+    """
+    lack: Floats = (np.maximum(amounts - free, 0.0) / scale).sum(axis=1)
+    return lack
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MovableInstance:
     """An instance that may move: its amounts by resource class, and a mask of the hosts that its filters

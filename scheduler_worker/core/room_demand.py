@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
-from scheduler_worker.core.moved_cloud import SLACK, CloudState
+from scheduler_worker.core.moved_cloud import SLACK, CloudState, lacking
 
 MOST_DOMAINS = 16  # domains for which a plan is made, if all builds must be in one domain
 
@@ -22,13 +22,6 @@ class RoomPart:
     def could_hold(self, cloud: CloudState) -> Bools:
         """Return a mask of the accepted hosts that are large enough for a build if they are empty."""
         return self.accepted & (cloud.whole >= self.amounts - SLACK).all(axis=1)
-
-    def lacking(self, free: Floats, scale: Floats) -> Floats:
-        """Return, for each host, the amounts of a build that exceed the host's `free` amounts, each divided
-        by the `scale` of its class, and added up.
-        """
-        lacks: Floats = (np.maximum(self.amounts - free, 0.0) / scale).sum(axis=1)
-        return lacks
 
     def fitting(self, amounts: Floats) -> Floats:
         """Return for each accepted host the number of builds that its amounts would fit."""
@@ -95,11 +88,11 @@ class RoomDemand:
             could &= np.bincount(packed, part.fitting(cloud.whole), several) >= part.count
             now = np.bincount(packed, part.fitting(cloud.free), several)
             fit_now += np.minimum(now, part.count)
-            lacking = np.where(part.could_hold(cloud), part.lacking(cloud.free, cloud.scale), np.inf)
-            order = np.lexsort((lacking, packed))
+            lack = np.where(part.could_hold(cloud), lacking(part.amounts, cloud.free, cloud.scale), np.inf)
+            order = np.lexsort((lack, packed))
             begins = np.searchsorted(packed[order], packed[order], side="left")
             first = order[np.arange(len(order)) - begins < part.count]  # of each domain
-            lacks += np.bincount(packed[first], np.minimum(lacking[first], 1e9), several)
+            lacks += np.bincount(packed[first], np.minimum(lack[first], 1e9), several)
         could[0] = False  # hosts without a domain
         domains = np.flatnonzero(could)
         best_first: list[int] = domains[np.lexsort((lacks[domains], -fit_now[domains]))].tolist()
@@ -107,12 +100,12 @@ class RoomDemand:
 
     def in_reading_order(self, cloud: CloudState) -> Ints:
         """Return the hosts that could become targets, those with the best chances first."""
-        lacking = np.full(len(cloud.free), np.inf)
+        least = np.full(len(cloud.free), np.inf)
         for part in self.parts:
-            lacks = np.where(part.could_hold(cloud), part.lacking(cloud.free, cloud.scale), np.inf)
-            lacking = np.minimum(lacking, lacks)
+            lack = np.where(part.could_hold(cloud), lacking(part.amounts, cloud.free, cloud.scale), np.inf)
+            least = np.minimum(least, lack)
         hosts: list[Ints] = []
         for mask in self.domains(cloud):
-            rows = np.flatnonzero(mask & np.isfinite(lacking))
-            hosts.append(rows[np.argsort(lacking[rows], kind="stable")])
+            rows = np.flatnonzero(mask & np.isfinite(least))
+            hosts.append(rows[np.argsort(least[rows], kind="stable")])
         return np.concatenate(hosts) if hosts else np.zeros(0, np.intp)

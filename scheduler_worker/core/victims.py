@@ -60,7 +60,7 @@ class RequestedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimChoice:
-    """How many instances of each requested part one host gets, and the victims to delete there first."""
+    """The numbers of instances of each requested part that one host gets, and the victims deleted first."""
 
     at: int
     placed: tuple[int, ...]

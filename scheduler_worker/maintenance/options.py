@@ -24,9 +24,7 @@ class EvacuationOptions:
     hook_seconds: float = 60.0
     limits: EvacuationLimits = field(default_factory=EvacuationLimits)
     quorum: QuorumOptions = field(default_factory=QuorumOptions)
-    level: str = (
-        "rack"  # level of the domains that the limits count, in addition to cells, zones and the cloud
-    )
+    level: str = "rack"  # of the domains that the limits count, in addition to cells, zones and the cloud
 
 
 @dataclass(frozen=True)
