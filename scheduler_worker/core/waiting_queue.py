@@ -124,6 +124,7 @@ class Trial:
     kept: tuple[Root, ...]  # of these, the hosts that requests of other classes may not use meanwhile
     open: set[Id]
     placed: bool = False
+    scheduled: bool = False  # whether the time of the next attempt is set
 
 
 @dataclass(frozen=True, slots=True)

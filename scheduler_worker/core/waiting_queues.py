@@ -214,7 +214,7 @@ class WaitingQueues:
         if key in queue.trying:
             queue.trying.remove(key)
             self._enqueue(queue, key)
-        self._end_trial(request, placed=False)
+        self._end_trial(request, placed=False, scheduled=retry_at is not None)
         if retry_at is not None:
             queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
 
@@ -320,20 +320,24 @@ class WaitingQueues:
         insort(queue.waiting, key)
         self._shuffled = True
 
-    def _end_trial(self, request: Id, *, placed: bool) -> None:
-        """Record whether a waiting request was placed. After the last of the requests that were placed in
-        parallel, evaluate the hosts of their trial again.
+    def _end_trial(self, request: Id, *, placed: bool, scheduled: bool = False) -> None:
+        """Record whether a waiting request was placed, and whether its next attempt is `scheduled`. After the
+        last of the requests that were placed in parallel, evaluate the hosts of their trial again.
         """
         trial = self._trials.pop(request, None)
         if trial is None:
             return
         trial.open.discard(request)
         trial.placed = trial.placed or placed
+        trial.scheduled = trial.scheduled or scheduled
         if not trial.open:
             if not trial.placed:
-                queue = trial.queue
-                changed = queue.untested.keys() | queue.open.keys()  # since they were tried
-                queue.failed_roots.update(root for root in trial.roots if root not in changed)
+                # A refused claim changes its host, too: without the pause it would be repeated endlessly.
+                self._distribute_changes()
+                queue, failed = trial.queue, set(trial.roots)
+                if not trial.scheduled:
+                    failed -= queue.untested.keys() | queue.open.keys()  # changed since they were tried
+                queue.failed_roots.update(failed)
             self._recheck(trial.roots)
 
     def _reserved_before(self, key: QueueKey, kind: str) -> set[Root]:

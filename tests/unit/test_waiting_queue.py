@@ -220,6 +220,29 @@ def test_a_request_is_tried_until_it_is_queued_again() -> None:
     assert [cloud.queues.is_tried(request) for request in cloud.waiting] == [False, False]
 
 
+def test_a_host_that_changes_during_a_fruitless_attempt_is_tried_again() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    cloud.park(0, "small")
+    cloud.frees("h", VCPU=2)
+    [turn] = cloud.queues.next_requests(0.0)
+    cloud.frees("h", VCPU=2)
+    cloud.queues.settle(0.0)
+    cloud.queues.requeue(turn.request)
+    assert [turn.request for turn in cloud.queues.next_requests(0.0)] == ["r00000"]
+
+
+def test_a_change_during_a_refused_claim_does_not_shorten_the_pause_before_the_next_attempt() -> None:
+    """Because the refusal itself is such a change."""
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    cloud.park(0, "small")
+    cloud.frees("h", VCPU=2)
+    [turn] = cloud.queues.next_requests(0.0)
+    cloud.queues.changed(["h"])
+    cloud.queues.requeue(turn.request, 5.0)
+    assert cloud.queues.next_requests(4.9) == []
+    assert [turn.request for turn in cloud.queues.next_requests(5.0)] == ["r00000"]
+
+
 def test_the_sweep_finds_missed_requests() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     cloud.park(1, "small")
