@@ -1,5 +1,6 @@
 """Runs a berth with virtual machines that follows a simulated Ironic. Every worker is a process or, in the
-compact layout, placement, scheduler, conductors and the agent of virtual machines share one process.
+compact layout, placement and scheduler share one process, and conductors and the agent of virtual machines
+share another, as `berth up` runs them.
 
 The processes share their settings in one JSON object, the site.
 """
@@ -44,7 +45,10 @@ AGENT = f"{CELL}-metal"
 ROLES = ("placement", "scheduler", "conductor", "ironic_sync", "agent")
 VIRTUAL_CELL = "c2"
 VIRTUAL_ROLES = ("conductor of c2", "agent of c2")
-SHARED = "shared"  # the process of the workers that share one in the compact layout
+SHARED = {  # processes of the compact layout that run several workers
+    "placement+scheduler": ("placement", "scheduler"),
+    "conductors+agent": ("conductor", *VIRTUAL_ROLES),
+}
 _APART = ("ironic_sync", "agent")
 _HOPS = {  # histograms of ironic_sync and placement
     "event → report stored, without a read": "berth_ironic_reported_seconds",
@@ -73,19 +77,20 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return ("sim", SHARED, *_APART) if self.compact else ("sim", *self.workers)
+        return ("sim", *SHARED, *_APART) if self.compact else ("sim", *self.workers)
 
     def metrics_port(self, role: str) -> int:
         """Return the metrics port of the process of this role; 0 if it runs neither ironic_sync nor
         placement.
         """
-        ports = {"ironic_sync": self.port + 1, "placement": self.port + 2, SHARED: self.port + 2}
-        return ports.get(role, 0)
+        if role == "ironic_sync":
+            return self.port + 1
+        return self.port + 2 if "placement" in self.workers_of(role) else 0
 
     def workers_of(self, role: str) -> list[str]:
         """Return the names of the workers in the process that `berth run ROLE` has started."""
-        if role == SHARED:
-            return [name for name in self.workers if name not in _APART]
+        if role in SHARED:
+            return [name for name in SHARED[role] if name in self.workers]
         return ["replica", role] if role == "scheduler" else [role]
 
     @property
@@ -98,7 +103,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     def bus(self, name: str) -> RecordingBus:
         way = RabbitTransport(self.amqp_url, exchange="bench", name=name)
-        return RecordingBus(DirectTransport(way) if name == SHARED else way)
+        return RecordingBus(DirectTransport(way) if name in SHARED else way)
 
     def api(self) -> IronicApi:
         return IronicApi(Access(url=self.url))
