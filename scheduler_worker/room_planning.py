@@ -84,10 +84,10 @@ class RoomPlanner:
                 [(order, begun)] = await self.scheduler.resolved([asked.request])
                 if begun.refusal or not order.alternatives:
                     return RoomPlanned(code="unreadable", why=begun.refusal)
-                if not order.request.roles:
-                    # Slots that builds may draw from are no reason to plan on their hosts only.
-                    undrawn = [each for each in order.alternatives if not (each.draw and each.draw.optional)]
-                    order = structs.replace(order, alternatives=tuple(undrawn[:1]))
+                # Slots that builds may draw from are no reason to plan on their hosts only.
+                flavors = [each for each in order.alternatives if not (each.draw and each.draw.optional)]
+                planned = flavors if order.request.roles else flavors[:1]
+                order = structs.replace(order, alternatives=tuple(planned))
                 if asked.within:
                     inside = _only_inside(order, self._inside(asked.within))
                     if inside is None:

@@ -73,8 +73,9 @@ class FollowedMoves:
         try:
             await publish(self.bus, request, patience=PATIENCE)
         except (Unavailable, Unroutable):
-            del self._open[request.move]  # else it would be requested again
-            raise
+            # Else it would be requested again. A move with a result was published in spite of the error.
+            if self._open.pop(request.move, None) is not None:
+                raise
         return await outcome
 
     def join(

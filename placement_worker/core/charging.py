@@ -6,7 +6,7 @@ claims the destination in addition to its source. Such consumers are marked as p
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bus import claims
@@ -61,6 +61,23 @@ def _adds_a_tree(before: Allocations, after: Allocations, world: ClaimWorld) -> 
     if len(after) <= len(before) or any(after.get(uuid) != before[uuid] for uuid in before):
         return False
     return not {world.provider(uuid).root for uuid in after} <= {world.provider(uuid).root for uuid in before}
+
+
+def charging_order(holders: Sequence[Holder]) -> list[int]:
+    """Return the positions of a request's consumers in the order in which their claims are charged.
+
+    Consumers that only release allocations come first. But a consumer that gives them up in a move comes
+    last: the instance keeps its quota until the other parts of its move are counted.
+    """
+    moved = {holder.move_of for holder in holders}
+
+    def rank(at: int) -> int:
+        holder = holders[at]
+        if holder.held:
+            return 1
+        return 2 if holder.move_of is not None or holder.uuid in moved else 0
+
+    return sorted(range(len(holders)), key=rank)
 
 
 def charge(

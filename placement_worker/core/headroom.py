@@ -256,7 +256,7 @@ def _apart_members(
 def _lacking(size: Size, domain: str, apart: _Apart | None) -> str:
     if apart is None:
         return f"{domain}: no host outside of it has free capacity for {_text(size)}"
-    where = f"no host outside of it and without members of server group {apart.group}"
+    where = f"no further host outside of it and without members of server group {apart.group}"
     return f"{apart.domain}: {where} has free capacity for {_text(size)}"
 
 

@@ -1,6 +1,7 @@
 """Requests that draw from reservations: a scheduler in front of placement, on both databases."""
 
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from bus.claims import Claimed
 from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.queries import BuildsFound, InstancesFound
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from bus.reservations import (
@@ -20,15 +22,20 @@ from bus.reservations import (
     ReservationEditRequested,
     ReservationFilled,
     ReservationsFound,
+    slot_consumer,
 )
+from bus.room import PlanRoom
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries
 from scheduler_worker.reservations import SLOTS, ReservationFiller
+from scheduler_worker.room_planning import RoomPlanner
+from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import messages_of, scheduler_of
+from tests.support.schedulers import messages_of, moves_of, scheduler_of
 
 R1 = uid(1, "7")
 LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
@@ -152,6 +159,20 @@ async def test_a_slot_on_a_closed_host_that_fits_no_other_host_is_missing(hosts:
     assert short() == 0 and await roots_of_slots(hosts) == before
 
 
+async def test_a_slot_on_a_host_that_is_closed_for_its_reservation_is_not_claimed_again(
+    hosts: Placement,
+) -> None:
+    scheduler, order = await a_scheduler_for(hosts), FillReservation(reservation=R1, closed={uid(2, "a"): 1})
+    await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
+    make = MakeReservation(reservation=Reservation(id=R1, name="season", project="p1", flavor=SMALL, count=1))
+    await hosts.reservations.edit(ReservationEditRequested(edit=make))
+    for _ in range(2):  # the order may be repeated
+        assert await ReservationFiller(scheduler).fill(order) == ReservationFilled(placed=1)
+        found = await hosts.reservations.find(FindReservations(ids=(R1,)))
+        assert [slot.consumer for slot in found.slots[R1]] == [slot_consumer(R1, 1)]
+    assert await roots_of_slots(hosts) == [uid(2, "a")]
+
+
 async def test_an_undrawn_slot_on_a_host_without_heartbeats_is_claimed_on_another_host(
     hosts: Placement,
 ) -> None:
@@ -250,6 +271,24 @@ async def test_each_role_draws_its_own_slots(hosts: Placement) -> None:
     assert await undrawn(hosts) == 0
     why = await reason_of(scheduler, with_roles(3, (8, 1), (6, 1), hints=Hints(reservation=R1)))
     assert why == "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
+
+
+@pytest.mark.parametrize("roles", [(), ((8, 1), (8, 1))], ids=["equal", "roles"])
+async def test_a_plan_that_makes_room_uses_hosts_without_slots_of_an_open_reservation(
+    hosts: Placement, roles: tuple[tuple[int, int], ...]
+) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    two = with_roles(1, *roles) if roles else a_request(1, flavor=LARGE, project="p1", instances=2)
+    courses = moves_of(scheduler, AsyncMock(return_value=BuildsFound(builds=()))).courses
+    cells = CellQueries(
+        builds=AsyncMock(return_value=BuildsFound(builds=())),
+        instances=AsyncMock(return_value=InstancesFound(instances=())),
+        moves=AsyncMock(),
+    )
+    planned = await RoomPlanner(WhatIfs(scheduler), courses, cells).answer(PlanRoom(request=two))
+    assert (planned.code, planned.moves) == ("", ())
+    assert sorted(target.host for target in planned.targets) == ["host-1", "host-3"]
 
 
 async def test_roles_without_a_fitting_slot_of_an_open_reservation_use_free_capacity(

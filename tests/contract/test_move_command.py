@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from msgspec.structs import asdict, replace
@@ -11,10 +12,11 @@ from berth import wiring
 from berth.commands import move_list, moves
 from berth.operations import following
 from berth.settings import BadSetting
+from bus.clock import Clock
 from bus.decisions import Decision, Removal
-from bus.errors import OperationRefused
+from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import MoveRequested, PhaseOver
+from bus.moves import MoveRequested, MovesFound, PhaseOver
 from bus.queries import WhatIfAnswered
 from bus.requests import Image
 from bus.vocabulary import Message
@@ -22,6 +24,7 @@ from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
+from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 
 Berth = Callable[..., Any]
@@ -244,6 +247,42 @@ async def test_a_lost_refusal_is_requested_again(
     movers.doing = lambda asked: [movers.refused(asked)] if len(movers.asked) > 1 else []
     await berth("move", B1, "--wait", ends=1)
     assert {request.move for request in movers.asked} == {movers.asked[0].move}
+
+
+MIGRATE = MoveRequested(move=uid(1, "e"), build=B1, cell="c1", kind="migrate")
+
+
+def failing_bus(meanwhile: Callable[[], None] = lambda: None) -> Mock:
+    """Return a bus whose first publication fails, after `meanwhile`, and whose cells know no moves."""
+    bus = Mock(clock=Clock(monotonic=asyncio.get_running_loop().time))
+
+    async def publish(*messages: Message) -> None:
+        if bus.publish.await_count == 1:
+            meanwhile()
+            raise Unavailable("no broker")
+
+    bus.publish = AsyncMock(side_effect=publish)
+    bus.asker.return_value = AsyncMock(return_value=MovesFound(moves=()))
+    return bus
+
+
+@in_virtual_time
+async def test_a_move_that_could_not_be_published_is_not_requested_again() -> None:
+    bus = failing_bus()
+    followed = following.FollowedMoves(bus, "me", following.MoveListener())
+    with pytest.raises(Unavailable):
+        await followed.ask(MIGRATE)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3 * following.AGAIN_SECONDS):
+            await followed.poll()
+    assert bus.publish.await_count == 1
+
+
+@in_virtual_time
+async def test_a_move_whose_publication_was_not_confirmed_may_have_a_result() -> None:
+    bus = failing_bus(lambda: followed.refused(FakeMovers().refused(MIGRATE)))
+    followed = following.FollowedMoves(bus, "me", following.MoveListener())
+    assert (await followed.ask(MIGRATE)).end == following.REFUSED
 
 
 async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, berth: Berth) -> None:

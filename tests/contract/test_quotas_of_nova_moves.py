@@ -179,6 +179,29 @@ async def test_a_move_and_its_other_claims_may_be_in_one_transaction(limited: Pl
     assert await placed(limited, swap(1, 9), wants(3, 2), wants(1, 2, VCPU=2)) == [True, False, True]
 
 
+@pytest.mark.parametrize("gives_first", [False, True])
+async def test_a_move_is_charged_its_growth_in_any_order_of_its_claims(
+    limited: Placement, gives_first: bool
+) -> None:
+    def in_order(receives: ConsumerClaim, gives: ConsumerClaim) -> ClaimRequested:
+        return ClaimRequested(claims=(gives, receives) if gives_first else (receives, gives))
+
+    away = in_order(of_nova(9, on_hosts(1, VCPU=2)), of_nova(1, {}, 1))
+    assert await placed(limited, away, wants(3, 2), wants(1, 2, VCPU=1)) == [True, False, True]
+    await limited.quotas.edit(QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 1})))
+    back = in_order(of_nova(1, on_hosts(1, VCPU=2), 1), of_nova(9, {}, 1))
+    assert await placed(limited, wants(3, 2), back, wants(3, 2)) == [False, True, False]
+
+
+@pytest.mark.parametrize("releases_first", [False, True])
+async def test_a_claim_gets_the_quota_that_another_claim_of_its_request_releases(
+    limited: Placement, releases_first: bool
+) -> None:
+    both = of_nova(1, {}, 1), of_nova(3, on_hosts(2, VCPU=2))
+    order = ClaimRequested(claims=both if releases_first else both[::-1])
+    assert await placed(limited, order, wants(4, 2)) == [True, False]
+
+
 async def test_a_refused_request_leaves_no_part_of_a_move(limited: Placement) -> None:
     await placed(limited, wants(2, 1, 1, VCPU=1))
     too_large = of_nova(3, on_hosts(2, VCPU=99))

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 from bus import topics
 from bus.claims import ReleaseRequested
 from bus.clock import Clock
+from bus.messages import BuildCancelRequested
 from bus.queries import WhatIf
 from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
@@ -120,24 +121,50 @@ async def test_a_waiting_request_is_placed_when_the_quota_is_raised() -> None:
 async def test_a_quota_that_is_raised_during_an_evaluation_lets_the_request_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    evaluate, raised = WaitingBuilds.evaluate, list[str]()
-
     async with a_world(VCPU=0) as world:
-
-        async def evaluate_and_raise(self: WaitingBuilds, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-            results = await evaluate(self, woken)
-            if not raised:
-                raised.append("VCPU")
-                await limit(world, VCPU=2)
-                await asyncio.sleep(SOON)
-            return results
-
         await boot(world, 1)
         await asyncio.sleep(SOON)
-        monkeypatch.setattr(WaitingBuilds, "evaluate", evaluate_and_raise)
+        evaluated = at_the_end_of_an_evaluation(monkeypatch, lambda: limit(world, VCPU=2))
         await limit(world, VCPU=0, MEMORY_MB=8192)
         await asyncio.sleep(3 * SOON)
-        assert raised and world.requests() == [uid(1, "a")]
+        assert evaluated.is_set() and world.requests() == [uid(1, "a")]
+
+
+def at_the_end_of_an_evaluation(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[None]]
+) -> asyncio.Event:
+    """Act once, before the result of the next evaluation is handled; return the event that it has ended."""
+    evaluate, ended = WaitingBuilds.evaluate, asyncio.Event()
+
+    async def evaluate_and_act(self: WaitingBuilds, woken: Sequence[Woken]) -> Sequence[Evaluated]:
+        results = await evaluate(self, woken)
+        if not ended.is_set():
+            ended.set()
+            await act()
+            await asyncio.sleep(SOON)
+        return results
+
+    monkeypatch.setattr(WaitingBuilds, "evaluate", evaluate_and_act)
+    return ended
+
+
+@in_virtual_time
+async def test_a_request_that_is_cancelled_during_its_evaluation_delays_no_other_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_world(VCPU=0) as world:
+        cancelled = await boot(world, 1)
+        await asyncio.sleep(SOON)
+        cancel = BuildCancelRequested(build=cancelled)
+        evaluated = at_the_end_of_an_evaluation(monkeypatch, lambda: world.say(cancel))
+        await limit(world, VCPU=0, MEMORY_MB=8192)
+        await asyncio.sleep(3 * SOON)
+        assert evaluated.is_set() and len(world.cancelled) == 1
+        await boot(world, 2)
+        await asyncio.sleep(SOON)
+        await limit(world, VCPU=2)
+        await asyncio.sleep(SOON)
+        assert world.requests() == [uid(2, "a")]
 
 
 @in_virtual_time

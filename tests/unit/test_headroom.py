@@ -242,7 +242,7 @@ def test_a_member_of_an_anti_affinity_group_gets_a_slot_on_a_host_without_member
 def test_members_of_an_anti_affinity_group_on_every_host_cannot_be_evacuated() -> None:
     members = held(1, "x", VCPU=2), held(2, "y", VCPU=2), held(3, "z", VCPU=2)
     plan = headroom(apart(*members, slots=(held(8, "y", VCPU=2), held(9, "z", VCPU=2))))
-    where = "no host outside of it and without members of server group web"
+    where = "no further host outside of it and without members of server group web"
     assert not plan.holds and plan.lacking == (f"x: {where} has free capacity for 2 VCPU",)
     assert headroom(apart(*members, most=2, slots=(held(8, "y", VCPU=2), held(9, "z", VCPU=2)))).holds
 
@@ -251,6 +251,25 @@ def test_other_instances_may_not_take_the_only_slots_that_a_member_can_use() -> 
     member, other = held(1, "x", VCPU=4), held(2, "x", VCPU=4)
     state = apart(member, held(3, "y", VCPU=4), slots=(held(8, "y", VCPU=4), held(9, "z", VCPU=4)))
     assert not headroom(replace(state, instances=[*state.instances, other])).holds
+
+
+def test_a_host_gets_no_further_slot_that_cannot_serve_members_of_an_anti_affinity_group() -> None:
+    """Each of both members on x needs a host of its own; y is preferred, because z has more instances."""
+    members = [replace(held(number, "x", VCPU=1), group="g") for number in (1, 2)]
+    others = [held(number, "z", VCPU=1) for number in (3, 4, 5)]
+    group = ApartGroup("web", 2, {"x": {each.consumer for each in members}})
+    plan = headroom(replace(a_state(*members, *others), groups={"g": group}))
+    assert sorted(root for root, _ in plan.add) == ["x", "y", "y", "z"] and not plan.lacking
+    without_z = headroom(replace(a_state(*members, hosts=2), groups={"g": group}))
+    where = "no further host outside of it and without members of server group web"
+    assert [root for root, _ in without_z.add] == ["y", "y"]
+    assert without_z.lacking == (f"x: {where} has free capacity for 1 VCPU",)
+
+
+def test_of_equal_hosts_the_one_with_the_fewest_slots_gets_the_next() -> None:
+    state = a_state(held(1, "x", VCPU=1), held(2, "x", VCPU=1))
+    racks = {"r": frozenset({"x"}), "s": frozenset({"y", "z"})}
+    assert [root for root, _ in headroom(replace(state, domains=racks)).add] == ["y", "z"]
 
 
 async def test_an_evacuation_draws_first_from_slots_on_hosts_of_its_kind() -> None:

@@ -118,6 +118,20 @@ def test_a_waiting_request_keeps_only_the_freed_hosts_that_it_needs() -> None:
     assert len(cloud.queues.barred(0, 2.0)) == 2  # a new request may use the other hosts
 
 
+def test_hosts_are_kept_for_waiting_requests_beyond_those_tried_in_one_step() -> None:
+    hosts = {f"h{number}": {"VCPU": 8} for number in range(4)}
+    cloud = full(PlainCloud(hosts, {"small": SMALL, "other": SMALL}))
+    for number in range(3):
+        cloud.park(number, "small", since=number)
+    cloud.park(3, "other", since=3)
+    cloud.queues.settle(0.0)
+    for root in hosts:
+        cloud.frees(root, VCPU=2)
+    assert [turn.request for turn in cloud.queues.next_requests(0.0, most=2)] == ["r00000", "r00001"]
+    [other] = cloud.queues.next_requests(0.0, most=2)
+    assert other.request == "r00003" and len(other.excluded) == 3
+
+
 def test_forgotten_changes_cause_a_full_search() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     mark = cloud.queues.mark
