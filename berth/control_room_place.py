@@ -8,7 +8,7 @@ PORT = 8780
 
 
 def with_a_room(settings: Settings) -> Settings:
-    """Return settings with an address for the control room. If the settings name no port, or port 0, a free
+    """Return settings with an address for the control room. If the settings name no port, or port 0, a usable
     port is chosen and reserved for this process.
     """
     place = f"127.0.0.1:{PORT}" if settings.control_room.http == "auto" else settings.control_room.http

@@ -20,7 +20,7 @@ from bus.requests import Flavor
 from bus.vocabulary import UNSAID_ID
 from control_room.core.now import rounded_up
 
-_CHUNK = 128  # requests published together without a fixed rate
+_CHUNK = 128  # most requests that are published together
 MIX = 20  # flavors in a load by default
 MOST_MIXED = 1000
 

@@ -43,8 +43,8 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def begin(settings: Settings, process: str = "") -> None:
-    """Configure logging to standard error, with the format and level in the settings; `process` is in each
-    line.
+    """Configure logging to standard error, with the format and level in the settings. `process`: the name of
+    this process, for each log line.
     """
     handler = logging.StreamHandler(sys.stderr)
     formats = JsonLines if settings.process.log_format == "json" else TextLines

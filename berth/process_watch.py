@@ -31,8 +31,8 @@ EXIT_BLOCKED = 70
 PERIOD = 1.0  # seconds
 WARN_SECONDS = 5.0  # until the stack of a blocked event loop is logged
 _LOG_SECONDS = 5.0  # a blocked process may be unable to log, and must end nevertheless
-_FRAMES = 4  # innermost stack frames of a task
-_MESSAGES = 20  # of one handler call
+_FRAMES = 4  # innermost stack frames that are shown of a task
+_MESSAGES = 20  # messages of one handler call that are shown
 
 
 @dataclass(frozen=True)

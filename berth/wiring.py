@@ -155,7 +155,8 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of the roles `together` over the connection `way` until `stopping`, then stop them.
+    """Run the workers of the roles `together` over the connection `way` until `stopping` is set, then stop
+    them.
 
     `shared` has placement's index. `turns` is a lock, shared by all buses of a process, for suspect messages.
     """

@@ -181,7 +181,7 @@ async def _find_move(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> 
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
-    """Cancel a move that waits for capacity; return False if the move has just begun."""
+    """Cancel a move that waits for capacity; return False if the move has begun in the meantime."""
     waited = await end_wait(bus, waits.request)
     if waited.waited:
         build = next(iter(waits.builds), "")

@@ -192,7 +192,7 @@ async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir:
 
 
 async def up(settings: Settings, console: Console) -> int:
-    limits = WatchLimits(stuck=settings.process.stuck_after)  # a blocked event loop does not end it
+    limits = WatchLimits(stuck=settings.process.stuck_after)  # no limit for a blocked event loop
     with watched(limits, "up", Path(settings.database.state_dir)):
         return await (_up_here if settings.embedded else _up_as_processes)(settings, console)
 

@@ -26,7 +26,7 @@ from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, Wh
 from bus.reservations import FAILOVER, FindReservations, Reservation
 from control_room.core.words import expected_start
 
-SECONDS = 5.0  # until an answer
+SECONDS = 5.0  # for an answer to a query
 _SCHEDULER = "the scheduler"
 _PLACEMENT = "placement"
 

@@ -83,7 +83,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         letters=letters,
         keystone=keystone.result(),
         ironic=ironic.result(),
-        bus="" if any(broker.problem for broker in seen) else away,  # already reported for a broker
+        bus="" if any(broker.problem for broker in seen) else away,  # reported as the broker's problem
     )
 
 

@@ -33,11 +33,11 @@ _GuestsByAgent = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent 
 
 @dataclass(frozen=True)
 class Mend:
-    """The repair of an active build's allocations (`one`): the cell's record of the build (`stands`), and the
-    reason against the repair (`why_not`).
+    """An active build's wrong allocations (`misheld`), the cell's record of the build (`stands`), and the
+    reason against a repair of the allocations (`why_not`; empty: repair them).
     """
 
-    one: Misheld
+    misheld: Misheld
     stands: BuildStands | None = None
     why_not: str = ""
 
@@ -71,7 +71,7 @@ class Mending:
 
     async def mend(self, mend: Mend) -> str:
         """Repair the allocations of a build; return "", or why the repair failed."""
-        misheld, stands = mend.one, mend.stands
+        misheld, stands = mend.misheld, mend.stands
         assert stands is not None and not mend.why_not, mend
         held, generation = misheld.held, misheld.generation
         if misheld.wrong != "outdated":

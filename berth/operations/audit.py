@@ -45,9 +45,9 @@ class Audit:
     of_other_owners: int = 0  # instances that no cell has built: imported, or made over HTTP
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
     leaks: list[Leak] = field(default_factory=list)  # breaches that `berth heal` may repair
-    misheld: list[Misheld] = field(default_factory=list)  # like leaks
-    ownerless: list[Ownerless] = field(default_factory=list)  # like leaks
-    doubled: list[Doubled] = field(default_factory=list)  # like leaks
+    misheld: list[Misheld] = field(default_factory=list)  # also repairable
+    ownerless: list[Ownerless] = field(default_factory=list)  # also repairable
+    doubled: list[Doubled] = field(default_factory=list)  # also repairable
 
     @property
     def clean(self) -> bool:
@@ -100,7 +100,7 @@ async def audit(
 
 
 async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _Read:
-    """Read the databases; add to `found` what placement's database shows alone."""
+    """Read the databases; add to `found` the violations and counts that placement's database alone shows."""
     from placement_worker.store import audit as stored  # databases take long to load
 
     cells = () if placement_only else settings.cell_names
@@ -278,7 +278,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     """
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"
-    if held.type == MIGRATION and held.keeps_for:  # without this field a client's, such as Nova's
+    if held.type == MIGRATION and held.keeps_for:  # without this field it is a client's, such as Nova's
         return f"holds the host that {held.keeps_for} has moved from"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"

@@ -108,7 +108,7 @@ async def builds_by_uuid(
     return {build: found[build] for build in builds}
 
 
-INSTANCE_SECONDS = 10.0  # a cell may take for a page of its instances
+INSTANCE_SECONDS = 10.0  # for a cell's answer with a page of its instances
 PAGE = 500  # instances in one page
 
 
@@ -185,7 +185,7 @@ async def instances_left(bus: Bus, name: str) -> int:
     return (await registered_cells(bus)).instances.get(name, 0)
 
 
-AGENT_SECONDS = 10.0  # until a cell's answer
+AGENT_SECONDS = 10.0  # for a cell's answer about agents
 _RETRY_SECONDS = 0.5
 
 

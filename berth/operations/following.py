@@ -80,8 +80,8 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Begin to follow a requested move, and return the future of its result: its end or, without
-        `past_verifying`, already its wait for confirmation. `asked`: the request, if this client sent it.
+        """Begin to follow a requested move, and return the future of its result. Without `past_verifying` a
+        wait for confirmation is a result, too. `asked`: the request, if this client sent it.
         """
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()

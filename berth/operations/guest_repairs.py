@@ -72,7 +72,7 @@ def _doubt(
     if difference.wrong == "unknown":
         return _doubt_of_unknown(found, guests, consumer)
     if difference.wrong == "deleted":
-        return ""  # a client has requested the deletion or shelving, or was informed of the failure
+        return ""  # not needed: its build was deleted or shelved on request, or has failed
     if difference.wrong == "newer":
         return "its cell may have lost that it was unshelved"
     assert place is not None

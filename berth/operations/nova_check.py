@@ -20,7 +20,7 @@ async def observed(
     settings: Settings, placement: PlacementClient, *, step: Step | None = None, is_done: bool = False
 ) -> TakeoverFacts:
     """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue.
-    `step`: the step of the take-over to check; `is_done`: it was taken already.
+    `step`: the step of the take-over to check; `is_done`: the operator has already taken this step.
     """
     nova_settings = settings.nova
     queue = None

@@ -39,8 +39,8 @@ async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
 async def switch_state(
     bus: Bus, asked: SwitchBalancing, *, patient: bool = False
 ) -> BalancingSwitched | None:
-    """Return the state of the stop switch. If no scheduler answers, return None, or (`patient`) repeat the
-    query until a scheduler answers.
+    """Return the state of the switch by which operators stop all rebalancing. If no scheduler answers, return
+    None, or (`patient`) repeat the query until a scheduler answers.
     """
     while True:
         try:

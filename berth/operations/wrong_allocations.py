@@ -31,7 +31,7 @@ class Misheld:
     generation: int | None  # in placement; None: no allocations
     held: Allocations
     sentence: str
-    begun: bool = False  # it has a move that its cell may not know yet
+    begun: bool = False  # it has a move that its cell may not have recorded yet
 
     def __str__(self) -> str:
         return self.sentence
@@ -102,12 +102,12 @@ def doubt(
     return ""
 
 
-_HAS_IT = ("active", "verifying", "shelved")  # states of a build that no message changes soon
+_HAS_IT = ("active", "verifying", "shelved")  # states of a build that do not change without a request
 
 
 @dataclass(frozen=True)
 class Doubled:
-    """A build that has not ended according to several cells, as after lost commits of placement."""
+    """A build that several cells have recorded without an end, for example because placement lost commits."""
 
     build: str
     records: Sequence[KnownBuild]

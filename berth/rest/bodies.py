@@ -20,7 +20,7 @@ class BatchRequested(Message, frozen=True, kw_only=True):
 
 
 class Accepted(Value, frozen=True, kw_only=True):
-    """A build request that is published. `notes`: sentences about parts of the request without effect."""
+    """A build request that was published. `notes`: sentences about parts of the request without effect."""
 
     request: Id
     project: str
@@ -50,7 +50,7 @@ class RequestState(Value, frozen=True, kw_only=True):
     project: str
     is_ended: bool
     builds: tuple[BuildResult, ...]
-    waiting: WaitingRequest | None = None  # it waits for capacity
+    waiting: WaitingRequest | None = None  # None: the request does not wait for capacity
 
 
 class BuildDetails(Value, frozen=True, kw_only=True):

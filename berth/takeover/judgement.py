@@ -8,7 +8,7 @@ from berth.takeover.placement_judgement import has_pci_in_placement, judged_plac
 from control_room.core.words import several
 from nova_bridge.core.facts import FlavorFacts
 
-CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # a clock that differs by more makes services seem down
+CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # clock differences for a warning, an error: services then seem down
 OLDEST = 66  # version of compute services: Nova 2023.1
 LONG_RPC_SECONDS = 1800.0  # Nova's default of long_rpc_timeout
 
