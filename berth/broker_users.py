@@ -47,7 +47,7 @@ class Management:
         self._vhost = vhost_of(amqp_url)
         self.by = f"the management API at {self._url}"  # for messages
 
-    async def there(self) -> bool:
+    async def answers(self) -> bool:
         """Return whether RabbitMQ's management API answers."""
         try:
             async with httpx.AsyncClient(timeout=_POLL_SECONDS) as http:
@@ -178,7 +178,7 @@ async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> Brok
         return Management(management, amqp_url)
     several = [Management(url, amqp_url) for url in management_urls(amqp_url)]
     for usual in several:
-        if await usual.there():
+        if await usual.answers():
             return usual
     command = shutil.which("rabbitmqctl")
     if command and any(host in _HERE for host, _ in addresses(amqp_url)):

@@ -7,7 +7,7 @@ from berth.settings import Settings
 PORT = 8780
 
 
-def with_a_room(settings: Settings) -> Settings:
+def with_room_address(settings: Settings) -> Settings:
     """Return settings with an address for the control room. If the settings name no port, or port 0, a usable
     port is chosen and reserved for this process.
     """

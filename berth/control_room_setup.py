@@ -78,7 +78,7 @@ def _queues(
     ]
 
 
-def operators_page(
+def control_room_worker(
     settings: Settings, bus: RecordingBus, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Worker:
     """Return the control room's worker.

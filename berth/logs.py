@@ -64,7 +64,7 @@ class _RecentLines(logging.Handler):
         RECENT.append(self.format(record)[:_RECENT_LENGTH])
 
 
-def this_is(process: str) -> None:
+def set_process_name(process: str) -> None:
     """Set the name of this process, which each log line contains."""
     for handler in logging.root.handlers:
         if isinstance(handler.formatter, _Lines):

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, coloured, complain, plain_table, progress_bar
-from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_pages
+from berth.operations.cells import ask_cells, chosen_cells, instance_pages, require_all_answers
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -68,7 +68,7 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> int:
     cli.rows(found, instances_table(found) if found else "none")
     if count > len(found):
         complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")
-    all_shown(sorted(silent))
+    require_all_answers(sorted(silent))
     return 0
 
 

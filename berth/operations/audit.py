@@ -80,7 +80,7 @@ async def audit(
     build, are violations only if `settled` is set.
     """
     clock = clock or Clock()
-    await refuse_the_unmade(settings, placement_only=placement_only)
+    await refuse_missing_databases(settings, placement_only=placement_only)
     found = Audit()
     read = await _read(found, settings, placement_only=placement_only)
     found.consumers = len(read.held)
@@ -167,7 +167,7 @@ async def has_no_cell(settings: Settings) -> bool:
     return True
 
 
-async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False) -> None:
+async def refuse_missing_databases(settings: Settings, *, placement_only: bool = False) -> None:
     """Raise Unavailable if a database to audit does not exist: its audit would find no violations."""
     where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, worker_roles.Role("placement")):

@@ -73,7 +73,7 @@ async def ask_cells(
     return found, [cell for cell in cells if cell not in found]
 
 
-def all_shown(silent: Sequence[str]) -> None:
+def require_all_answers(silent: Sequence[str]) -> None:
     """Raise OperationRefused if some cells did not answer; call this after the answers were printed."""
     if silent:
         raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")

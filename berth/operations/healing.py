@@ -89,7 +89,7 @@ async def _mended_doubles(
             doubts[str(doubled)] = why
             continue
         for record in doubled.records:
-            if record != doubled.keeper():
+            if record != doubled.right_record():
                 mend = partial(mending.delete, doubled.build, record.cell)
                 proven.append(await _repaired(str(doubled), f"ended in cell {record.cell}", mend, yes))
     return proven, doubts
