@@ -69,7 +69,7 @@ class ProcessWatch:
         self._limits = limits
         self._end = end
         self._loop_thread = threading.get_ident()
-        # `put` of a SimpleQueue is safe in a signal handler that interrupts itself
+        # `put` of a SimpleQueue is reentrant: a signal handler may interrupt another call of `put`
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="process watch", daemon=True)
         self._ran = True  # whether the loop has run since the last period

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SOCKET = "bus.sock"
 POLL_SECONDS = 2.0  # between a connection's checks of the exchanges
-AGENT_POLL_SECONDS = 20.0  # between checks of the exchanges: a thousand agents would send 2,000 a second
+AGENT_POLL_SECONDS = 20.0  # the same for agents: a thousand would send 2,000 checks a second
 _PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",

@@ -249,7 +249,7 @@ async def ready(bus: Bus, settings: Settings) -> int:
     """Wait until all workers that carry out builds answer queries; return how many hosts placement knows."""
     hosts = await scheduling(bus, settings)
     find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
-    for cell in settings.cell_names:  # a conductor that is still starting receives no build
+    for cell in settings.cell_names:  # wait for each: builds do not reach a conductor that is still starting
         question = FindBuilds(cell=cell, builds=(bus.clock.uuid(),))
         await _answered(partial(find, question), f"the conductor of cell {cell} does not answer")
     return hosts

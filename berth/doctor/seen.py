@@ -89,8 +89,8 @@ class WorkerSeen(msgspec.Struct, frozen=True):
 
 class LettersSeen(msgspec.Struct, frozen=True):
     count: int = 0
-    more: bool = False  # there are more than were counted
-    oldest: float = 0.0  # age in seconds
+    more: bool = False  # there are more dead letters than were counted
+    oldest: float = 0.0  # age of the oldest dead letter in seconds
     queues: tuple[str, ...] = ()  # the queues with the most dead letters
 
 

@@ -214,7 +214,9 @@ async def edit_agent(
 async def mark_agent(
     bus: Bus, cell: str, name: str, edit: Literal["remove", "restore"], seconds: float
 ) -> AgentEditAnswered | None:
-    """Inform a cell that an agent was removed, or exists again; return None if the cell did not answer."""
+    """Inform a cell that an agent was removed, or exists again; return the cell's answer, or None without
+    one.
+    """
     request = checked(AgentEditRequested(cell=cell, agent=name, edit=edit))
     try:
         return await bus.asker(topics.EDIT_AGENT, timeout=seconds)(request)

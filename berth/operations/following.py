@@ -27,7 +27,7 @@ class MoveOutcome:
 
     move: str
     build: str
-    end: str  # a MoveEnd, or one of the two above
+    end: str  # a MoveEnd, REFUSED or VERIFYING
     kind: str = ""
     host: str = ""
     reason: str = ""

@@ -13,7 +13,7 @@ from bus.rabbit.oslo_topic import observe
 from nova_bridge.core.facts import NovaFacts
 from nova_bridge.inspection import NovaInspection
 
-CONFIRMED = 2000  # suspects that are read again; more are not explained by requests in progress
+CONFIRMED = 2000  # differing records to read again; requests in progress do not explain more
 
 
 async def observed(

@@ -187,8 +187,9 @@ class BalanceController:
             self._watch.reset()
 
     async def _pause(self, changes: Listener[PlacementChanged]) -> None:
-        """Wait CALM_SECONDS, then for a change of placement, at most until plans have contained moves for
-        `hold` seconds. If no moves are planned now, wait for a change at most STOP_SECONDS."""
+        """Wait CALM_SECONDS, then for a change of placement. The second wait ends at the latest when plans
+        have contained moves for `hold` seconds or, if no moves are planned now, after STOP_SECONDS.
+        """
         await asyncio.sleep(CALM_SECONDS)
         left = self._watch.left(self.bus.clock.monotonic())
         with suppress(TimeoutError):

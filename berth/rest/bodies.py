@@ -58,7 +58,7 @@ class BuildDetails(Value, frozen=True, kw_only=True):
 
     build: Id
     project: str
-    status: str  # as in its cell; or requested, waiting, refused
+    status: str  # the status in its cell; or requested, waiting, refused
     stands: BuildStands | None = None
     decision: DecisionFound | None = None
 

@@ -35,7 +35,7 @@ class NotedAct:
     builds: tuple[Id, ...] = ()  # the builds that a boot requests
 
 
-UNIDENTIFIED = Operator(name="")  # its token is not valid
+UNIDENTIFIED = Operator(name="")  # the caller of a request without a valid token
 
 
 @dataclass
