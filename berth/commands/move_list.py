@@ -123,7 +123,9 @@ class SteeringOptions:
 
 @commands.command("confirm")
 async def confirm(cli: Cli, options: SteeringOptions) -> int:
-    """Confirm a move that waits for it: the instance stays at the destination; the source is released."""
+    """Confirm a move that waits for confirmation: the instance stays at the destination; the source is
+    released.
+    """
     return await steer(cli, options, "confirm")
 
 

@@ -255,9 +255,9 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a violation to `found` for each consumer in `held` (consumers without a build) that was created
-    before the time `old`; or a note, if berth is not responsible for it, or its cell is `unread` (could not
-    be checked).
+    """Add a violation to `found` for each consumer in `held` that was created before the time `old`. If berth
+    is not responsible for the consumer, or its cell is `unread` (could not be checked), add a note instead.
+    `held`: the consumers without a build.
     """
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():

@@ -103,8 +103,8 @@ def _doubt_of_unknown(
 
 
 def unanswered(found: GuestComparison) -> str:
-    """Return why a build that no agent reports may still have a guest, such as an agent that did not answer;
-    "" if the build has no guest.
+    """Return why a build without a reported guest may still have one: an agent or a cell is missing in
+    `found`. Return "" if all answered.
     """
     if found.silent:
         return f"{_names(found.silent)} did not answer and may have its guest"

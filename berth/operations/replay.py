@@ -102,7 +102,7 @@ class PastScheduler:
         self._unreported |= trees.keys()
 
     async def tried(self, trial: TrialPolicy, request: BuildRequested) -> TrialResult:
-        """Return the hosts of a request with the policy of the settings, and with a policy on trial."""
+        """Return a request's hosts with the policy of the settings and with the policy `trial`."""
         await self._report()
         answer = await self._trials.answer(TryPolicy(policy=trial, requests=(request,)))
         if answer.refusal:

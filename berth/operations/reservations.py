@@ -79,8 +79,8 @@ async def find_headroom(bus: Bus) -> Sequence[Headroom]:
 
 
 async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
-    """Reserve headroom for any one domain of the given levels, in place of the present headroom; return False
-    if headroom for exactly the given levels exists already.
+    """Reserve headroom for the loss of any one domain of the given levels, in place of the present headroom;
+    return False if headroom for exactly these levels exists already.
     """
     if not levels:
         raise BadSetting("name a level: `host`, or a level of labels such as `rack`")

@@ -40,7 +40,7 @@ _LONGEST = text(
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """A migration of this version."""
+    """A migration of a database that this version of berth contains."""
 
     name: str
     oldest: str = ""  # set if this migration removes anything: the migration that running code must know
