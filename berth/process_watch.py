@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 EXIT_BLOCKED = 70
 PERIOD = 1.0  # seconds
-WARN_SECONDS = 5.0  # until the stack of a blocked event loop is logged
+WARN_SECONDS = 5.0  # time after which the stack of a blocked event loop is logged
 _LOG_SECONDS = 5.0  # a blocked process may be unable to log, and must end nevertheless
 _FRAMES = 4  # innermost stack frames that are shown of a task
 _MESSAGES = 20  # messages of one handler call that are shown

@@ -17,7 +17,7 @@ commands = Commands()
 capacity = Commands(name="capacity", no_args_is_help=True)
 commands.add_typer(capacity)
 
-SECONDS = 30.0  # for an answer to a query
+SECONDS = 30.0  # time limit for an answer to a query
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from bus.errors import OperationRefused, Unavailable
 from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 from bus.resources import FindProviders
 
-PLACEMENT_SECONDS = 10.0  # until placement reads the queues of a new cell
+PLACEMENT_SECONDS = 10.0  # time limit for placement to read the queues of a new cell
 
 commands = Commands()
 

@@ -22,7 +22,7 @@ from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits, definiti
 
 if TYPE_CHECKING:  # HTTP clients load slowly
     from berth.broker_users import BrokerUsers
-_IDENTIFIER_BYTES = 63  # of a PostgreSQL name
+_IDENTIFIER_BYTES = 63  # longest name in PostgreSQL
 
 commands = Commands()
 

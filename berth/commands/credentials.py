@@ -35,9 +35,9 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     name: str  # of the user, client, cell or agent
-    id: str = ""  # of the token, or the name of the RabbitMQ user
+    id: str = ""  # id of the token, or name of the RabbitMQ user
     role: Role = ""
-    roles: Sequence[str] = ()  # of a token, for placement_policy
+    roles: Sequence[str] = ()  # roles of a token, which placement_policy uses
     cells: Sequence[str] = ()  # empty: all
     projects: Sequence[str] = ()  # empty: all, if it has a role
     since: float = 0.0  # when it got its secret; 0: unknown

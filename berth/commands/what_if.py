@@ -35,7 +35,7 @@ from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import amounts_text, expected_start, listed, several
 from control_room.queries import known_hosts
 
-SECONDS = 30.0  # for an answer to a query
+SECONDS = 30.0  # time limit for an answer to a query
 
 
 commands = Commands()

@@ -26,7 +26,7 @@ from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, Wh
 from bus.reservations import FAILOVER, FindReservations, Reservation
 from control_room.core.words import expected_start
 
-SECONDS = 5.0  # for an answer to a query
+SECONDS = 5.0  # time limit for an answer to a query
 _SCHEDULER = "the scheduler"
 _PLACEMENT = "placement"
 
@@ -73,7 +73,7 @@ class Known:
     drawn: tuple[Reservation, ...]  # the reservation from which the build drew
     decided: DecisionFound
     maintenance: MaintenanceFound  # the moves that windows and automatic evacuations requested
-    preemptions: tuple[Preemption, ...]  # of the build as victim, or by it
+    preemptions: tuple[Preemption, ...]  # preemptions of the build, or for the build
     silent: tuple[str, ...]  # workers that did not answer
 
 

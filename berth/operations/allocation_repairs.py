@@ -25,7 +25,7 @@ from bus.queries import BuildStands, FindBuilds
 from bus.resources import Provider
 from bus.vocabulary import portions
 
-SECONDS = 15.0  # until an agent or a cell answers
+SECONDS = 15.0  # time limit for the answer of an agent or a cell
 _AT_ONCE = 100  # builds in one query
 
 _GuestsByAgent = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that answered → build → guests

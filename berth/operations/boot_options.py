@@ -277,7 +277,7 @@ def recorded_request(build: BuildStands) -> BuildRequested:
     return msgspec.structs.replace(request, **fields)
 
 
-SECONDS = 5.0  # for the cell's answer about a decision
+SECONDS = 5.0  # time limit for the cell's answer about a decision
 _POLL_SECONDS = 1.0  # between two checks of a waiting request
 
 

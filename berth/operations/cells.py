@@ -21,8 +21,8 @@ from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound
 
 R = TypeVar("R")
 
-BUILD_SECONDS = 5.0  # for a cell's answer about builds
-SECONDS = 1.0  # for placement's answer; without it only the cells of the settings are used
+BUILD_SECONDS = 5.0  # time limit for a cell's answer about builds
+SECONDS = 1.0  # time limit for placement's answer; without it only the cells of the settings are used
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ async def builds_by_uuid(
     return {build: found[build] for build in builds}
 
 
-INSTANCE_SECONDS = 10.0  # for a cell's answer with a page of its instances
+INSTANCE_SECONDS = 10.0  # time limit for a cell's answer with a page of its instances
 PAGE = 500  # instances in one page
 
 
@@ -128,7 +128,7 @@ async def instance_pages(
         question, more = structs.replace(question, after=page.last, count=False), page.more
 
 
-CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
+CONDUCTOR_SECONDS = 2.0  # time limit for the conductor's answer
 
 
 async def registered_cells(bus: Bus) -> CellsFound:
@@ -185,7 +185,7 @@ async def instances_left(bus: Bus, name: str) -> int:
     return (await registered_cells(bus)).instances.get(name, 0)
 
 
-AGENT_SECONDS = 10.0  # for a cell's answer about agents
+AGENT_SECONDS = 10.0  # time limit for a cell's answer about agents
 _RETRY_SECONDS = 0.5
 
 

@@ -14,7 +14,7 @@ from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveReque
 from bus.queries import FindWaiting, WaitingRequest
 
 POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
-AGAIN_SECONDS = 15.0  # until a move is requested again that no cell knows and no scheduler refused
+AGAIN_SECONDS = 15.0  # time until a move is requested again that no cell knows and no scheduler refused
 _MOVES_A_POLL = 500  # moves in one query
 
 REFUSED = "refused"

@@ -26,7 +26,7 @@ from bus.vocabulary import portions
 if TYPE_CHECKING:
     from cell_conductor import PlaceByCell
 
-SECONDS = 15.0  # until an agent sends a page of its guests
+SECONDS = 15.0  # time limit for an agent's answer with a page of its guests
 _AT_ONCE = 50  # agents queried at a time
 DELETED, FAILED = "its cell has deleted it", "its build has failed"
 

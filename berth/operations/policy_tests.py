@@ -28,7 +28,7 @@ EVERY: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
 )  # fmt: skip
 RELEASED = ("shelved", "error", "deleted")  # instances without allocations
-SECONDS = 60.0  # for an answer to a query
+SECONDS = 60.0  # time limit for an answer to a query
 _BUILDS = 100  # in one query
 _PREEMPTING = 4  # requests in one query if instances to preempt are searched, too
 _encode = msgspec.json.Encoder(order="deterministic").encode

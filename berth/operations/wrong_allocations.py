@@ -28,7 +28,7 @@ class Misheld:
 
     wrong: Wrong
     place: PlaceByCell
-    generation: int | None  # in placement; None: no allocations
+    generation: int | None  # generation of the consumer in placement; None: no allocations
     held: Allocations
     sentence: str
     begun: bool = False  # it has a move that its cell may not have recorded yet
@@ -164,7 +164,7 @@ class Ownerless:
     generation: int
     sentence: str
     ended: str = ""  # how its build has ended; empty: no cell has a record of it
-    cell: str = ""  # that has shelved its build: only this cell may unshelve or delete it
+    cell: str = ""  # the cell that has shelved its build: only this cell may unshelve or delete it
     doubt: str = ""  # why its allocations may be needed
 
     def __str__(self) -> str:

@@ -40,7 +40,7 @@ class BuildResult(Value, frozen=True, kw_only=True):
     host: str = ""
     cell: str = ""
     reason: str = ""
-    code: str = ""  # of a refusal: the code of the reason (docs/reasons.md)
+    code: str = ""  # code of a refusal's reason (docs/reasons.md)
 
 
 class RequestState(Value, frozen=True, kw_only=True):

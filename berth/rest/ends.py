@@ -58,7 +58,7 @@ class EndLog:
         self._complete_after = -1  # memory has all ends with higher numbers; -1: nothing was read yet
         self._seen = 0
         self._due = asyncio.Event()
-        self._watches: dict[str, set[asyncio.Event]] = {}  # by project or request
+        self._watches: dict[str, set[asyncio.Event]] = {}  # the waiting clients, by project or request
         self.is_closed = False  # True: the server stops, so no client waits for further ends
         database.on_new_history(self._forget)
         self.record = retrying(clock)(self._record)
