@@ -18,7 +18,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.masking import masked
 
 _SECONDS = 30.0
-_COMMAND_SECONDS = 60.0  # the Erlang VM of each rabbitmqctl starts for seconds on a busy machine
+_COMMAND_SECONDS = 60.0  # for a rabbitmqctl: on a busy machine it needs seconds to start its Erlang VM
 _POLL_SECONDS = 2.0  # for an answer of a management API that may not exist
 # messages of rabbitmqctl for a missing object
 _NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)
@@ -36,7 +36,7 @@ class Management:
     """Administers RabbitMQ's users through the management API; a repeated operation has no further effect."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Store the management API's `url`, with user and password of this or else of the AMQP URL."""
+        """Store the management API's `url`; if it has no user or password, use that of the AMQP URL."""
         parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
@@ -47,7 +47,7 @@ class Management:
         self._vhost = vhost_of(amqp_url)
         self.by = f"the management API at {self._url}"  # for messages
 
-    async def there(self) -> bool:
+    async def answers(self) -> bool:
         """Return whether RabbitMQ's management API answers."""
         try:
             async with httpx.AsyncClient(timeout=_POLL_SECONDS) as http:
@@ -115,7 +115,7 @@ class Rabbitmqctl:
     async def drop(self, user: str, *policies: str) -> None:
         ends = [self._end("delete_user", user)]
         ends += [self._end("clear_policy", "-p", self._vhost, policy) for policy in policies]
-        for problem in await asyncio.gather(*ends, return_exceptions=True):  # both must have ended
+        for problem in await asyncio.gather(*ends, return_exceptions=True):  # all end, even if one fails
             if problem is not None:
                 raise problem
 
@@ -166,11 +166,11 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the means to administer RabbitMQ's users: the command `rabbitmqctl` or, if that is "", the
-    management API at the URL `management`.
+    """Return an object that administers RabbitMQ's users: by the command `rabbitmqctl` or, if that is "", by
+    the management API at the URL `management`.
 
-    If both are "", use the first management API that answers, or else a local broker's rabbitmqctl; raise
-    Unavailable if there is neither.
+    If both are "", use the first default URL of a management API that answers, or else the rabbitmqctl of a
+    broker on this machine. Raise Unavailable if there is neither.
     """
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
@@ -178,7 +178,7 @@ async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> Brok
         return Management(management, amqp_url)
     several = [Management(url, amqp_url) for url in management_urls(amqp_url)]
     for usual in several:
-        if await usual.there():
+        if await usual.answers():
             return usual
     command = shutil.which("rabbitmqctl")
     if command and any(host in _HERE for host, _ in addresses(amqp_url)):

@@ -26,7 +26,7 @@ class CellFile:
     """The secrets in a cell's settings file: the URLs of its broker and its database, with passwords."""
 
     broker: str  # the URL by which its workers reach RabbitMQ
-    database: str = ""  # its conductor's; empty: a file in its state_dir
+    database: str = ""  # the URL of its conductor's database; empty: a file in the conductor's state_dir
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
@@ -44,8 +44,8 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Write the secrets `has` into a cell's settings file, and return whether the file changed. Its other
-    lines stay; a new file also gets the bus settings in `settings`.
+    """Write the secrets in `has` to a cell's settings file, and return whether the file changed. Other lines
+    of an existing file stay; a new file also gets the bus settings in `settings`.
     """
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:
@@ -76,7 +76,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
-    """Return the URL with the given user and password, and with the given path, if any."""
+    """Return the URL with the given user and password and, unless `path` is None, with this path."""
     scheme, _, rest = url.partition("://")
     authority, old_path, query = _AUTHORITY_PATH_QUERY.findall(rest)[0]
     known = f"{quote(user, safe='')}:{quote(password, safe='')}@{authority.rpartition('@')[2]}"

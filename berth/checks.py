@@ -173,8 +173,8 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
-    """Call `refuse` for each missing or unreadable file that an option of a URL contains. `named`: the names
-    of these options; `name`: the setting with the URL.
+    """Call `refuse` for each file that is named in an option of a URL and is missing or unreadable. `named`:
+    the options with file names; `name`: the setting with the URL.
     """
     for option, path in parse_qsl(url.partition("?")[2]):
         if option in named and not os.access(path, os.R_OK):
@@ -186,7 +186,7 @@ def _urls(value: str | Mapping[str, str]) -> list[str]:
 
 
 def check_broker_url(url: str, name: str, refuse: Refuse) -> None:
-    """Call `refuse` if the URL of a RabbitMQ, with one or several addresses, is malformed."""
+    """Call `refuse` if a RabbitMQ URL, which may list several addresses, is malformed."""
     try:
         single_urls(url)
     except ValueError as problem:

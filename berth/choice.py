@@ -56,7 +56,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the options of filters and weighers, by the name of the filter or weigher.
 
-    Unless the settings list the classes of the weigher `pci`, it also counts the PCI aliases' classes.
+    The weigher `pci` also counts the resource classes of PCI aliases, unless the settings list its classes.
     """
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [

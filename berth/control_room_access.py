@@ -25,7 +25,7 @@ from placement_worker.http.token_file import TokenFile, digest_of
 log = logging.getLogger(__name__)
 
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
-MOST_NAME = 255  # characters of a user name without a token file
+MOST_NAME = 255  # longest user name, in characters, if there is no token file
 VisitorOf = Callable[[Identity | None], Visitor | None]
 CHECK_SECONDS = 30.0  # between two checks of the Keystone tokens of open sessions
 

@@ -132,7 +132,7 @@ def _is_node(provider: Provider) -> bool:
 
 
 async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
-    """Return the id of the consumer that has allocations on a bare-metal node, for each node in use."""
+    """Return, for each bare-metal node with allocations, the id of the consumer that has them."""
     used = [uuid for uuid, provider in placed.items() if any(provider.used.values())]
     found: dict[str, str] = {}
     for asked in portions(used, _A_QUESTION):

@@ -7,8 +7,8 @@ from berth.settings import Settings
 PORT = 8780
 
 
-def with_a_room(settings: Settings) -> Settings:
-    """Return settings with an address for the control room. If the settings name no port, or port 0, a free
+def with_room_address(settings: Settings) -> Settings:
+    """Return settings with an address for the control room. If the settings name no port, or port 0, a usable
     port is chosen and reserved for this process.
     """
     place = f"127.0.0.1:{PORT}" if settings.control_room.http == "auto" else settings.control_room.http

@@ -43,7 +43,7 @@ def bus_operations(
         cell_names = tuple(dict.fromkeys((*settings.cell_names, *sorted(cells))))
         if cell_names not in made:
             made.clear()
-            # in a thread: where no other worker is in this process, their tables are yet to be imported
+            # in a thread, because it imports the tables of all workers, unless this process runs them
             made[cell_names] = await asyncio.to_thread(_queues, settings, cell_names, elsewhere, queues_of)
         reported = [
             queue for cell, agent in agents if cell not in elsewhere for queue in of_agent(cell, agent)
@@ -78,7 +78,7 @@ def _queues(
     ]
 
 
-def operators_page(
+def control_room_worker(
     settings: Settings, bus: RecordingBus, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Worker:
     """Return the control room's worker.

@@ -1,6 +1,6 @@
 """Starts workers as processes that are forked from one process, which has imported what workers need.
 
-A worker then starts in a tenth of a second instead of one, and workers share the memory of the imported code.
+A worker then starts in 0.1 s instead of 1 s, and workers share the memory of the imported code.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pathlib import Path
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["berth.worker_imports"])
-_ARGUMENTS = 45  # place in /proc/self/stat, after the name, of the begin of the arguments; then of their end
+_ARGUMENTS = 45  # index of arg_start in /proc/self/stat, counted after the process name; arg_end follows
 
 
 class ForkedWorker:
@@ -41,7 +41,7 @@ class ForkedWorker:
         cls, command: Sequence[str], environment: Mapping[str, str], log: Path | None = None
     ) -> "ForkedWorker":
         """Run a module with arguments, as `python -m` does; its output goes to the log, if there is one."""
-        worker = await asyncio.to_thread(cls, command, environment, log)  # the first waits for the imports
+        worker = await asyncio.to_thread(cls, command, environment, log)  # the first call waits for imports
         loop, ended = asyncio.get_running_loop(), worker._process.sentinel
 
         def end() -> None:

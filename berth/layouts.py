@@ -99,7 +99,9 @@ def _systemd(cells: Sequence[str], berth: str) -> Iterator[tuple[str, str]]:
 
 
 def _metered(cells: Sequence[str]) -> Sequence[str]:
-    """Return the names of workers with a metrics port, in port order; a conductor has its cell's name."""
+    """Return the names of the workers with a metrics port, in port order; a conductor is listed by its cell's
+    name.
+    """
     return ("placement", "scheduler", *cells, "control-room", "rest")
 
 

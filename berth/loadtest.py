@@ -20,7 +20,7 @@ from bus.requests import Flavor
 from bus.vocabulary import UNSAID_ID
 from control_room.core.now import rounded_up
 
-_CHUNK = 128  # requests published together without a fixed rate
+_CHUNK = 128  # most requests that are published together
 MIX = 20  # flavors in a load by default
 MOST_MIXED = 1000
 
@@ -156,7 +156,7 @@ class Load:
                 group.create_task(self._on_ended(ended)),
                 group.create_task(self._on_unplaceable(unplaceable)),
                 group.create_task(self._watch(progress)),
-                group.create_task(self._ask()),  # may wait forever for capacity or for the broker
+                group.create_task(self._publish_requests()),  # may wait forever for capacity or the broker
             ]
             await self._ended.wait()
             for task in working:
@@ -166,7 +166,7 @@ class Load:
         seconds = max((boot.ended for boot in self.boots.values()), default=0.0)
         return LoadOutcome(self.boots, seconds)
 
-    async def _ask(self) -> None:
+    async def _publish_requests(self) -> None:
         """Publish a load test's build requests, at a fixed rate or with a fixed number in progress."""
         while (left := self.plan.boots - len(self.boots)) > 0:
             if self.plan.rate:

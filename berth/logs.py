@@ -43,8 +43,8 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def begin(settings: Settings, process: str = "") -> None:
-    """Configure logging to standard error, with the format and level in the settings; `process` is in each
-    line.
+    """Configure logging to standard error, with the format and level in the settings. `process`: the name of
+    this process, for each log line.
     """
     handler = logging.StreamHandler(sys.stderr)
     formats = JsonLines if settings.process.log_format == "json" else TextLines
@@ -64,7 +64,7 @@ class _RecentLines(logging.Handler):
         RECENT.append(self.format(record)[:_RECENT_LENGTH])
 
 
-def this_is(process: str) -> None:
+def set_process_name(process: str) -> None:
     """Set the name of this process, which each log line contains."""
     for handler in logging.root.handlers:
         if isinstance(handler.formatter, _Lines):

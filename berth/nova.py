@@ -121,7 +121,7 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
         nova.notification_amqp_url,
         exchange=nova.exchange,
         keys=[f"{topic}.*" for topic in nova.notification_topics],
-        queue=f"{settings.bus.exchange}.nova_shadow",  # other consumers of the notifications lose nothing
+        queue=f"{settings.bus.exchange}.nova_shadow",  # separate: other consumers miss no message
         name="berth nova-shadow",
         made_by="Nova makes it when it starts; notifications need driver = messagingv2 in"
         " [oslo_messaging_notifications] and notification_format = versioned or both in [notifications]",

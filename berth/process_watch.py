@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 EXIT_BLOCKED = 70
 PERIOD = 1.0  # seconds
-WARN_SECONDS = 5.0  # until the stack of a blocked event loop is logged
+WARN_SECONDS = 5.0  # time after which the stack of a blocked event loop is logged
 _LOG_SECONDS = 5.0  # a blocked process may be unable to log, and must end nevertheless
-_FRAMES = 4  # innermost stack frames of a task
-_MESSAGES = 20  # of one handler call
+_FRAMES = 4  # innermost stack frames that are shown of a task
+_MESSAGES = 20  # messages of one handler call that are shown
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ProcessWatch:
         self._limits = limits
         self._end = end
         self._loop_thread = threading.get_ident()
-        # `put` of a SimpleQueue is safe in a signal handler that interrupts itself
+        # `put` of a SimpleQueue is reentrant: a signal handler may interrupt another call of `put`
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="process watch", daemon=True)
         self._ran = True  # whether the loop has run since the last period

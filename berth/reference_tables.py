@@ -151,11 +151,11 @@ def meters_markdown() -> str:
 def metrics_of(module: str) -> Iterator[MetricWrapperBase]:
     """Yield the metrics that a module defines, in the order of its source."""
     for value in vars(import_module(module)).values():
-        if isinstance(value, MetricWrapperBase):  # it has no public name
+        if isinstance(value, MetricWrapperBase):  # prometheus_client has no public base class of metrics
             yield value
 
 
-# heading, sentence above the table, its second column, the codes
+# Tables of reason codes: heading, sentence above the table, title of the second column, the codes.
 _REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
     ("Of hosts", "", "the host is not had because", CONSTRAINTS),
     (

@@ -10,7 +10,7 @@ from bus.worker import Worker
 from placement_worker import BusReader, IndexedSource, SharedMemory, replica
 from scheduler_worker.queries import CellQueries, PlacementQueries
 
-CELL_SECONDS = 5.0  # a scheduler waits for a cell's answer; moves of other cells wait, too
+CELL_SECONDS = 5.0  # for a cell's answer to a scheduler; the wait also delays moves in other cells
 
 
 class SearchPlace(NamedTuple):

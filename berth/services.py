@@ -30,7 +30,7 @@ from bus.worker import central_queues
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_PORT = 65535
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the values in <malloc.h>
-_END_SECONDS = 14.0  # that all workers, stage by stage, may take to end without the messages in their hands
+_END_SECONDS = 14.0  # time for all workers to end, in addition to the time for the messages that they handle
 _SETTLED = 30.0  # seconds of running after which a worker's restart delay is reset
 
 

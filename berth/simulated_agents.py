@@ -80,7 +80,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
 
 def guest_file(settings: Settings, agent: str) -> Path:
     """Return the path of a simulated agent's file of guests. The name depends on virtual host, exchange and
-    database, but not on the servers' addresses: it stays when the region moves to other servers.
+    database, but not on the servers' addresses, so a region that moves to other servers finds its file.
     """
     directory = Path(settings.database.state_dir)
     if settings.embedded:  # without a broker, and perhaps without a URL of a database

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SOCKET = "bus.sock"
 POLL_SECONDS = 2.0  # between a connection's checks of the exchanges
-AGENT_POLL_SECONDS = 20.0  # between checks of the exchanges: a thousand agents would send 2,000 a second
+AGENT_POLL_SECONDS = 20.0  # the same for agents: a thousand would send 2,000 checks a second
 _PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
@@ -155,7 +155,8 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of the roles `together` over the connection `way` until `stopping`, then stop them.
+    """Run the workers of the roles `together` over the connection `way` until `stopping` is set, then stop
+    them.
 
     `shared` has placement's index. `turns` is a lock, shared by all buses of a process, for suspect messages.
     """
@@ -167,7 +168,7 @@ async def serve(
 
         shared = SharedMemory()
     async with AsyncExitStack() as stack:
-        connection = RecordingBus(way, asks_as=_asks_as(together, settings), turns=turns)
+        connection = RecordingBus(way, asks_as=_reply_queue_prefix(together, settings), turns=turns)
         bus = await stack.enter_async_context(connection)
         served = {
             role: await stack.enter_async_context(workers(role, settings, bus, shared)) for role in together
@@ -188,7 +189,7 @@ async def serve(
                 stop.set()
 
 
-def _asks_as(together: Sequence[worker_roles.Role], settings: Settings) -> str:
+def _reply_queue_prefix(together: Sequence[worker_roles.Role], settings: Settings) -> str:
     """Return the prefix that the RabbitMQ permissions of a cell's workers require in the names of their reply
     queues; "" for other workers, or if the process runs workers of several types.
     """
@@ -314,9 +315,9 @@ def _made(
 
         return [nova.bridge(settings, bus)]
     if role.worker == "control-room":
-        from berth.control_room_setup import operators_page
+        from berth.control_room_setup import control_room_worker
 
-        return [operators_page(settings, bus, queues, _own_queues(settings))]
+        return [control_room_worker(settings, bus, queues, _own_queues(settings))]
     if role.worker == "compute":
         from berth import simulated_agents
 

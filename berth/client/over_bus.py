@@ -75,7 +75,9 @@ class BusClient:
         await self._stack.aclose()
 
     async def publish(self, *acts: Act) -> None:
-        """Publish requests and wait until the broker has stored all. A repeated request has no effect."""
+        """Publish requests, and wait until the broker has stored all of them. A repeated request has no
+        effect.
+        """
         async with asyncio.TaskGroup() as group:
             for act in acts:
                 field: dict[str, Any] = {_FIELDS[type(act)]: structs.replace(act, reply_to=self.name)}
@@ -83,7 +85,7 @@ class BusClient:
                 group.create_task(self._send(f"client.{self.name}", asked))
 
     async def results(self) -> AsyncIterator[Message]:
-        """Yield the results of this client's requests, without end; a result may come twice."""
+        """Yield the results of this client's requests, without end; a result may be yielded twice."""
         while True:
             yield await self._results.get()
 

@@ -32,7 +32,7 @@ _AWAY = (502, 503, 504)  # statuses after which a request is repeated
 
 
 class RestRefusal(Exception):
-    """The error that the REST API refused a request: the HTTP status and the reason."""
+    """Error: the REST API refused a request; has the HTTP status and the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status}: {reason}")
@@ -104,7 +104,9 @@ class RestClient:
         return await self._send(MoveAccepted, "POST", f"/v1/moves/{move}/steer", body=SteerRequested(to=to))
 
     async def newest_event(self, project: str = "") -> int:
-        """Return the number of a project's newest event ("": of the token's project), to pass to `events`."""
+        """Return the number of a project's newest event, to pass to `events`; `project` "": the token's
+        project.
+        """
         return (await self._send(EventsListed, "GET", "/v1/events", _of(project))).last
 
     async def events(self, after: int | None = None, project: str = "") -> AsyncIterator[Event]:
@@ -166,8 +168,8 @@ def _of(project: str) -> dict[str, str]:
 
 
 def _pauses(patience: float) -> Iterator[float | None]:
-    """Yield, for each attempt in `patience` seconds, the seconds until the next attempt; None for the last
-    one.
+    """Yield the seconds to wait after each attempt until `patience` seconds have passed, then None: the next
+    attempt is the last.
     """
     deadline, pause = monotonic() + patience, 0.1
     while monotonic() + pause < deadline:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, plain_table
-from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
+from berth.operations.cells import chosen_cells, edit_agent, find_agents, leave_nodes, require_all_answers
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused
@@ -54,7 +54,7 @@ async def show_agents(
         {"cell": cell, **structs.asdict(agent)} for cell, part in found.items() for agent in part.agents
     ]
     cli.rows(agents, _table(found, bus.clock) if agents else "no agents share bare metal")
-    all_shown(silent)
+    require_all_answers(silent)
     return 0
 
 

@@ -38,8 +38,8 @@ async def audit_log_command(
 ) -> int:
     """List what operators, clients and services requested: who, what, before and after, when, from where.
 
-    The list includes refused and denied acts. "begun" means that the outcome is unknown, because the process
-    ended before it was. With --json every field of all matching acts is printed, one act a line.
+    The list includes refused and denied acts. "begun" means that the outcome is unknown: the process ended
+    before it recorded the outcome. With --json every field of all matching acts is printed, one act a line.
     """
     for name, given, known in (("outcome", outcome, Outcome), ("role", role, Role), ("door", door, Door)):
         if given not in ("", *get_args(known)):

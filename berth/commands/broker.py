@@ -65,8 +65,8 @@ def definitions_command(
     """Prepare the exported definitions of a running broker for `rabbitmqctl import_definitions` on another.
 
     RabbitMQ exports the bindings of private queues, such as a scheduler's, without these queues, and then
-    refuses to import the file. NEW has no such bindings, and not the name of the old cluster; all users,
-    permissions, policies, exchanges and durable queues are in it. Example: `berth broker definitions old.json
+    refuses to import the file. The file NEW lacks these bindings and the name of the old cluster; it has all
+    users, permissions, policies, exchanges and durable queues. Example: `berth broker definitions old.json
     new.json`.
     """
     left_out = write_importable(exported, written)

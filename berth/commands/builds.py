@@ -199,7 +199,6 @@ class _BootPrinter:
             return
         without = len(refusal.instances)
         of = f" for {without} of {self._requested}" if without < self._requested else ""
-        # The reason names the requirements and the closest hosts.
         self._cli.say.print(f"[red]no host[/red]{of}: {escape(refusal.reason)}")
         self._cli.say.print(f"[dim]berth why {refusal.request} shows how that came to be[/dim]")
 

@@ -17,7 +17,7 @@ commands = Commands()
 capacity = Commands(name="capacity", no_args_is_help=True)
 commands.add_typer(capacity)
 
-SECONDS = 30.0  # until an answer
+SECONDS = 30.0  # time limit for an answer to a query
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ async def history(
 async def forecast(cli: Cli, options: HistoryOptions) -> int:
     """Show when each resource class will be used up, by its trend: date, and earliest and latest date.
 
-    The amount that can be used is the capacity without what is stranded. A date is given only if the whole
-    interval of the trend (90 %) rises, and for at most three times the observed time. With --flavor: when no
+    The amount that can be used is the capacity without stranded amounts. A date is given only if all slopes
+    in the trend's 90 % interval rise, and for at most three times the observed time. With --flavor: when no
     instance of a flavor fits any more.
     """
     found = await _read(cli, options)

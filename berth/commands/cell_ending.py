@@ -39,7 +39,7 @@ from bus.leases import AgentEditAnswered
 from bus.rabbit.permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
 from bus.vocabulary import Missing
 
-UNREAD_SECONDS = 5.0  # for placement to unsubscribe from the queues of a removed cell
+UNREAD_SECONDS = 5.0  # time limit for placement to unsubscribe from the queues of a removed cell
 
 commands = Commands()
 

@@ -39,7 +39,7 @@ from bus.errors import OperationRefused, Unavailable
 from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 from bus.resources import FindProviders
 
-PLACEMENT_SECONDS = 10.0  # until placement reads the queues of a new cell
+PLACEMENT_SECONDS = 10.0  # time limit for placement to read the queues of a new cell
 
 commands = Commands()
 
@@ -135,7 +135,9 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step; if the `with` block raises, undo all in reverse."""
+    """Yield a function that registers how to undo a step. If the `with` block raises, undo the steps, the
+    last one first.
+    """
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda label, step: steps.append((label, step))
@@ -191,7 +193,7 @@ class DatabaseAccess:
     """
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
-    shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only
+    shut_out: Sequence[str] = ()  # logins that could enter placement's database only by the rights of PUBLIC
 
 
 async def _make_login(new_cell: NewCell, password: str, undo: Undo) -> DatabaseAccess:

@@ -22,7 +22,7 @@ from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits, definiti
 
 if TYPE_CHECKING:  # HTTP clients load slowly
     from berth.broker_users import BrokerUsers
-_IDENTIFIER_BYTES = 63  # of a PostgreSQL name
+_IDENTIFIER_BYTES = 63  # longest name in PostgreSQL
 
 commands = Commands()
 
@@ -56,8 +56,8 @@ class RecordedUsers:
         self.by, self.users, self.queues = admin.by, admin.users, admin.queues
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Create or change the users that `definitions` lists: under `permissions` each user, under `users`
-        only users with a new password.
+        """Create or change users. `definitions` lists the permissions of each user under `permissions`, and
+        each new password under `users`.
         """
         names = ", ".join(user["name"] for user in definitions["users"])
         changed = names or ", ".join({each["user"]: "" for each in definitions["permissions"]})

@@ -148,8 +148,8 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """Wait until no consumer has allocations on a cell's hosts; return how many consumers remain: 0, or more
-    at the timeout. `left`: the number at the beginning.
+    """Wait until no consumer has allocations on a cell's hosts, or until the timeout; return how many
+    consumers remain. `left`: how many there are at the beginning.
     """
     until = None if timeout is None else monotonic() + timeout
     most = left

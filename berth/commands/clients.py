@@ -54,7 +54,7 @@ def user_of(settings: Settings, client: str) -> str:
 async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> int:
     """Create a client: a RabbitMQ user that may publish only with its routing key, for the named projects.
 
-    With --role it is the credential of an operator, for the commands too; with projects or cells the role is
+    With --role the client is an operator, who may also run the commands; with projects or cells the role is
     limited to them. A new password is printed once, in the URL, or written to --url-file. A repeated `add`
     changes projects and role, and the password only with --rotate. Schedulers apply them immediately.
     """

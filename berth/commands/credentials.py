@@ -35,22 +35,22 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     name: str  # of the user, client, cell or agent
-    id: str = ""  # of the token, or the name of the RabbitMQ user
+    id: str = ""  # id of the token, or name of the RabbitMQ user
     role: Role = ""
-    roles: Sequence[str] = ()  # of a token, for placement_policy
+    roles: Sequence[str] = ()  # roles of a token, which placement_policy uses
     cells: Sequence[str] = ()  # empty: all
     projects: Sequence[str] = ()  # empty: all, if it has a role
     since: float = 0.0  # when it got its secret; 0: unknown
-    revoke: str = ""  # the command
+    revoke: str = ""  # the command that revokes it
 
 
 @commands.command("credentials")
 async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
     """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
 
-    Each has its role with limits (docs/roles.md), the time of its secret, and the command that revokes it.
-    Users of Keystone are not listed. Exit code 1: RabbitMQ or placement does not answer, and only tokens are
-    listed.
+    Each is listed with its role and limits (docs/roles.md), the time of its secret, and the command that
+    revokes it. Users of Keystone are not listed. Exit code 1: RabbitMQ or placement does not answer, and only
+    tokens are listed.
     """
     settings, found = cli.settings, list[Credential]()
     if (auth := settings.placement.auth) in _NOTES:

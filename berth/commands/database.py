@@ -64,10 +64,10 @@ async def progress_command(cli: Cli, new: New, options: CopyOptions) -> int:
 
 @commands.command("switch")
 async def switch_command(cli: Cli, new: New, options: CopyOptions) -> int:
-    """Make the old database read-only, and complete NEW with its last commits.
+    """Make the old database read-only, and copy its last commits to NEW.
 
     Workers fail to write from then on, and try again, until they are restarted with the new URL; no message
-    is lost. If the new database cannot be completed, the old one is writable again.
+    is lost. If NEW cannot be completed, the old database is writable again.
     """
     async with _copy(cli, new, options) as copy:
         rows = await copy.switch()

@@ -116,7 +116,7 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return a connection to the broker with a cell's dead letters; `cell` "": to the central broker."""
+    """Return a connection to the broker with a cell's dead letters; `cell` "": the central broker."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no separate RabbitMQ: its dead letters are at the central one")
     return wiring.transport(settings, "dead", cell)
@@ -130,8 +130,8 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], console: Console) -> Collection[str] | None:
-    """Return the dead letters' ids that begin with a text in `ids`; None (all dead letters) if `ids` is only
-    the text `all`. Print each text without a match.
+    """Return the ids of the dead letters that begin with a text in `ids`; None, which means all dead letters,
+    if `ids` is only the text `all`. Print each text without a match.
     """
     if list(ids) == ["all"]:
         return None

@@ -82,7 +82,9 @@ def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("roles")
 def roles_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show every act with the role that it takes, and whether a limited role covers it."""
+    """Show every act with the role that it requires, and whether a role limited to cells or projects covers
+    it.
+    """
     from berth.reference_tables import acts, acts_markdown
 
     facts, text = acts(), acts_markdown() if markdown else None

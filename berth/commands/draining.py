@@ -171,8 +171,9 @@ def _is(holder: Consumer) -> str:
 
 
 async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
-    """Print what a drain would do with each instance, without a move; return 1 if instances would stay, else
-    0. `asked`: the move to suppose for each; `state`: the hosts' state then, such as "disabled".
+    """Print what a drain would do with each instance, without moving any; return 1 if instances would stay,
+    else 0. `asked`: the move to evaluate for each instance; `state`: the state that the hosts would get, such
+    as "disabled".
     """
     found = await suppose_emptying(bus, hosts, asked)
     for drain in found:
@@ -225,7 +226,7 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         host = await host_named(bus, options.host)
         if options.dry_run:
-            # An evacuation is refused until the host is forced down; another move has the same destinations.
+            # An evacuation is refused until the host is forced down. A migration has the same destinations.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
             return await print_plan(bus, [host], supposed, cli, "forced down")

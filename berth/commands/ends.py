@@ -1,4 +1,4 @@
-"""`berth ends`: lists ended builds from the cells' records, and has their ends published again."""
+"""`berth ends`: lists ended builds from the cells' records, and publishes their ends again."""
 
 from typing import get_args
 
@@ -8,7 +8,7 @@ from berth.commands.instances import instances_table
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
 from berth.operations.boot_options import seconds_since
-from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_pages
+from berth.operations.cells import ask_cells, chosen_cells, instance_pages, require_all_answers
 from berth.operations.policy_tests import refused_builds
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -55,7 +55,7 @@ async def ends_command(
             async for page in instance_pages(bus, structs.replace(question, cell=name)):
                 found.extend(page.instances)
                 if publish:
-                    await _publish_again(bus, name, page.instances)
+                    await _repeat_ends(bus, name, page.instances)
             return True
 
         _, silent = await ask_cells(await chosen_cells(bus, cli.settings, cell or ()), ask)
@@ -63,16 +63,16 @@ async def ends_command(
         if not cell:
             refused = await refused_builds(bus, FindRefused(since=start, reply_to=reply_to))
             if publish:
-                await _ask_again(bus, refused)
+                await _repeat_requests(bus, refused)
             found.extend(refused)
     cli.rows(found, instances_table(found) if found else "none")
     if publish and not cli.as_json:
         cli.line(f"{len(found)} ends are published again")
-    all_shown(sorted(silent))
+    require_all_answers(sorted(silent))
     return 0
 
 
-async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:
+async def _repeat_ends(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:
     """Publish the `build.placed` messages of builds to their cell again; the cell then repeats the ends."""
     ask = bus.asker(topics.FIND_BUILDS)
     for some in portions(ended, _BUILDS):
@@ -80,7 +80,7 @@ async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> No
         await bus.publish(*(stands.placed for stands in answer.builds))
 
 
-async def _ask_again(bus: Bus, refused: list[RefusedBuild]) -> None:
+async def _repeat_requests(bus: Bus, refused: list[RefusedBuild]) -> None:
     """Publish again the requests of refused builds, so that a scheduler repeats their stored ends."""
     ask = bus.asker(topics.DECISION)
     for build in {build.request: build.build for build in refused}.values():

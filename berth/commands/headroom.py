@@ -53,7 +53,7 @@ async def show(cli: Cli) -> int:
 
 @commands.command("unset")
 async def unset(cli: Cli) -> int:
-    """Release all slots of the headroom, and keep none from now on."""
+    """Release all slots of the headroom, and reserve no slots from now on."""
     async with cli.bus("headroom") as bus:
         removed = await unset_headroom(bus)
     cli.tell("no headroom is kept from now on" if removed else "no headroom was kept", removed=removed)

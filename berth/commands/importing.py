@@ -134,8 +134,8 @@ async def _import(
 
 
 def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
-    """Return a progress callback, which draws one bar for each type of objects; `side` completes its label,
-    such as "providers read there".
+    """Return a progress callback, which draws one bar for each type of objects. The bar's label is the type
+    and `side`, such as "providers read there".
     """
     tasks: dict[str, Any] = {}
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, coloured, complain, plain_table, progress_bar
-from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_pages
+from berth.operations.cells import ask_cells, chosen_cells, instance_pages, require_all_answers
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -68,7 +68,7 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> int:
     cli.rows(found, instances_table(found) if found else "none")
     if count > len(found):
         complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")
-    all_shown(sorted(silent))
+    require_all_answers(sorted(silent))
     return 0
 
 
@@ -123,9 +123,9 @@ async def waiting_command(
 
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
     queue. "starts in 4m, 11m" is estimated from the recent pace of that queue: half of such requests start
-    within 4 minutes, 90 % within 11 minutes; "late" is later than the request waits. `berth boot --wait 30m
-    --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m` adds a move,
-    `berth abort BUILD` cancels it.
+    within 4 minutes, 90 % within 11 minutes; "late" means after the request's waiting time has ended. `berth
+    boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m`
+    adds a move, `berth abort BUILD` cancels it.
     """
     waiting: list[WaitingRequest] = []
     async with cli.bus("waiting") as bus:
@@ -177,7 +177,7 @@ def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
 
 def _starts_in(request: WaitingRequest, now: float) -> str:
     """Return the times within which a waiting request starts with a probability of 50 % and 90 %, such as
-    `4m, 11m`; "late" for a time after its waiting time, "unknown" without an estimate.
+    `4m, 11m`; "late" for a time after the end of its wait, "unknown" without an estimate.
     """
     if request.start_p50 is None or request.start_p90 is None:
         return "unknown"

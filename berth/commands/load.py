@@ -37,9 +37,9 @@ from berth.commands.options import (
 )
 from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import coloured, complain, effective, say
-from berth.control_room_place import room_url, with_a_room
+from berth.control_room_place import room_url, with_room_address
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
-from berth.operations.audit import Audit, refuse_the_unmade
+from berth.operations.audit import Audit, refuse_missing_databases
 from berth.operations.audit import audit as audit_databases
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.publishing import publish
@@ -90,7 +90,7 @@ async def demo_command(options: DemoOptions) -> int:
         cell_ferry_urls={}, ironic_amqp_url="", ironic_api_url="", ironic_cloud="",
     ).settings  # fmt: skip
     plan = LoadPlan(boots=options.boots, flavors=mixed(options.mix or MIX), seed=options.seed or 1)
-    return await demo(with_a_room(settings), plan, options.stay, say)
+    return await demo(with_room_address(settings), plan, options.stay, say)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ async def load_command(
         flavors=load_flavors(options),
         seed=settings.compute.seed,
     )
-    refuse_strangers(settings)
+    refuse_remote_services(settings)
     if options.picture is not None:
         options.picture.touch()  # an unwritable file is reported before the load, not after it
     async with _berth_to_load(settings, options.attach, console) as (bus, settings):
@@ -239,7 +239,7 @@ async def _berth_to_load(
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
         async with Bus(wiring.transport(settings, "load")) as bus:
-            await refuse_the_unmade(settings)  # before the load, not in the audit after it
+            await refuse_missing_databases(settings)  # before the load, not in the audit after it
             yield bus, settings
     elif settings.embedded:
         with tempfile.TemporaryDirectory(prefix="berth-load-") as directory:
@@ -258,7 +258,7 @@ async def _berth_to_load(
                 stopping.set()
 
 
-def refuse_strangers(settings: Settings) -> None:
+def refuse_remote_services(settings: Settings) -> None:
     """Raise OperationRefused if a broker or database in the settings is not on this machine (loopback)."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
     for cell in settings.every_cell:

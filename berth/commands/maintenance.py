@@ -150,7 +150,7 @@ async def cancel(cli: Cli, which: Which) -> int:
 
 @commands.command("finish")
 async def finish(cli: Cli, hosts: Names) -> int:
-    """Open hosts before their window ends, so that others of their rack are drained."""
+    """Open hosts before their window ends, so that other hosts of their rack are drained."""
     async with cli.bus("maintenance") as bus:
         found = await hosts_given(bus, hosts or (), ())
         changed = await edit_maintenance(bus, FinishHosts(roots=tuple(host.id for host in found)))
@@ -162,9 +162,10 @@ async def finish(cli: Cli, hosts: Names) -> int:
 async def release(
     cli: Cli, hosts: Names = None, cell: str = option("", "All held hosts of this cell.")
 ) -> int:
-    """Let hosts be evacuated that the rate limit holds, because they are dead and not only disconnected.
+    """Allow the evacuation of hosts that the rate limit holds back, because they are dead, not only
+    disconnected.
 
-    Each host is still switched off by the hook first.
+    The fencing hook still switches each host off first.
     """
     if bool(hosts) == bool(cell):
         raise BadSetting("say which: names of hosts, or --cell")

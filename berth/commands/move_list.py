@@ -11,7 +11,7 @@ from rich.markup import escape
 from berth.commands.move_output import MovePrinter, attempts_of, moves_table, phases_table, print_funnel
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, complain, write_json
-from berth.operations.cells import all_shown, ask_cells, chosen_cells, known_cells, uuid_of
+from berth.operations.cells import ask_cells, chosen_cells, known_cells, require_all_answers, uuid_of
 from berth.operations.following import MoveOutcome, moves_of, waiting_moves
 from berth.operations.moving import end_wait, move_in_progress, steering
 from berth.operations.publishing import within
@@ -49,7 +49,7 @@ async def list_command(
     found.sort(key=lambda move: (-move.since, move.move))
     none = "none" if every else "no move is in progress (--all shows ended ones)"
     cli.rows(found, moves_table(found, Clock().now()) if found else none)
-    all_shown(silent)
+    require_all_answers(silent)
     return 0
 
 
@@ -68,7 +68,7 @@ async def show_command(
         if not found:
             found, silent = await _ask(bus, cells, FindMoves(cell="any", builds=(id_,)))
     if not found:
-        all_shown(silent)
+        require_all_answers(silent)
         raise OperationRefused(
             f"no cell has a record of a move {id_}, or of a move of a build {id_};"
             f" `berth why {id_}` explains waiting and refused moves"
@@ -123,7 +123,9 @@ class SteeringOptions:
 
 @commands.command("confirm")
 async def confirm(cli: Cli, options: SteeringOptions) -> int:
-    """Confirm a move that waits for it: the instance stays at the destination; the source is released."""
+    """Confirm a move that waits for confirmation: the instance stays at the destination; the source is
+    released.
+    """
     return await steer(cli, options, "confirm")
 
 
@@ -181,7 +183,7 @@ async def _find_move(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> 
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
-    """Cancel a move that waits for capacity; return False if the move has just begun."""
+    """Cancel a move that waits for capacity; return False if the move has begun in the meantime."""
     waited = await end_wait(bus, waits.request)
     if waited.waited:
         build = next(iter(waits.builds), "")

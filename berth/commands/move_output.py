@@ -236,7 +236,7 @@ def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
 
 
 def failures(outcome: MoveOutcome) -> list[str]:
-    """Return a line of text for each failed phase of a move or, without any, for each failed attempt."""
+    """Return a line for each failed phase of a move or, if no phase failed, for each failed attempt."""
     lines = [
         f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{_cause(phase.cause)}"
         for phase in outcome.phases

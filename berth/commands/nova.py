@@ -18,7 +18,7 @@ from bus.shadow import FindNovaReport, NovaReportFound, ObservedRequest, Schedul
 from control_room.core.nova import agreement, report_shown
 from control_room.core.words import duration, listed, several
 
-SECONDS = 60.0  # that a report may take
+SECONDS = 60.0  # for an answer with a report
 _COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 
 commands = Commands(name="nova", no_args_is_help=True)
@@ -116,9 +116,9 @@ class CheckOptions:
 async def check_command(cli: Cli, options: CheckOptions) -> int:
     """Print what would go wrong in a step of taking over a Nova, with the command that repairs it.
 
-    Compares Nova's databases with a Placement and with berth's settings, and reads how many messages and
-    consumers the RabbitMQ queue of Nova's scheduler has. Nothing is changed. Exit code 0 without problems, 1
-    with warnings, 2 with errors.
+    The command compares Nova's databases with a Placement and with berth's settings, and reads how many
+    messages and consumers the RabbitMQ queue of Nova's scheduler has. It changes nothing. Exit code 0 without
+    problems, 1 with warnings, 2 with errors.
     """
     from berth.importing.client import PlacementClient  # an HTTP client, which loads slowly
     from berth.operations.nova_check import observed

@@ -214,7 +214,7 @@ def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.
         type_, plain = list[str] | None, None
     if about is not None:
         if isinstance(about, OptionInfo) and about.default is ... and plain is False:
-            about.default = f"--{name.replace('_', '-')}"  # where typer expects a first name
+            about.default = f"--{name.replace('_', '-')}"  # typer expects an option's first name here
         type_ = Annotated[type_, about]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain, annotation=type_)
 

@@ -151,7 +151,8 @@ async def capacity(
     zone: str = option("", "Only hosts of this zone."),
     cell: str = option("", "Only hosts of this cell."),
 ) -> int:
-    """Show how many instances of a flavor, or of a mix of flavors, would have fitted on the hosts of then.
+    """Show how many instances of a flavor, or of a mix of flavors, would have fitted on the hosts at that
+    time.
 
     The instances are counted by amounts and traits, without filters, as by `berth what-if --mix`.
     """

@@ -35,8 +35,9 @@ async def set_command(
     """Limit what the instances of a project may hold together; `unlimited` lifts the default's limit.
 
     The limits are checked when a host is claimed, also for concurrent requests. A limit below the present
-    usage stops no instance: it refuses what would take more. Moves of the same size are never refused.
-    Examples: `berth quota set default instances=10 VCPU=40`, `berth quota set p1 CUSTOM_BAREMETAL_GOLD=2`.
+    usage stops no instance: only requests that would use more are refused. Moves of the same size are never
+    refused. Examples: `berth quota set default instances=10 VCPU=40`, `berth quota set p1
+    CUSTOM_BAREMETAL_GOLD=2`.
     """
     parsed = parsed_limits(limits)
     async with cli.bus("quota") as bus:

@@ -37,11 +37,12 @@ class ReplayOptions:
 
 @commands.command("replay")
 async def replay_command(cli: Cli, options: ReplayOptions) -> int:
-    """Replay a past period: would each recorded decision choose the same host, or with a change another one?
+    """Replay a past period: does each recorded decision choose the same host, as recorded or with a changed
+    policy?
 
     Example: `berth replay --from 2h --to 1h --with rules.filters=+num_instances`. The numbered changes of
-    placement are applied in their order. Each decision is made again from its record or, if that lacks what
-    changed, on all hosts as they were at that time. Nothing is claimed.
+    placement are applied in their order. Each decision is made again from its record or, if the record does
+    not show the effect of the change, on all hosts as they were at that time. Nothing is claimed.
 
     Exit code: 0 no difference, or within --allow; 1 differences; 2 the replay is not possible.
     """
@@ -75,7 +76,9 @@ async def replay_command(cli: Cli, options: ReplayOptions) -> int:
 
 
 def policy_of(settings: Settings, changes: list[str]) -> ChangedPolicy:
-    """Return the policy to replay; without changes, decisions are made again as they were recorded."""
+    """Return the policy to replay: the settings' policy with the changes. Without changes, each decision is
+    made again from its record alone.
+    """
     changed = changed_policy(settings, changes)
     if changed.quotas or changed.stored.priorities or changed.stored.of_reservations:
         raise BadSetting(

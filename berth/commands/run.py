@@ -37,7 +37,7 @@ from berth.commands.options import (
 )
 from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
-from berth.control_room_place import with_a_room
+from berth.control_room_place import with_room_address
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.process_watch import WatchLimits, watched
 from berth.services import (
@@ -96,7 +96,7 @@ async def up_command(options: UpOptions) -> int:
     agents, which need less processor time; `--layout separate` or `--layout compact` chooses by hand.
     """
     settings = effective(**settings_given(options)).settings
-    return await up(with_a_room(settings), say)
+    return await up(with_room_address(settings), say)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def run_command(
     given = settings_given(options) | ({"amqp_url": ""} if alone else {})
     settings = effective(**given).settings
     if workers == ["control-room"] and not os.environ.get(SUPERVISED_ENV):
-        settings = with_a_room(settings)
+        settings = with_room_address(settings)
     try:
         run(_run_here(settings, workers, options, alone))
     except typer.Exit as end:
@@ -164,7 +164,7 @@ async def _run_here(settings: Settings, workers: Sequence[str], options: RunOpti
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
     way = wiring.alone() if alone else wiring.way_of(together, settings)
-    logs.this_is(worker_roles.name_of(together))
+    logs.set_process_name(worker_roles.name_of(together))
     await run_worker(together, settings, way)
     return 0
 
@@ -192,7 +192,7 @@ async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir:
 
 
 async def up(settings: Settings, console: Console) -> int:
-    limits = WatchLimits(stuck=settings.process.stuck_after)  # a blocked event loop does not end it
+    limits = WatchLimits(stuck=settings.process.stuck_after)  # no limit for a blocked event loop
     with watched(limits, "up", Path(settings.database.state_dir)):
         return await (_up_here if settings.embedded else _up_as_processes)(settings, console)
 
@@ -249,7 +249,7 @@ async def ready(bus: Bus, settings: Settings) -> int:
     """Wait until all workers that carry out builds answer queries; return how many hosts placement knows."""
     hosts = await scheduling(bus, settings)
     find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
-    for cell in settings.cell_names:  # a conductor that is still starting receives no build
+    for cell in settings.cell_names:  # wait for each: builds do not reach a conductor that is still starting
         question = FindBuilds(cell=cell, builds=(bus.clock.uuid(),))
         await _answered(partial(find, question), f"the conductor of cell {cell} does not answer")
     return hosts

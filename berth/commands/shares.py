@@ -48,8 +48,7 @@ async def show(
 ) -> int:
     """Show the weights of projects, how many of their requests are in the backlog, and how much was served.
 
-    The share is the part of the last minute's placements that the project got, of what was served from the
-    backlog.
+    The share is a project's part of all resources that were served from the backlog in the last minute.
     """
     async with cli.bus("share") as bus:
         shares = await fair_shares(bus)

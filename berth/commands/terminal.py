@@ -115,8 +115,8 @@ class Cli:
     settings: Settings
     as_json: bool = False
     say: Console = say
-    through: str = "berth"  # the command, in the audit trail
-    request: str = field(default_factory=lambda: Clock().uuid())  # of this command, in the audit trail
+    through: str = "berth"  # name of the command in the audit trail
+    request: str = field(default_factory=lambda: Clock().uuid())  # id of this command in the audit trail
 
     @asynccontextmanager
     async def bus(self, name: str) -> AsyncIterator["RecordingBus"]:

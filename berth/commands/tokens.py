@@ -142,7 +142,7 @@ def _write(file: Path, tokens: Sequence[StoredToken]) -> None:
     new = file.with_name(f".new.{file.name}")
     write_secret(new, text)
     try:
-        read_tokens(new)  # an odd name of a user must not make the file unusable
+        read_tokens(new)  # raises if a user's odd name would make the file unreadable
         if file.exists():
             before = file.stat()
             os.chown(new, before.st_uid, before.st_gid)

@@ -35,7 +35,7 @@ from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import amounts_text, expected_start, listed, several
 from control_room.queries import known_hosts
 
-SECONDS = 30.0  # until an answer
+SECONDS = 30.0  # time limit for an answer to a query
 
 
 commands = Commands()
@@ -43,7 +43,7 @@ commands = Commands()
 _ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
 
 
-# The parts of a request that a capacity plan considers, and those of them that a mix states itself.
+# Boot options that a capacity plan considers, and boot options that --mix replaces.
 _PLANNED = ("zone", "cell", "project")
 _IN_MIX = ("vcpus", "memory_mb", "disk_gb", "flavor", "extra_spec", "role")
 _PLANNING = ("mix", "add_hosts", "without")

@@ -26,7 +26,7 @@ from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, Wh
 from bus.reservations import FAILOVER, FindReservations, Reservation
 from control_room.core.words import expected_start
 
-SECONDS = 5.0  # until an answer
+SECONDS = 5.0  # time limit for an answer to a query
 _SCHEDULER = "the scheduler"
 _PLACEMENT = "placement"
 
@@ -73,7 +73,7 @@ class Known:
     drawn: tuple[Reservation, ...]  # the reservation from which the build drew
     decided: DecisionFound
     maintenance: MaintenanceFound  # the moves that windows and automatic evacuations requested
-    preemptions: tuple[Preemption, ...]  # of the build as victim, or by it
+    preemptions: tuple[Preemption, ...]  # preemptions of the build, or for the build
     silent: tuple[str, ...]  # workers that did not answer
 
 
@@ -83,7 +83,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
         if now:
             return await _ask_now(cli, bus, known)
     if again:
-        return _again(cli, known)
+        return _repeat_decisions(cli, known)
     show_records(cli, known, id_)
     return 0
 
@@ -215,7 +215,7 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
     print_funnel(found.decision, cli.say)
 
 
-def _again(cli: Cli, known: Known) -> int:
+def _repeat_decisions(cli: Cli, known: Known) -> int:
     """Repeat the recorded decisions of builds; return 1 if a decision now chooses another host, else 0."""
     if known.moves:
         raise OperationRefused("it is a move: only the choice of a build is made again")

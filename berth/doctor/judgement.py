@@ -26,10 +26,10 @@ POSTGRESQL = (13,)
 
 CLOCK_SECONDS = 1.0  # permitted difference from this machine's clock: workers compare each other's times
 CLOCK_BROKEN = 30.0
-MEMBERS = 3  # of a quorum queue, in a cluster of as many nodes
+MEMBERS = 3  # members that a quorum queue needs if the cluster has at least so many nodes
 SHOWN = 5  # queues listed by name
-DEEP = 1000  # messages in one queue
-SLOW_SECONDS = 1.0  # for the answer to a simple query
+DEEP = 1000  # messages in a queue that lead to a warning
+SLOW_SECONDS = 1.0  # a worker that takes longer to answer a simple query is reported
 DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: a lower share is a warning, an error
 
 
@@ -221,7 +221,7 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
         more = queue.later - queue.messages
         if not queue.readers:
             if not queue.later and queue.name.endswith(suspects_queue("").name):
-                continue  # it is read when it has messages
+                continue  # workers consume from it only while it has messages
             level: Level = "broken" if queue.later else "warning"
             sentence = f"It has no consumer, and {_messages(queue.later)}."
             yield Finding(level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost.")

@@ -10,15 +10,15 @@ from itertools import groupby
 
 from berth.doctor.seen import BerthSeen, DurableQueue, Finding, ManagementSeen
 
-AGENTS = 5  # agents of a cell with a separate finding
+AGENTS = 5  # agents of a cell that get a finding each; further agents share one finding
 QUEUES = 5  # queues listed by name in a finding
 
 _LOST = "Messages in a deleted queue are lost, but conductors repeat the orders of unfinished builds"
 
 
 def left_queues(seen: BerthSeen) -> Iterator[Finding]:
-    """Yield findings about queues of agents and gateways without a consumer, except the queues of workers in
-    the settings.
+    """Yield findings about durable queues of agents and gateways that have no consumer, except queues of
+    workers in the settings.
     """
     expected = {queue.name for queue in seen.queues}
     for broker in seen.brokers:
@@ -99,8 +99,8 @@ def _listed(queues: Sequence[DurableQueue]) -> str:
 
 
 def _deletion(queues: Sequence[DurableQueue], at: ManagementSeen) -> str:
-    """Return a shell command that deletes, at the broker `at`, queues without a consumer: those of a cell's
-    gateway if the first of `queues` is one of them, else those of the cell's agents.
+    """Return a shell command that deletes queues without a consumer at the broker `at`: those of the cell's
+    gateway if the first of `queues` is the gateway's, else those of all agents of the cell.
     """
     vhost = "" if at.vhost == "/" else f" -p {at.vhost}"
     first = queues[0]

@@ -39,9 +39,9 @@ from bus.sql.database import Database
 from bus.sql.migrations import current
 
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
-BROKER_SECONDS = 12.0  # to inspect a broker, without the closing of the connection
+BROKER_SECONDS = 12.0  # time limit to inspect a broker, without closing the connection
 PAUSE_SECONDS = 1.0  # between two observations of queues
-IRONIC_SECONDS = 20.0  # to list all nodes
+IRONIC_SECONDS = 20.0  # time limit to list all nodes
 SHOWN = 5  # nodes listed by name
 LETTERS = 1000  # dead letters counted at most
 _NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -83,7 +83,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         letters=letters,
         keystone=keystone.result(),
         ironic=ironic.result(),
-        bus="" if any(broker.problem for broker in seen) else away,  # already reported for a broker
+        bus="" if any(broker.problem for broker in seen) else away,  # reported as the broker's problem
     )
 
 

@@ -20,8 +20,8 @@ _AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 
 
 async def read_cluster(urls: Sequence[str], amqp_url: str, clock: Clock, exchange: str) -> ManagementSeen:
-    """Return the state of a RabbitMQ cluster from the first URL of its management API that answers; an empty
-    state without any answer. `exchange`: the exchange of the berth to report about.
+    """Return the state of a RabbitMQ cluster from the first URL of its management API that answers, or an
+    empty state if none answers. `exchange`: the exchange of the berth to report about.
     """
     reports = await asyncio.gather(*(read_management(url, amqp_url, clock, exchange) for url in urls))
     return next((report for report in reports if report is not None), ManagementSeen())

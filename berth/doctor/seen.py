@@ -19,7 +19,7 @@ class Finding(msgspec.Struct, frozen=True):
 class DurableQueue(msgspec.Struct, frozen=True):
     """A durable queue of an agent or a gateway, as RabbitMQ's management API counted it."""
 
-    name: str  # within berth
+    name: str  # without the prefix that all queues of a berth have at the broker
     at_broker: str
     messages: int = 0
     readers: int = 0
@@ -89,8 +89,8 @@ class WorkerSeen(msgspec.Struct, frozen=True):
 
 class LettersSeen(msgspec.Struct, frozen=True):
     count: int = 0
-    more: bool = False  # there are more than were counted
-    oldest: float = 0.0  # age in seconds
+    more: bool = False  # there are more dead letters than were counted
+    oldest: float = 0.0  # age of the oldest dead letter in seconds
     queues: tuple[str, ...] = ()  # the queues with the most dead letters
 
 
@@ -105,7 +105,7 @@ class IronicSeen(msgspec.Struct, frozen=True):
     problem: str = ""  # why it could not be read
     nodes: int = 0
     without_class: int = 0  # nodes without a resource class
-    some: tuple[str, ...] = ()  # names of such nodes
+    some: tuple[str, ...] = ()  # names of some of these nodes
 
 
 class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):

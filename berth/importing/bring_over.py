@@ -18,7 +18,7 @@ from berth.importing.writers import ProviderWriter, portions
 from bus.reports import Inventory
 from bus.vocabulary import MAX_INT
 
-TYPED = 38  # the version that asks for a consumer's type
+TYPED = 38  # first microversion with types of consumers
 
 
 @dataclass
@@ -111,7 +111,9 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to the target; return refused ones. `last`: record reasons, as no retry follows."""
+        """Write providers to the target; return the refused ones. With `last`, record the reasons: no retry
+        follows.
+        """
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
@@ -169,7 +171,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim allocations; return refused consumers. `last`: record reasons, as no retry follows."""
+        """Claim allocations; return refused consumers. With `last`, record the reasons: no retry follows."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

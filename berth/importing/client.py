@@ -26,7 +26,7 @@ _AGAIN = (502, 503, 504)
 _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unknown project or user
 
 
-def unreported(label: str, done: int, total: int) -> None:
+def no_report(label: str, done: int, total: int) -> None:
     """Do nothing: the progress callback of callers that show no progress."""
 
 
@@ -132,7 +132,7 @@ class PlacementClient:
                 return None
             raise Unavailable(f"{self.place} cannot be read: GET {path}: {why}") from None
 
-    async def world(self, progress: Progress = unreported) -> PlacementContents:
+    async def world(self, progress: Progress = no_report) -> PlacementContents:
         """Read all contents of a Placement; objects that are deleted during the read are left out."""
         world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
@@ -217,7 +217,7 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
 
 
 async def each(
-    items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str = "", progress: Progress = unreported
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str = "", progress: Progress = no_report
 ) -> None:
     """Call a coroutine function with each item, at most 16 at the same time, and report how many are done."""
     waiting = list(items)

@@ -12,8 +12,8 @@ from berth.importing.placement_contents import ImportedProvider
 from bus.errors import Unavailable
 
 _PORTION = 500  # providers in one request
-_OLDEST = 28  # minor version: consumers have generations, which an import must not ignore
-_TRIES = 5  # if another client changes the same provider, or the target's database refuses by chance
+_OLDEST = 28  # minor version; earlier versions have no generations of consumers
+_TRIES = 5  # for a provider that another client changes, or after a conflict in the target's database
 _CHANGED_MEANWHILE = "placement.concurrent_update"
 
 Done = Literal["made", "changed", "same", "refused"]
@@ -25,7 +25,7 @@ class Written:
 
     provider: ImportedProvider
     did: Done
-    why: str = ""  # it was refused
+    why: str = ""  # the reason, if it was refused
 
 
 # Makes providers of a Placement equal to the given providers, parents before children.
@@ -144,7 +144,9 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
 
 
 def portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
-    """Yield the providers in lists, each for one request: 500 providers, and the rest of the last tree."""
+    """Yield the providers in lists, one for each request: 500 providers, and the rest of the tree of the last
+    one.
+    """
     portion: dict[str, ImportedProvider] = {}
     for provider in providers:
         if len(portion) >= _PORTION and provider.parent not in portion:

@@ -222,9 +222,9 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return, if all allocations of a consumer are on one host and in pools, any provider of the host's tree
-    with such an allocation. Else return, as text, why berth cannot adopt the consumer: no host, several
-    hosts, a deleted host, or a host without a cell or agent.
+    """Return a provider of the only host on which a consumer has allocations; allocations from pools are
+    ignored. Return, as text, why berth cannot adopt the consumer if it has no or several hosts, or if the
+    host was deleted or has no cell or agent.
     """
     trees: dict[str, Provider] = {}
     pools = set()

@@ -21,7 +21,7 @@ from bus.vocabulary import portions
 
 PAGE = 500  # providers or consumers in one query
 _BUILDS = 100  # builds in one query to a cell
-_SECONDS = 30.0  # until an answer
+_SECONDS = 30.0  # time limit for an answer to a query
 
 
 @dataclass(frozen=True)

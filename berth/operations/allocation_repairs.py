@@ -25,7 +25,7 @@ from bus.queries import BuildStands, FindBuilds
 from bus.resources import Provider
 from bus.vocabulary import portions
 
-SECONDS = 15.0  # until an agent or a cell answers
+SECONDS = 15.0  # time limit for the answer of an agent or a cell
 _AT_ONCE = 100  # builds in one query
 
 _GuestsByAgent = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that answered → build → guests
@@ -33,11 +33,11 @@ _GuestsByAgent = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent 
 
 @dataclass(frozen=True)
 class Mend:
-    """The repair of an active build's allocations (`one`): the cell's record of the build (`stands`), and the
-    reason against the repair (`why_not`).
+    """An active build's wrong allocations (`misheld`), the cell's record of the build (`stands`), and the
+    reason against a repair of the allocations (`why_not`; empty: repair them).
     """
 
-    one: Misheld
+    misheld: Misheld
     stands: BuildStands | None = None
     why_not: str = ""
 
@@ -71,7 +71,7 @@ class Mending:
 
     async def mend(self, mend: Mend) -> str:
         """Repair the allocations of a build; return "", or why the repair failed."""
-        misheld, stands = mend.one, mend.stands
+        misheld, stands = mend.misheld, mend.stands
         assert stands is not None and not mend.why_not, mend
         held, generation = misheld.held, misheld.generation
         if misheld.wrong != "outdated":

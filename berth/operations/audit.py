@@ -45,9 +45,9 @@ class Audit:
     of_other_owners: int = 0  # instances that no cell has built: imported, or made over HTTP
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
     leaks: list[Leak] = field(default_factory=list)  # breaches that `berth heal` may repair
-    misheld: list[Misheld] = field(default_factory=list)  # like leaks
-    ownerless: list[Ownerless] = field(default_factory=list)  # like leaks
-    doubled: list[Doubled] = field(default_factory=list)  # like leaks
+    misheld: list[Misheld] = field(default_factory=list)  # also repairable
+    ownerless: list[Ownerless] = field(default_factory=list)  # also repairable
+    doubled: list[Doubled] = field(default_factory=list)  # also repairable
 
     @property
     def clean(self) -> bool:
@@ -80,7 +80,7 @@ async def audit(
     build, are violations only if `settled` is set.
     """
     clock = clock or Clock()
-    await refuse_the_unmade(settings, placement_only=placement_only)
+    await refuse_missing_databases(settings, placement_only=placement_only)
     found = Audit()
     read = await _read(found, settings, placement_only=placement_only)
     found.consumers = len(read.held)
@@ -100,7 +100,7 @@ async def audit(
 
 
 async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _Read:
-    """Read the databases; add to `found` what placement's database shows alone."""
+    """Read the databases; add to `found` the violations and counts that placement's database alone shows."""
     from placement_worker.store import audit as stored  # databases take long to load
 
     cells = () if placement_only else settings.cell_names
@@ -167,7 +167,7 @@ async def has_no_cell(settings: Settings) -> bool:
     return True
 
 
-async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False) -> None:
+async def refuse_missing_databases(settings: Settings, *, placement_only: bool = False) -> None:
     """Raise Unavailable if a database to audit does not exist: its audit would find no violations."""
     where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, worker_roles.Role("placement")):
@@ -255,9 +255,9 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a violation to `found` for each consumer in `held` (consumers without a build) that was created
-    before the time `old`; or a note, if berth is not responsible for it, or its cell is `unread` (could not
-    be checked).
+    """Add a violation to `found` for each consumer in `held` that was created before the time `old`. If berth
+    is not responsible for the consumer, or its cell is `unread` (could not be checked), add a note instead.
+    `held`: the consumers without a build.
     """
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
@@ -278,7 +278,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     """
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"
-    if held.type == MIGRATION and held.keeps_for:  # without this field a client's, such as Nova's
+    if held.type == MIGRATION and held.keeps_for:  # without this field it is a client's, such as Nova's
         return f"holds the host that {held.keeps_for} has moved from"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"

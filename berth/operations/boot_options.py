@@ -29,7 +29,7 @@ from bus.vocabulary import seconds_of
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
 _TIME = re.compile(r"[0-9]{1,6}[smhd]")
-_NEXT = re.compile(r",(?=[^,=]+=)")  # a comma inside a value stays
+_NEXT = re.compile(r",(?=[^,=]+=)")  # the commas between `name=value` parts, but no comma inside a value
 _FIGURES = ("vcpus", "memory_mb", "disk_gb")
 _LISTS = ("same_host", "different_host")
 _HINTS = tuple(field.name for field in msgspec.structs.fields(Hints))
@@ -277,7 +277,7 @@ def recorded_request(build: BuildStands) -> BuildRequested:
     return msgspec.structs.replace(request, **fields)
 
 
-SECONDS = 5.0  # for the cell's answer about a decision
+SECONDS = 5.0  # time limit for the cell's answer about a decision
 _POLL_SECONDS = 1.0  # between two checks of a waiting request
 
 

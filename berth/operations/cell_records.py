@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_ENDED = {"moved": 0, "error": 1, "deleted": 2}  # of several ended records, the last of this list counts
+_ENDED = {"moved": 0, "error": 1, "deleted": 2}  # ended states; of several records the highest number counts
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,15 @@ class KnownBuild:
 @dataclass
 class BuildsByCell:
     builds: dict[str, KnownBuild] = field(default_factory=dict)
-    doubled: dict[str, Sequence[KnownBuild]] = field(default_factory=dict)  # without an end in several cells
-    ended_elsewhere: list[str] = field(default_factory=list)  # a sentence for each other build in two cells
+    # the records of each build that several cells have recorded without an end
+    doubled: dict[str, Sequence[KnownBuild]] = field(default_factory=dict)
+    ended_elsewhere: list[str] = field(default_factory=list)  # sentences about other builds in several cells
     deleted: set[str] = field(default_factory=set)  # also of builds that were never in a cell
     failed: set[str] = field(default_factory=set)
 
     def add(self, build: str, records: Sequence[KnownBuild]) -> None:
-        """Add a build with all cells' records of it. The build's state is that of a record without an end;
-        else of a deleted record, else of a failed record, else of a moved record.
+        """Add a build with all cells' records of it. The build's state is that of the record without an end
+        or, if all have ended, of a deleted, else a failed, else a moved record.
         """
         known = max(records, key=lambda record: _ENDED.get(record.status, len(_ENDED)))
         self.builds[build] = known
@@ -75,7 +76,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
     async for cell, builds in of_cells(settings, cells, census):
         for id_, standing in builds.items():
             if standing.status == "deleted" and not standing.root:
-                found.deleted.add(id_)  # the record that a deleted build was never in this cell
+                found.deleted.add(id_)  # an order to delete a build that never was in this cell
                 continue
             known = KnownBuild(cell, standing.status, standing.root, standing.version)
             records.setdefault(id_, []).append(known)

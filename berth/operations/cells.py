@@ -21,8 +21,8 @@ from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound
 
 R = TypeVar("R")
 
-BUILD_SECONDS = 5.0  # for a cell's answer about builds
-SECONDS = 1.0  # for placement's answer; without it only the cells of the settings are used
+BUILD_SECONDS = 5.0  # time limit for a cell's answer about builds
+SECONDS = 1.0  # time limit for placement's answer; without it only the cells of the settings are used
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ async def ask_cells(
     return found, [cell for cell in cells if cell not in found]
 
 
-def all_shown(silent: Sequence[str]) -> None:
+def require_all_answers(silent: Sequence[str]) -> None:
     """Raise OperationRefused if some cells did not answer; call this after the answers were printed."""
     if silent:
         raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")
@@ -108,7 +108,7 @@ async def builds_by_uuid(
     return {build: found[build] for build in builds}
 
 
-INSTANCE_SECONDS = 10.0  # a cell may take for a page of its instances
+INSTANCE_SECONDS = 10.0  # time limit for a cell's answer with a page of its instances
 PAGE = 500  # instances in one page
 
 
@@ -128,7 +128,7 @@ async def instance_pages(
         question, more = structs.replace(question, after=page.last, count=False), page.more
 
 
-CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
+CONDUCTOR_SECONDS = 2.0  # time limit for the conductor's answer
 
 
 async def registered_cells(bus: Bus) -> CellsFound:
@@ -185,7 +185,7 @@ async def instances_left(bus: Bus, name: str) -> int:
     return (await registered_cells(bus)).instances.get(name, 0)
 
 
-AGENT_SECONDS = 10.0  # until a cell's answer
+AGENT_SECONDS = 10.0  # time limit for a cell's answer about agents
 _RETRY_SECONDS = 0.5
 
 
@@ -214,7 +214,9 @@ async def edit_agent(
 async def mark_agent(
     bus: Bus, cell: str, name: str, edit: Literal["remove", "restore"], seconds: float
 ) -> AgentEditAnswered | None:
-    """Inform a cell that an agent was removed, or exists again; return None if the cell did not answer."""
+    """Inform a cell that an agent was removed, or exists again; return the cell's answer, or None without
+    one.
+    """
     request = checked(AgentEditRequested(cell=cell, agent=name, edit=edit))
     try:
         return await bus.asker(topics.EDIT_AGENT, timeout=seconds)(request)

@@ -23,8 +23,8 @@ def schemas_in(settings: Settings, url: str) -> dict[str, str]:
 async def copying(
     settings: Settings, new: str, *, cell: str = "", old_admin: str = "", new_admin: str = ""
 ) -> AsyncIterator[LiveCopy]:
-    """Connect to the database of the settings, or of a cell, and to the new one at the URL `new`, and yield
-    the copy.
+    """Connect to the database of the settings, or of a cell, and to the new database at the URL `new`; yield
+    the object that copies from the first to the second.
 
     The administrators' URLs `old_admin` and `new_admin` default to the workers' URLs.
     """

@@ -19,7 +19,7 @@ from bus.vocabulary import Message
 
 T = TypeVar("T")
 
-SECONDS = 5.0  # for a cell's answer
+SECONDS = 5.0  # time limit for a cell's answer
 _POLL_SECONDS = 0.2
 
 

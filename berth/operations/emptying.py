@@ -179,7 +179,7 @@ class Emptying:
         elif outcome.end == "deleted":
             far.gone.add(outcome.build)
         elif outcome.code in ("status", "moving") and self._changed[outcome.build] < TIMES:
-            self._changed[outcome.build] += 1  # changed since the round began; the next round lists it again
+            self._changed[outcome.build] += 1  # its state changed after the listing: retry in the next round
             return
         else:
             far.stay[outcome.build] = why_it_stays(outcome)

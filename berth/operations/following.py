@@ -14,7 +14,7 @@ from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveReque
 from bus.queries import FindWaiting, WaitingRequest
 
 POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
-AGAIN_SECONDS = 15.0  # until a move is requested again that no cell knows and no scheduler refused
+AGAIN_SECONDS = 15.0  # time until a move is requested again that no cell knows and no scheduler refused
 _MOVES_A_POLL = 500  # moves in one query
 
 REFUSED = "refused"
@@ -27,7 +27,7 @@ class MoveOutcome:
 
     move: str
     build: str
-    end: str  # a MoveEnd, or one of the two above
+    end: str  # a MoveEnd, REFUSED or VERIFYING
     kind: str = ""
     host: str = ""
     reason: str = ""
@@ -81,8 +81,8 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Begin to follow a requested move, and return the future of its result: its end or, without
-        `past_verifying`, already its wait for confirmation. `asked`: the request, if this client sent it.
+        """Begin to follow a requested move, and return the future of its result. Without `past_verifying` a
+        wait for confirmation is a result, too. `asked`: the request, if this client sent it.
         """
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()

@@ -26,7 +26,7 @@ from bus.vocabulary import portions
 if TYPE_CHECKING:
     from cell_conductor import PlaceByCell
 
-SECONDS = 15.0  # until an agent sends a page of its guests
+SECONDS = 15.0  # time limit for an agent's answer with a page of its guests
 _AT_ONCE = 50  # agents queried at a time
 DELETED, FAILED = "its cell has deleted it", "its build has failed"
 
@@ -44,7 +44,7 @@ class GuestDifference:
     build: str
     sentence: str
     place: PlaceByCell | None = None  # the cell's record, if the build is active and did not change
-    agent: Agent = ("", "")  # that has the guest; of a missing guest: that should have it
+    agent: Agent = ("", "")  # the agent that has the guest or, if the guest is missing, should have it
     guest: ReportedGuest | None = None  # None: it is missing
 
     def __str__(self) -> str:
@@ -114,7 +114,8 @@ def differences(
     `books`: the guests of each agent that answered. `builds`: all recorded builds. `stood`: builds that
     stayed active and unchanged. `held`: pairs of a build and a host's root on which the build's holder
     consumer has allocations: the cell destroys the guest there. `ended`: builds that had ended before the
-    agents were queried, with DELETED or FAILED. `shelved`: builds shelved before that, with the last attempt.
+    agents were queried, each with the text DELETED or FAILED. `shelved`: builds that were shelved before the
+    agents were queried, each with its last attempt.
     """
     found = []
     held_builds = {build for build, _ in held}

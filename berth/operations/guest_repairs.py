@@ -72,7 +72,7 @@ def _doubt(
     if difference.wrong == "unknown":
         return _doubt_of_unknown(found, guests, consumer)
     if difference.wrong == "deleted":
-        return ""  # a client has requested the deletion or shelving, or was informed of the failure
+        return ""  # not needed: its build was deleted or shelved on request, or has failed
     if difference.wrong == "newer":
         return "its cell may have lost that it was unshelved"
     assert place is not None
@@ -103,8 +103,8 @@ def _doubt_of_unknown(
 
 
 def unanswered(found: GuestComparison) -> str:
-    """Return why a build that no agent reports may still have a guest, such as an agent that did not answer;
-    "" if the build has no guest.
+    """Return why a build without a reported guest may still have one: an agent or a cell is missing in
+    `found`. Return "" if all answered.
     """
     if found.silent:
         return f"{_names(found.silent)} did not answer and may have its guest"

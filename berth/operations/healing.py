@@ -89,7 +89,7 @@ async def _mended_doubles(
             doubts[str(doubled)] = why
             continue
         for record in doubled.records:
-            if record != doubled.keeper():
+            if record != doubled.right_record():
                 mend = partial(mending.delete, doubled.build, record.cell)
                 proven.append(await _repaired(str(doubled), f"ended in cell {record.cell}", mend, yes))
     return proven, doubts
@@ -100,7 +100,7 @@ async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[H
     proven: list[Healed] = []
     doubts: dict[str, str] = {}
     for mend in await mending.judged(found) if found else ():
-        sentence, would = str(mend.one), _MENDED[mend.one.wrong]
+        sentence, would = str(mend.misheld), _MENDED[mend.misheld.wrong]
         if mend.why_not:
             doubts[sentence] = mend.why_not
         else:
@@ -153,7 +153,7 @@ async def _mended_guests(
             proven.append(dataclasses.replace(deleted[misheld.place.build], sentence=str(misheld)))
     for each in found.ownerless:
         sentence = str(each)
-        if each.consumer in adopted:  # with the consumer's allocations
+        if each.consumer in adopted:  # the adopted build uses the consumer's allocations
             proven.append(dataclasses.replace(adopted[each.consumer], sentence=sentence))
         elif each.doubt:
             doubts[sentence] = each.doubt

@@ -40,7 +40,7 @@ from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTra
 from bus.vocabulary import portions
 
 A_PAGE = 500
-HEALTH_SECONDS = 3.0  # until a scheduler answers
+HEALTH_SECONDS = 3.0  # time limit for a scheduler's answer
 _TRIES = 8
 _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 

@@ -90,8 +90,8 @@ async def add_window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
 
 
 async def plan_window(bus: Bus, options: WindowOptions) -> tuple[MaintenanceWindow, WindowPlan]:
-    """Return the window that the options describe, which is not stored, and its drain. Raise OperationRefused
-    if it cannot be added.
+    """Return a maintenance window made from the options, and the plan of its drain; store nothing. Raise
+    OperationRefused if the window could not be added.
     """
     window = await _window(bus, options)
     plan = (await bus.asker(topics.MAINTENANCE)(checked(FindMaintenance(plan=window)))).planned
@@ -127,7 +127,7 @@ def window_text(window: MaintenanceWindow) -> str:
 
 async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
     """Edit windows or automatic evacuations; return how many windows, hosts or evacuations were changed.
-    Raise OperationRefused if refused.
+    Raise OperationRefused if the scheduler refuses.
     """
     answer = await bus.asker(topics.EDIT_MAINTENANCE)(checked(MaintenanceEditRequested(edit=edit)))
     if answer.refused:
@@ -154,9 +154,9 @@ async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
 
 
 def reasons_to_leave(found: MaintenanceFound, hosts: Sequence[str]) -> Iterator[str]:
-    """Yield lines about the instance that `found`, a scheduler's answer, is about: its moves by maintenance
-    windows or automatic evacuations, and the open evacuations of its `hosts` (two during a move) that have
-    not moved the instance.
+    """Yield a line for each move of an instance by a maintenance window or automatic evacuation, and for each
+    open evacuation of its `hosts` (two during a move) that has not moved it. `found`: a scheduler's answer
+    about the instance.
     """
     windows = {each.window.id: each for each in found.windows}
     evacuations = {each.id: each for each in found.evacuations}

@@ -32,7 +32,7 @@ from bus.resources import Provider
 from bus.vocabulary import portions
 
 ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
-SECONDS = 30.0  # for the evaluation of moves
+SECONDS = 30.0  # time limit for the evaluation of moves
 AT_ONCE = 100  # moves in one query; each is evaluated as if the earlier moves had been made
 _LONGEST_NAME = 200
 
@@ -144,8 +144,8 @@ def flavor_changed(
     return structs.replace(changed, name=f"{base} with {','.join(differs)}"[:_LONGEST_NAME])
 
 
-CANCEL_SECONDS = 30.0  # for a scheduler to confirm a cancellation
-ANSWER_SECONDS = 5.0  # for a cell to accept or refuse
+CANCEL_SECONDS = 30.0  # time limit for a scheduler to confirm a cancellation
+ANSWER_SECONDS = 5.0  # time limit for a cell to accept or refuse
 
 
 async def end_wait(bus: Bus, request: str) -> BuildCancelled:

@@ -13,14 +13,14 @@ from bus.rabbit.oslo_topic import observe
 from nova_bridge.core.facts import NovaFacts
 from nova_bridge.inspection import NovaInspection
 
-CONFIRMED = 2000  # suspects that are read again; more are not explained by requests in progress
+CONFIRMED = 2000  # differing records to read again; requests in progress do not explain more
 
 
 async def observed(
     settings: Settings, placement: PlacementClient, *, step: Step | None = None, is_done: bool = False
 ) -> TakeoverFacts:
     """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue.
-    `step`: the step of the take-over to check; `is_done`: it was taken already.
+    `step`: the step of the take-over to check; `is_done`: the operator has already taken this step.
     """
     nova_settings = settings.nova
     queue = None

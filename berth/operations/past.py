@@ -23,7 +23,7 @@ from control_room.core.hosts import KnownHost, host_of_tree
 from placement_worker.core.past import PastCloud
 from placement_worker.core.trees import Tree, packed
 
-SECONDS = 60.0  # until an answer: a query may first archive the latest changes
+SECONDS = 60.0  # for an answer: placement may have to archive the latest changes first
 
 _part = msgspec.json.Decoder(SnapshotPart).decode
 _commits = msgspec.json.Decoder(tuple[LoggedCommit, ...]).decode

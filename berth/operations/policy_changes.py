@@ -29,7 +29,7 @@ _NOT_RECORDED = (
 
 @dataclass(frozen=True)
 class ChangedPolicy:
-    """A policy to test. `only_numbers` has its changes, if decision records alone show their effect."""
+    """A policy to test. If decision records alone show the effect of its changes, `only_numbers` has them."""
 
     trial: TrialPolicy
     # The changed multipliers, `near` and `subset`; None: other values are changed, too

@@ -28,7 +28,7 @@ EVERY: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
 )  # fmt: skip
 RELEASED = ("shelved", "error", "deleted")  # instances without allocations
-SECONDS = 60.0  # until an answer
+SECONDS = 60.0  # time limit for an answer to a query
 _BUILDS = 100  # in one query
 _PREEMPTING = 4  # requests in one query if instances to preempt are searched, too
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -47,9 +47,9 @@ class RecordedDecision:
     host: str = ""  # empty: it got no host
     root: str = ""
     record: Record | None = None
-    amounts: Mapping[str, int] = field(default_factory=dict)  # of the build; of a refused request
+    amounts: Mapping[str, int] = field(default_factory=dict)  # of the build or refused request
     instances: int = 1
-    exists: bool = False  # the instance holds its allocations still
+    exists: bool = False  # the instance still has its allocations
     preempts: bool = False  # it preempted instances
 
 
@@ -252,7 +252,7 @@ DIFFERENT: tuple[Verdict, ...] = ("elsewhere", "nowhere", "placed")
 
 @dataclass(frozen=True)
 class PolicyTest:
-    """The result of the test of a policy: every decision made again, and how many have each verdict."""
+    """The result of the test of a policy: the decisions made again, and the number of each verdict."""
 
     decisions: Sequence[RepeatedDecision]
     counts: dict[str, int] = field(init=False)

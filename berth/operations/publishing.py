@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the command line imports this module, and does not need met
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 10.0  # seconds
+PATIENCE = 10.0  # seconds to wait for a missing queue
 _POLL_SECONDS = 0.1
 
 

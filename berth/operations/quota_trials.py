@@ -21,7 +21,7 @@ def with_quotas(
     `changes` has no host.
 
     A project's usage begins with its instances that are not among the decisions. A decision adds to the usage
-    if its instance still exists: when deleted instances were released is not recorded.
+    only if its instance still exists, because the time of a deleted instance's release is not recorded.
     """
     present, changed = _Usage(quotas, decisions, {}), _Usage(quotas, decisions, changes)
     oldest_first = sorted(zip(decisions, repeated, strict=True), key=lambda pair: (pair[0].at, pair[0].build))

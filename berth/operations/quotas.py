@@ -68,8 +68,8 @@ async def _edit(bus: Bus, edit: QuotaEdit) -> Quota:
 
 
 async def quotas_of(bus: Bus, project: str | None, *, used: bool = True) -> list[Quota]:
-    """Return the quota of a project or, with None, the default quota and the quotas of all projects with a
-    limit or with instances. With `used`, each has the project's usage.
+    """Return the quota of a project or, if `project` is None, the default quota and the quotas of all
+    projects with a limit or with instances. With `used`, each has the project's usage.
     """
     ask, found, after = bus.asker(topics.QUOTAS), list[Quota](), ""
     while True:

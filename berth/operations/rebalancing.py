@@ -39,8 +39,8 @@ async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
 async def switch_state(
     bus: Bus, asked: SwitchBalancing, *, patient: bool = False
 ) -> BalancingSwitched | None:
-    """Return the state of the stop switch. If no scheduler answers, return None, or (`patient`) repeat the
-    query until a scheduler answers.
+    """Return the state of the switch by which operators stop all rebalancing. If no scheduler answers, return
+    None, or (`patient`) repeat the query until a scheduler answers.
     """
     while True:
         try:
@@ -187,8 +187,9 @@ class BalanceController:
             self._watch.reset()
 
     async def _pause(self, changes: Listener[PlacementChanged]) -> None:
-        """Wait CALM_SECONDS, then for a change of placement, at most until plans have contained moves for
-        `hold` seconds. If no moves are planned now, wait for a change at most STOP_SECONDS."""
+        """Wait CALM_SECONDS, then for a change of placement. The second wait ends at the latest when plans
+        have contained moves for `hold` seconds or, if no moves are planned now, after STOP_SECONDS.
+        """
         await asyncio.sleep(CALM_SECONDS)
         left = self._watch.left(self.bus.clock.monotonic())
         with suppress(TimeoutError):

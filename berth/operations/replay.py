@@ -39,9 +39,9 @@ class ReplayResult:
     """The result of a replay: the repeated decisions, and the state before and after the period."""
 
     decisions: list[RepeatedDecision] = field(default_factory=list)
-    first: int = 0  # the change before the period
+    first: int = 0  # number of the last change before the period
     last: int = 0
-    placed: int = 0  # consumers that got allocations, had them changed, and were deleted
+    placed: int = 0  # claims of new consumers; then changed claims, and deleted consumers
     changed: int = 0
     deleted: int = 0
     used: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # class → at the start, at the end
@@ -102,7 +102,7 @@ class PastScheduler:
         self._unreported |= trees.keys()
 
     async def tried(self, trial: TrialPolicy, request: BuildRequested) -> TrialResult:
-        """Return the hosts of a request with the policy of the settings, and with a policy on trial."""
+        """Return a request's hosts with the policy of the settings and with the policy `trial`."""
         await self._report()
         answer = await self._trials.answer(TryPolicy(policy=trial, requests=(request,)))
         if answer.refusal:
@@ -137,7 +137,7 @@ class Replay:
         self._changed = changed
         self._placed = {decision.build: decision for decision in decisions if decision.host}
         refused = [decision for decision in decisions if not decision.host]
-        self._refused = sorted(refused, key=lambda decision: -decision.at)  # the next one is the last
+        self._refused = sorted(refused, key=lambda decision: -decision.at)  # newest first, for `pop`
         self._scheduler: PastScheduler | None = None  # made when a decision needs all hosts
         self._result = ReplayResult()
 

@@ -29,7 +29,7 @@ from bus.reservations import (
 )
 from bus.vocabulary import Missing, Taken, seconds_of
 
-_HEADROOM = "headroom"  # name of the reservation that keeps it
+_HEADROOM = "headroom"  # name of the reservations that hold the headroom's slots
 
 
 async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
@@ -79,8 +79,8 @@ async def find_headroom(bus: Bus) -> Sequence[Headroom]:
 
 
 async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
-    """Reserve headroom for any one domain of the given levels, in place of the present headroom; return False
-    if headroom for exactly the given levels exists already.
+    """Reserve headroom for the loss of any one domain of the given levels, in place of the present headroom;
+    return False if headroom for exactly these levels exists already.
     """
     if not levels:
         raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
@@ -96,7 +96,7 @@ async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
         returns=False,
     )
     edit = MakeReservation(reservation=reservation)
-    checked(ReservationEditRequested(edit=edit))  # before the present headroom ends
+    checked(ReservationEditRequested(edit=edit))  # refuse invalid levels before the present headroom ends
     existing = await find_headroom(bus)
     if any(each.reservation.levels == reservation.levels for each in existing):
         return False

@@ -106,7 +106,7 @@ def _reservation(change: str, name: str, value: str) -> BuildRequested:
     request = boot_request(sizes)
     return structs.replace(
         request,
-        request=str(uuid5(NAMESPACE_OID, change)),  # its choices among equal hosts repeat
+        request=str(uuid5(NAMESPACE_OID, change)),  # always the same id, because it selects among equal hosts
         alternates=0,
         flavor=structs.replace(request.flavor, name=name),
     )

@@ -28,10 +28,10 @@ class Misheld:
 
     wrong: Wrong
     place: PlaceByCell
-    generation: int | None  # in placement; None: no allocations
+    generation: int | None  # generation of the consumer in placement; None: no allocations
     held: Allocations
     sentence: str
-    begun: bool = False  # it has a move that its cell may not know yet
+    begun: bool = False  # it has a move that its cell may not have recorded yet
 
     def __str__(self) -> str:
         return self.sentence
@@ -102,12 +102,12 @@ def doubt(
     return ""
 
 
-_HAS_IT = ("active", "verifying", "shelved")  # states of a build that no message changes soon
+_HAS_IT = ("active", "verifying", "shelved")  # states of a build that do not change without a request
 
 
 @dataclass(frozen=True)
 class Doubled:
-    """A build that has not ended according to several cells, as after lost commits of placement."""
+    """A build that several cells have recorded without an end, for example because placement lost commits."""
 
     build: str
     records: Sequence[KnownBuild]
@@ -116,7 +116,7 @@ class Doubled:
     def __str__(self) -> str:
         return f"{self.build}: known in cells {' and '.join(record.cell for record in self.records)}"
 
-    def keeper(self) -> KnownBuild | None:
+    def right_record(self) -> KnownBuild | None:
         """Return the record of the only cell that has recorded the host with the build's allocations; None if
         no cell or several cells have recorded it.
         """
@@ -132,15 +132,15 @@ class Doubled:
         for record in self.records:
             if record.status not in _HAS_IT:
                 return f"it is {record.status} in cell {record.cell}: try again"
-        keeper = self.keeper()
-        if keeper is None:
+        right = self.right_record()
+        if right is None:
             return "its allocations do not show which cell has it"
-        if keeper.status != "active":
-            return f"it is {keeper.status} in cell {keeper.cell}, which has its allocations"
-        of_cell = [guest for (cell, _), listed in guests.items() if cell == keeper.cell for guest in listed]
-        there = [guest for guest in of_cell if (guest.build, guest.root) == (self.build, keeper.root)]
+        if right.status != "active":
+            return f"it is {right.status} in cell {right.cell}, which has its allocations"
+        of_cell = [guest for (cell, _), listed in guests.items() if cell == right.cell for guest in listed]
+        there = [guest for guest in of_cell if (guest.build, guest.root) == (self.build, right.root)]
         if len(there) != 1 or there[0].state == "arriving":
-            return f"no agent of cell {keeper.cell}, which has its allocations, has its guest"
+            return f"no agent of cell {right.cell}, which has its allocations, has its guest"
         return ""
 
 
@@ -164,7 +164,7 @@ class Ownerless:
     generation: int
     sentence: str
     ended: str = ""  # how its build has ended; empty: no cell has a record of it
-    cell: str = ""  # that has shelved its build: only this cell may unshelve or delete it
+    cell: str = ""  # the cell that has shelved its build: only this cell may unshelve or delete it
     doubt: str = ""  # why its allocations may be needed
 
     def __str__(self) -> str:

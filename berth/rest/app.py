@@ -111,7 +111,7 @@ class Call:
 
     @property
     def asked(self) -> dict[str, str]:
-        """Return the query parameters of the URL; raise BadSetting for an unknown one."""
+        """Return the query parameters of the URL; raise BadSetting for an unknown parameter."""
         known = self.operation.query or {}
         for name in self.request.query_params:
             if name not in known:

@@ -20,7 +20,7 @@ class BatchRequested(Message, frozen=True, kw_only=True):
 
 
 class Accepted(Value, frozen=True, kw_only=True):
-    """A build request that is published. `notes`: sentences about parts of the request without effect."""
+    """A build request that was published. `notes`: sentences about parts of the request without effect."""
 
     request: Id
     project: str
@@ -40,7 +40,7 @@ class BuildResult(Value, frozen=True, kw_only=True):
     host: str = ""
     cell: str = ""
     reason: str = ""
-    code: str = ""  # of a refusal: the code of the reason (docs/reasons.md)
+    code: str = ""  # code of a refusal's reason (docs/reasons.md)
 
 
 class RequestState(Value, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class RequestState(Value, frozen=True, kw_only=True):
     project: str
     is_ended: bool
     builds: tuple[BuildResult, ...]
-    waiting: WaitingRequest | None = None  # it waits for capacity
+    waiting: WaitingRequest | None = None  # None: the request does not wait for capacity
 
 
 class BuildDetails(Value, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class BuildDetails(Value, frozen=True, kw_only=True):
 
     build: Id
     project: str
-    status: str  # as in its cell; or requested, waiting, refused
+    status: str  # the status in its cell; or requested, waiting, refused
     stands: BuildStands | None = None
     decision: DecisionFound | None = None
 

@@ -21,7 +21,7 @@ BUILDS_IN_RECORD = 100
 
 
 class NotFound(Exception):
-    """The error that no build, request or move with an id exists or is visible to the caller."""
+    """Error: no build, request or move with an id exists, or the caller may not see it."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class NotedAct:
     act: Act
     target: Target
     asked: str = ""
-    is_denied: bool = False  # whatever the status of the response is
-    builds: tuple[Id, ...] = ()  # of a boot
+    is_denied: bool = False  # the trail records the act as denied, whatever status the response has
+    builds: tuple[Id, ...] = ()  # the builds that a boot requests
 
 
-UNIDENTIFIED = Operator(name="")  # its token is not valid
+UNIDENTIFIED = Operator(name="")  # the caller of a request without a valid token
 
 
 @dataclass
@@ -79,7 +79,7 @@ class RestCaller:
         act = act_of(message)
         assert act is not None
         target = replace(describe(message), project=project)
-        if isinstance(message, BuildRequested):  # a decision and the cell's record contain the request
+        if isinstance(message, BuildRequested):  # not recorded again: the decision contains it
             noted = NotedAct(act, target, is_denied=is_denied, builds=message.instances)
         else:
             noted = NotedAct(act, target, asked_json(message), is_denied)
@@ -88,8 +88,8 @@ class RestCaller:
 
     def check(self, message: Message, project: str) -> bool:
         """Note the act of a message about a project. Return True if the caller's role covers the act, and
-        False if only the caller's membership in the project permits it: the limits of clients apply. Else
-        raise NotAllowed.
+        False if only the caller's membership in the project permits it (then the limits of clients apply).
+        Else raise NotAllowed.
         """
         noted = self.note(message, project)
         why = allowed(self.operator, noted.act, noted.target)

@@ -226,13 +226,14 @@ class RestDoor:
         project = await self._project(caller, asked.build, asked)
         asked = structs.replace(asked, reply_to=REPLY_TO)
         row = _row(asked.move, asked, (), project)
-        if caller.is_limited:  # the cell in the request may be another one
+        if caller.is_limited:  # check the build's cell, whatever cell the request names
             asked = structs.replace(asked, cell=(await self._stands(asked.build))[0])
         if not caller.check(asked, project):
             permitted_move(asked)
         if not self._are_confirmed([row]):
             if (await self.accepted.projects((), (asked.move,))).get(asked.move, project) != project:
-                raise IdTaken(f"{asked.move} is the id of another request")  # or its build would be readable
+                # else the caller could read the other project's request
+                raise IdTaken(f"{asked.move} is the id of another request")
             await self.accepted.add([row])
             await self._publish([asked])
             self._confirm([row])

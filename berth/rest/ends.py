@@ -39,7 +39,7 @@ _PRUNE_PAGE = 5000
 
 
 class Expired(Exception):
-    """The error that events cannot be resumed after a number: later events were deleted, or the number does
+    """Error: events cannot be resumed after a number, because later events were deleted, or the number does
     not exist yet.
     """
 
@@ -58,8 +58,8 @@ class EndLog:
         self._complete_after = -1  # memory has all ends with higher numbers; -1: nothing was read yet
         self._seen = 0
         self._due = asyncio.Event()
-        self._watches: dict[str, set[asyncio.Event]] = {}  # by project or request
-        self.is_closed = False  # clients that wait get what is there
+        self._watches: dict[str, set[asyncio.Event]] = {}  # the waiting clients, by project or request
+        self.is_closed = False  # True: the server stops, so no client waits for further ends
         database.on_new_history(self._forget)
         self.record = retrying(clock)(self._record)
 
@@ -191,7 +191,7 @@ def _end(message: End) -> StoredEnd:
     if isinstance(bare, BuildEnded | BuildUnplaceable | MoveRefused):
         bare = structs.replace(bare, decision=structs.replace(bare.decision, record=None))
     body = protocol.encode(bare)
-    # messages of this type may be sent again with a new result
+    # a request can lead to several messages of these types with different content; each is stored
     if isinstance(message, BuildDeleted | BuildCancelled | MoveProgress):
         id_ = f"{id_} {sha256(body).hexdigest()[:16]}"
     return StoredEnd(event=_EVENT_OF[type(message)], subject=id_, request=request, body=body.decode())

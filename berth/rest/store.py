@@ -30,7 +30,7 @@ class StoredEnd:
 
 
 class IdTaken(Exception):
-    """The error that an id is in use: by a request with another body, or by another project."""
+    """Error: an id is in use by a request with another body, or by another project."""
 
 
 _ADD_REQUESTS = sql("""

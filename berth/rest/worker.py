@@ -15,7 +15,7 @@ from bus.rabbit.permissions import CLIENT_TOPICS
 from bus.sql.database import Database
 from bus.worker import Worker, every, on_many, prune_period
 
-LINGER = 0.05  # seconds for further results under load: a transaction for one costs as much as for many
+LINGER = 0.05  # seconds to wait under load for further results, to store them in the same transaction
 _ASKED = (
     topics.CELLS,
     topics.PROJECTS,

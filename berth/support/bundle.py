@@ -32,8 +32,8 @@ from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 
-PART_SECONDS = 40.0  # that a part of the bundle may take, in addition to the time of sampling
-BROKER_SECONDS = 10.0  # to read the dead letters of a broker
+PART_SECONDS = 40.0  # time limit for a part of the bundle, in addition to the time of sampling
+BROKER_SECONDS = 10.0  # time limit to read the dead letters of a broker
 LETTERS = 1000  # dead letters of each broker, the oldest
 HANDLERS = 50  # the handlers that took most time
 

@@ -23,10 +23,10 @@ from bus.errors import NOT_JSON, Unavailable
 
 log = logging.getLogger(__name__)
 
-MOST_SECONDS = 60.0  # of sampling
-_ANSWER_SECONDS = 10.0  # in addition to the sampling
-_LINE_SECONDS = 5.0  # to send a request, or to read part of the answer
-_PROBE_SECONDS = 0.5  # to connect to a socket that may be left behind
+MOST_SECONDS = 60.0  # longest sampling of stacks
+_ANSWER_SECONDS = 10.0  # for a process to answer, in addition to the time of sampling
+_LINE_SECONDS = 5.0  # time limit to send a request, or to read part of the answer
+_PROBE_SECONDS = 0.5  # time limit to connect to a socket that may be left behind
 
 
 class ProcessSupport(msgspec.Struct, kw_only=True):

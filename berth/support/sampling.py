@@ -104,5 +104,5 @@ def flame_graph(stacks: Mapping[str, int], title: str) -> str:
 
 def _colour(name: str, row: int) -> str:
     if row == 0:
-        return "#d0d0d0"  # a thread
+        return "#d0d0d0"  # the box of a thread
     return "#f4a259" if name.partition(".")[0] in _OURS else "#9fc0de"

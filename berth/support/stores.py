@@ -62,7 +62,7 @@ async def report(database: Database) -> dict[str, Any]:
         try:
             async with database.read() as tx:
                 slow = await _rows(tx, text(_STATEMENTS.format(schema=schema)))
-        except SQLAlchemyError as problem:  # installed, but not loaded by the server
+        except SQLAlchemyError as problem:  # the extension is installed, but the server has not loaded it
             slow = str(problem)
     return {"place": database.name, "tables": tables, "active": active, "slow_statements": slow}
 

@@ -40,10 +40,10 @@ _LONGEST = text(
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """A migration of this version."""
+    """A migration of a database that this version of berth contains."""
 
     name: str
-    oldest: str = ""  # the migration that running code must know, if it removes anything
+    oldest: str = ""  # set if this migration removes anything: the migration that running code must know
     indexes: Mapping[str, str] = {}  # the indexes that it creates on existing tables, with the table
 
 
@@ -53,7 +53,7 @@ class StoreSeen(msgspec.Struct, frozen=True):
     migrations: Sequence[Migration]
     oldest: str = ""  # the migration that code must know to use the database; empty: unknown
     may_create: bool = True  # this login may create tables
-    indexes: frozenset[str] = frozenset()  # that exist
+    indexes: frozenset[str] = frozenset()  # the indexes that exist
     longest: tuple[str, float] | None = None  # the oldest transaction: its session, and its age in seconds
 
 

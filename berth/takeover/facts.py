@@ -48,7 +48,7 @@ class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
     placement_problem: str = ""
     queue: TopicQueue | None = None  # None: the setting nova_amqp_url is empty
 
-    def is_before(self, *steps: Step) -> bool:
+    def is_checking(self, *steps: Step) -> bool:
         """Return True if the operator checks one of the given take-over steps, or all (`step` is None)."""
         return self.step is None or self.step in steps
 

@@ -8,7 +8,7 @@ from berth.takeover.placement_judgement import has_pci_in_placement, judged_plac
 from control_room.core.words import several
 from nova_bridge.core.facts import FlavorFacts
 
-CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # a clock that differs by more makes services seem down
+CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # clock differences for a warning, an error: services then seem down
 OLDEST = 66  # version of compute services: Nova 2023.1
 LONG_RPC_SECONDS = 1800.0  # Nova's default of long_rpc_timeout
 
@@ -20,7 +20,7 @@ _NO_NUMA = "its NUMA topology: Nova keeps NUMA cells in its compute nodes, not i
 def judged(facts: TakeoverFacts) -> list[TakeoverFinding]:
     """Return the findings of `berth nova check` for the step that the operator asks for, errors first."""
     found = [*_databases(facts), *_settings(facts), *judged_placement(facts)]
-    if facts.is_before("scheduler"):
+    if facts.is_checking("scheduler"):
         found += [*_mappings(facts), *_versions(facts), *_flavors(facts), *_schedulers(facts), *_queue(facts)]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -57,11 +57,11 @@ def _settings(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         means = "Nothing of Nova can be read, so only Placement was checked."
         do = "Set nova_database_url to the [api_database]connection of Nova, with a user who may only read."
         yield TakeoverFinding("error", "settings", "nova_database_url is not set.", means, do)
-    if facts.is_before("placement", "scheduler") and bridge.auth != "keystone":
+    if facts.is_checking("placement", "scheduler") and bridge.auth != "keystone":
         means = "Nova authenticates with tokens of Keystone, which berth would refuse."
         says = f"placement_auth is {bridge.auth}."
         yield TakeoverFinding("warning", "settings", says, means, "Set placement_auth = keystone.")
-    if not facts.is_before("scheduler"):
+    if not facts.is_checking("scheduler"):
         return
     if not bridge.has_amqp:
         means = "The bridge cannot start: it does not know where Nova calls its scheduler."

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from berth.commands.run import ready
-from berth.control_room_place import room_url, with_a_room
+from berth.control_room_place import room_url, with_room_address
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.quotas import set_quota
 from berth.operations.reservations import set_headroom
@@ -95,7 +95,7 @@ async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) ->
         state_dir=str(directory), control_room_http="127.0.0.1:0", hosts=hosts, cells=("c1", "c2"),
         build_time="constant:0.01", seed=3, ironic_api_url=ironic.url, ironic_cells={"*": "c2"},
     )  # fmt: skip
-    made = with_a_room(made)
+    made = with_room_address(made)
     async with embedded(made) as house, asyncio.TaskGroup() as group:
         await ready(house.bus, made)
         stopping = asyncio.Event()

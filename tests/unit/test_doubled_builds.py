@@ -48,7 +48,7 @@ def test_the_cell_with_the_allocations_and_the_guest_keeps_a_build(
     doubled = Doubled(BUILD, [record("c1", here), record("c2", there, THERE)], held_on(*held))
     assert doubled.doubt({("c1", "a1"): guests}) == why
     if not why:
-        assert doubled.keeper() == record("c1", here)
+        assert doubled.right_record() == record("c1", here)
 
 
 @pytest.mark.parametrize(

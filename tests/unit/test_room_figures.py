@@ -456,5 +456,5 @@ def test_two_control_rooms_that_start_together_use_different_ports(monkeypatch: 
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     monkeypatch.setattr(control_room_place, "PORT", port)
-    first, second = (control_room_place.with_a_room(Settings()).control_room.http for _ in range(2))
+    first, second = (control_room_place.with_room_address(Settings()).control_room.http for _ in range(2))
     assert first == f"127.0.0.1:{port}" != second

@@ -13,7 +13,7 @@ def upgrade() -> None:
         "rest_requests",  # build requests and moves
         sa.Column("id", text, primary_key=True),
         sa.Column("project", text, nullable=False),
-        sa.Column("digest", text, nullable=False),  # of the body: a repeated request must have the same
+        sa.Column("digest", text, nullable=False),  # equal for a repeated request
         sa.Column("at", sa.Double, nullable=False),
     )
     op.create_index("rest_requests_at", "rest_requests", ["at"])
@@ -30,7 +30,7 @@ def upgrade() -> None:
         "rest_ends",
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("event", text, nullable=False),  # name of the topic
-        sa.Column("subject", text, nullable=False),  # of several messages with this subject one is stored
+        sa.Column("subject", text, nullable=False),  # messages of equal subject are stored once
         sa.Column("project", text, nullable=False),
         sa.Column("request", text, nullable=False),
         sa.Column("body", text, nullable=False),  # JSON
