@@ -184,7 +184,7 @@ async def _serve(site: Site, role: str) -> None:
         simulation = Simulation(
             site.herd(),
             plan=plan,
-            voice=IronicExchange(site.amqp_url),
+            sink=IronicExchange(site.amqp_url),
             listener=listen(f"127.0.0.1:{site.port}"),
         )
         settle_in()

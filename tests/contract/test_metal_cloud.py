@@ -38,11 +38,11 @@ class MetalCloud(MetalCell):
         self.placement_db = Database("sqlite+aiosqlite://", inline=True)
         self.build_timeout = build_timeout
         self.unplaceable: dict[str, BuildUnplaceable] = {}
-        voice = BusNotifier(
+        sink = BusNotifier(
             lambda *given: self.bus.publish(*given), lambda node: (CELL, AGENT, ""), self.clock
         )
-        self.ironic = Simulation(self.enrolled, plan=plan, voice=voice, clock=self.clock)
-        voice.introduce(self.enrolled)
+        self.ironic = Simulation(self.enrolled, plan=plan, sink=sink, clock=self.clock)
+        sink.introduce(self.enrolled)
         self.line = WayToSimulatedIronic(self.ironic)
 
     def factories(self) -> dict[str, Callable[[Bus], Worker]]:

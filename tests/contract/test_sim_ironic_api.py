@@ -298,7 +298,7 @@ async def test_writes_wait_while_notifications_cannot_be_sent() -> None:
         async def run(self) -> None:
             await asyncio.Event().wait()
 
-    async with client_of(Simulation(enrolled(1, now=NOW), voice=Full("amqp://localhost/"))) as client:
+    async with client_of(Simulation(enrolled(1, now=NOW), sink=Full("amqp://localhost/"))) as client:
         assert (await client.get(f"/v1/nodes/{ALICE}")).status_code == 200
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
