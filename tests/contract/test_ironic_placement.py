@@ -225,7 +225,7 @@ async def test_recorded_notifications_lead_to_the_documented_placement_state(
     async def publish(*reports: InventoryReported) -> None:
         await placement.reports.report_many(reports)
 
-    following = Following(rules, publish, clock, reader.wish)
+    following = Following(rules, publish, clock, reader.request)
     selection = NodeSelection(cell=PLACE.cell)
     survey = Survey(ironic, placement.lookups.providers, selection, rules, following.moment)
     sweep = Sweep(survey, following.repair, clock, pages_per_second=1e9)
