@@ -44,7 +44,7 @@ AGENT = f"{CELL}-metal"
 ROLES = ("placement", "scheduler", "conductor", "ironic_sync", "agent")
 VIRTUAL_CELL = "c2"
 VIRTUAL_ROLES = ("conductor of c2", "agent of c2")
-SHARED = "shared"  # the process of the workers that share one in the compact layout
+SHARED = "shared"  # the process that several workers share in the compact layout
 _APART = ("ironic_sync", "agent")
 _HOPS = {  # histograms of ironic_sync and placement
     "event → report stored, without a read": "berth_ironic_reported_seconds",
@@ -221,7 +221,8 @@ async def hop_sums(site: Site) -> dict[str, tuple[float, float]]:
         for role in ("ironic_sync", "placement"):
             answer = await client.get(f"http://127.0.0.1:{site.metrics_port(role)}/metrics")
             lines = (line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
-            values |= {name: value for name, value in lines if value != "0.0"}  # of the other process
+            # A process reports 0 for the metrics of other workers.
+            values |= {name: value for name, value in lines if value != "0.0"}
     found = {}
     for hop, metric in _HOPS.items():
         name, brace, labels = metric.partition("{")

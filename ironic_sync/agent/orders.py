@@ -30,7 +30,7 @@ HOLD_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers
 NO_LEASE_SECONDS = 5.0  # how long an order is held without a lease
 SHORTEST_PAUSE = 0.1  # seconds between two checks of a node, doubled while nothing changes
 LONGEST_PAUSE = 10.0
-MOST_BEGUN = 4  # transitions of a failed deployment and its teardown; an order that starts more is slowed down
+MOST_BEGUN = 4  # transitions of a failed deployment with its teardown; after this many, steps are delayed
 
 Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and node
 
