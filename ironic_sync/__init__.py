@@ -1,5 +1,5 @@
-"""Copies Ironic's nodes to placement and keeps them current. Each node is a provider with one unit of a class,
-which is reserved while no instance can be deployed on the node."""
+"""Copies the nodes of Ironic to placement. Each node is a provider with one unit of a resource class, which is
+reserved while no instance can be deployed on the node."""
 
 from bus.openstack import Access
 from ironic_sync.api import IronicApi

@@ -12,9 +12,7 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class NovaCell:
-    """A cell of Nova. Its name in berth (`berth_name`) is the name in Nova or, if that is not valid in berth, the
-    uuid.
-    """
+    """A cell of Nova. `berth_name` is the cell's name or, if berth does not permit this name, its uuid."""
 
     uuid: str
     name: str
