@@ -44,7 +44,7 @@ NESTED = (
 CLIENTS = 32
 FEW, MANY, TREES = 1_000, 10_000, 1_000
 
-# figure → unit, how many times better than OpenStack Placement berth must be, whether a larger value is better
+# figure → unit, how many times better than OpenStack Placement berth must be, whether larger is better
 GOALS: Mapping[str, tuple[str, float, bool]] = {
     f"candidates, {FEW:,} flat hosts": ("ms", 20, False),
     f"candidates, {MANY:,} flat hosts": ("ms", 20, False),

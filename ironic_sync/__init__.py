@@ -1,4 +1,4 @@
-"""Copies the nodes of Ironic to placement. Each node is a provider with one unit of a resource class, which is
+"""Copies Ironic's nodes to placement. Each node is a provider with one unit of a resource class, which is
 reserved while no instance can be deployed on the node."""
 
 from bus.openstack import Access
