@@ -36,7 +36,7 @@ from bus.vocabulary import Allocations
 from placement_worker import Placement
 from tests.support.aggregates import make
 from tests.support.berth_processes import run_berth
-from tests.support.databases import know, sql
+from tests.support.databases import insert_build, sql
 from tests.support.envelopes import a_letter, an_envelope
 from tests.support.fake_keystone import Answer, AnsweringServer, FakeKeystone
 from tests.support.ids import uid
@@ -82,7 +82,7 @@ async def sound(settings: Settings) -> Settings:
         ("c1", DELETED, "deleted"),
         ("c2", BUILDING, "building"),
     ):
-        know(settings, cell, number, status, 1)
+        insert_build(settings, cell, number, status, 1)
     return settings
 
 
@@ -92,7 +92,7 @@ async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = 
 
 
 async def test_a_cell_asked_to_delete_a_build_of_another_cell_ignores_it(sound: Settings) -> None:
-    know(sound, "c2", ACTIVE, "deleted", 1)
+    insert_build(sound, "c2", ACTIVE, "deleted", 1)
     sql(sound, "cell_c2", "UPDATE placed_builds SET root = '' WHERE build = ?", uid(ACTIVE))
     found = await audited(sound)
     assert (found.breaches, found.builds["active"]) == ([], 1)
@@ -148,7 +148,7 @@ async def test_each_planted_breach_is_found_and_named(
 async def test_a_build_that_a_cell_should_not_know_is_a_breach(
     sound: Settings, cell: str, number: int, breach: str
 ) -> None:
-    know(sound, cell, number, "active", 2)
+    insert_build(sound, cell, number, "active", 2)
     assert breach in (await audited(sound)).breaches
 
 
@@ -214,14 +214,14 @@ async def test_a_build_may_hold_resources_of_child_and_sharing_providers(
     sound: Settings, allocations: Allocations
 ) -> None:
     await holding(sound, SOMEBODY, allocations)
-    know(sound, "c1", SOMEBODY, "active", 2)
+    insert_build(sound, "c1", SOMEBODY, "active", 2)
     found = await audited(sound)
     assert (found.breaches, found.notes) == ([], [])
 
 
 async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -> None:
     await holding(sound, SOMEBODY, {uid(POOL, "a"): {"DISK_GB": 5}})
-    know(sound, "c1", SOMEBODY, "active", 2)
+    insert_build(sound, "c1", SOMEBODY, "active", 2)
     assert (await audited(sound)).breaches == [
         f"{uid(SOMEBODY)}: active on {A2}, but holds resources of {uid(POOL, 'a')}"
     ]
@@ -230,7 +230,7 @@ async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -
 async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
     """Where both are in an aggregate."""
     await holding(sound, SOMEBODY, on_hosts(SHARED, DISK_GB=5))
-    know(sound, "c1", SOMEBODY, "active", SERVED)
+    insert_build(sound, "c1", SOMEBODY, "active", SERVED)
     assert (await audited(sound)).breaches == []
     sql(sound, "placement", "DELETE FROM resource_provider_aggregates")
     assert len((await audited(sound)).breaches) == 1

@@ -50,7 +50,7 @@ from placement_worker.store.audit import holdings, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import a_move, a_placed, an_agent_report
-from tests.support.databases import know, sql
+from tests.support.databases import insert_build, sql
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, report, silent_placement
@@ -282,7 +282,7 @@ async def _claim(placement: Placement, claim: Any) -> None:
 
 
 def stands(settings: Settings, status: str, attempt: int, host: int = 2, leftovers: str = "") -> None:
-    know(settings, "c1", BUILD, status, host)
+    insert_build(settings, "c1", BUILD, status, host)
     where = "UPDATE builds SET attempt = ?, leftovers = ? WHERE id = ?"
     sql(settings, "cell_c1", where, attempt, leftovers, uid(BUILD))
 

@@ -30,9 +30,9 @@ from tests.support.placement_builders import (
     an_order,
     gone,
     looking_for,
+    mark_published,
     on_hosts,
     seen_by,
-    tell_all,
 )
 from tests.support.placement_calls import claim, report
 from tests.support.virtual_time import TurnedClock
@@ -355,7 +355,7 @@ async def test_a_process_that_missed_more_than_the_log_holds_reloads(
     async with a_placement(url) as other:
         for number in (1, 2, 3):
             await report(placement, a_report(number))
-        await tell_all(placement)
+        await mark_published(placement)
         await placement.log.trim()
         await other.memory.fresh()
         assert seen_by(other) == seen_by(placement)
@@ -370,7 +370,7 @@ async def test_a_feed_from_a_pruned_or_future_number_is_refused(
     monkeypatch.setattr(changes, "KEEP", 1)
     for number in (1, 2, 3):
         await report(placement, a_report(number))
-    await tell_all(placement)
+    await mark_published(placement)
     await placement.log.trim()
     with pytest.raises(Forgotten, match=f"from {after + 1} on|{after} was expected"):
         await anext(placement.memory.feed(after))

@@ -19,7 +19,7 @@ from placement_worker.core.trees import unpacked
 from placement_worker.store import changes
 from placement_worker.store.changes import LAST_CHANGE, LAST_TOLD
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_report, last_told
+from tests.support.placement_builders import a_placement, a_report, last_published
 from tests.support.waiting import DEADLINE
 
 
@@ -93,7 +93,7 @@ async def change(placement: Placement, times: int = 1, *, noticed: bool = True) 
 
 async def told_up_to(placement: Placement, number: int) -> None:
     async with asyncio.timeout(DEADLINE):
-        while await last_told(placement) < number:
+        while await last_published(placement) < number:
             await asyncio.sleep(0.005)
 
 
@@ -290,7 +290,7 @@ async def test_publishing_is_retried_if_the_bus_does_not_answer(
     async with relaying((placement, wire)):
         await change(placement)
         await wire.tried(2)
-        assert await last_told(placement) == 0
+        assert await last_published(placement) == 0
         wire.open.set()
         await wire.holds(1)
     assert wire.numbers == [1]
@@ -303,7 +303,7 @@ async def test_the_next_relay_publishes_the_changes_of_a_killed_relay(
     async with relaying((placement, wire)):
         await change(placement, 2)
         await wire.tried()
-    assert (wire.told, await last_told(placement)) == ([], 0)
+    assert (wire.told, await last_published(placement)) == ([], 0)
     wire.open.set()
     async with a_placement(url) as another, relaying((another, wire)):
         await wire.holds(2)

@@ -46,10 +46,10 @@ from tests.support.placement_builders import (
     a_report,
     an_order,
     gone,
+    mark_published,
     offered_by,
     on_hosts,
     seen_by,
-    tell_all,
 )
 from tests.support.placement_calls import claim, edit, report
 from tests.support.schedulers import scheduler_of
@@ -379,7 +379,7 @@ async def test_a_replica_reloads_if_missed_changes_are_pruned(
     before = kept.index
     await world.stop()
     await Doings(Random(3)).some(placement, 30)
-    await tell_all(placement)
+    await mark_published(placement)
     await placement.archive.store()
     await placement.log.trim()
     await world.start()

@@ -1,4 +1,4 @@
-"""Schedulers in front of a placement without a broker."""
+"""Builders of schedulers that call a placement without a broker."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -117,7 +117,7 @@ def moves_of(
 
 
 class MovesWithoutWaiting:
-    """Moves in front of a scheduler that stores no waiting ones."""
+    """The moves of a scheduler that does not store moves that have to wait."""
 
     def __init__(self, courses: MoveCourses) -> None:
         self.courses = courses

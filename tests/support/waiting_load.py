@@ -1,4 +1,4 @@
-"""Waits in virtual time: load patterns of requests and lifetimes, through the real waiting queues."""
+"""Load patterns of requests and lifetimes, simulated with the real waiting queues in virtual time."""
 
 import math
 import random
