@@ -32,7 +32,7 @@ def state(
     aggregates: Sequence[int] = (),
     shape: int = 1,
 ) -> ProviderState:
-    """Return provider `number`; an int in `inventories` is a total, in `aggregates` the aggregate's number."""
+    """Return provider `number`; an int in `inventories` is a total, in `aggregates` an aggregate's number."""
     stock = {
         name: one if isinstance(one, Inventory) else Inventory(total=one)
         for name, one in (inventories or {}).items()

@@ -142,7 +142,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self.call_exception_handler({"message": "an exception in a callback", "exception": problem})
 
     def _forget_cancelled(self) -> None:
-        """Remove cancelled timers exactly as asyncio does, so that timers of equal times run in its sequence."""
+        """Remove cancelled timers exactly as asyncio does, so that timers of equal times run in order."""
         timers = self._scheduled
         if len(timers) > _MANY_TIMERS and self._timer_cancelled_count > len(timers) / 2:
             for timer in timers:
