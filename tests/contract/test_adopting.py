@@ -124,7 +124,9 @@ async def test_the_second_adoption_of_a_build_in_one_batch_is_retried(cell: Adop
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-async def test_a_crash_between_placement_and_the_cell_is_made_good(cell: AdoptingCell, lost: int) -> None:
+async def test_an_adoption_is_completed_after_a_crash_between_placement_and_the_cell(
+    cell: AdoptingCell, lost: int
+) -> None:
     cell.answers_lost = lost
     for _ in range(lost):
         (outcome,) = await cell.adoptions.adopt_many([ASKED])

@@ -202,7 +202,7 @@ async def test_a_report_that_placement_keeps_refusing_is_logged(
     assert len(agent.refused) == 4 and all("name" in why for why in agent.refused)
 
 
-async def test_a_tree_that_another_reported_is_taken_over(
+async def test_the_tree_of_another_agent_is_taken_over(
     placement: Placement, wall: TurnedClock, agent: OneAgent
 ) -> None:
     await agent.says()

@@ -130,7 +130,7 @@ async def test_creating_an_aggregate_again_keeps_later_changes(placement: Placem
     assert await members(placement, EAST) == set()
 
 
-async def test_dropped_twice_it_is_dropped_once(placement: Placement) -> None:
+async def test_an_aggregate_dropped_twice_is_dropped_once(placement: Placement) -> None:
     await make(placement, EAST, "east", kind="x")
     dropped = await done(placement, DropAggregate(aggregate=EAST))
     assert dropped.aggregate.gone and dropped.number
@@ -286,7 +286,7 @@ async def test_a_host_deleted_during_an_edit_is_reported_as_missing(
     assert await members(placement, EAST) == set()
 
 
-async def test_a_process_that_dies_half_way_has_done_nothing(
+async def test_an_edit_interrupted_by_a_crash_changes_nothing(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await has_hosts(placement, 2)

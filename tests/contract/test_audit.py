@@ -331,7 +331,7 @@ async def test_placement_is_audited_alone_unless_cells_are_named(
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
-async def test_when_all_has_settled_nothing_may_be_under_way(sound: Settings) -> None:
+async def test_an_unfinished_build_is_a_breach_of_a_settled_berth(sound: Settings) -> None:
     found = await audited(sound, settled=True)
     assert found.breaches == [f"{uid(BUILDING)}: still building in cell c2"]
 
@@ -357,7 +357,7 @@ def of(found: list[Finding], level: str) -> dict[str, str]:
     return {finding.about: finding.says for finding in found if finding.level == level}
 
 
-async def test_an_embedded_berth_is_examined_and_found_well(
+async def test_doctor_finds_no_problem_of_an_embedded_berth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = Settings().having(state_dir=str(tmp_path), **QUIET)
@@ -388,7 +388,7 @@ class IronicWithoutClasses(AnsweringServer):
         return 200, version, {"nodes": nodes} if "/nodes" in path else {}
 
 
-async def test_keystone_and_ironic_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_checks_keystone_and_ironic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keystone, ironic = FakeKeystone(), IronicWithoutClasses()
     for name, value in keystone.access().auth.items():
         monkeypatch.setenv(f"OS_{name.upper()}", value)
@@ -408,7 +408,7 @@ async def test_keystone_and_ironic_are_examined(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.services
-async def test_planted_faults_are_found(
+async def test_doctor_finds_planted_faults(
     amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)

@@ -187,7 +187,7 @@ async def test_a_single_request_does_not_wait_until_a_flood_is_stored(
         await broker.stored()
 
 
-async def test_batches_beside_light_requests_are_followed_by_a_pause(
+async def test_a_batch_after_a_request_of_another_project_is_followed_by_a_pause(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "PAUSE", 1e9)  # so the longest pause applies
@@ -287,7 +287,7 @@ async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(bro
         assert not any(each.strikes for each in await stored_backlog.following(tx, "", "p", 4))
 
 
-async def test_a_released_backlog_is_of_nobody(broker: Broker) -> None:
+async def test_a_released_backlog_has_no_owner(broker: Broker) -> None:
     async with broker.backlog("s1") as backlog:
         await broker.publish("p", 1000)
         await broker.stored()

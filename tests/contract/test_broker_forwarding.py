@@ -244,7 +244,7 @@ async def test_a_message_stays_at_the_old_broker_until_the_new_one_has_confirmed
     assert sorted(await numbers(await brokers.old.consume(SPEC, 10), 5)) == list(range(5))
 
 
-async def test_received_messages_are_completed_when_it_is_stopped(brokers: TwoRabbits) -> None:
+async def test_received_messages_are_completed_when_forwarding_stops(brokers: TwoRabbits) -> None:
     both = SPEC, QueueSpec("worker:second", KEYS)  # whose messages the old broker delivers alternately
     for transport in (brokers.old, brokers.new):
         await transport.declare(both[1])

@@ -109,7 +109,7 @@ FAILED = an_agent_report(FIRST, "failed", cause="no disk")
 ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 
 
-async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
+async def test_a_hundred_placed_builds_take_two_statements_and_each_gets_an_order(
     builds: Builds, store: Database
 ) -> None:
     batch = [a_placed(number) for number in range(100)]
@@ -146,7 +146,7 @@ async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
     assert books.asked == [1]
 
 
-async def test_failures_that_come_together_are_swapped_together(builds: Builds, books: Books) -> None:
+async def test_failures_of_one_batch_are_swapped_by_one_query(builds: Builds, books: Books) -> None:
     batch = [a_placed(number) for number in range(10)]
     await placed(builds, books, *batch)
     reports = [
@@ -298,7 +298,7 @@ async def test_allocations_are_released_if_the_agent_never_returns(
     assert books.held == {} and await builds.time_out() == []
 
 
-async def test_leftovers_survive_the_record_of_their_build(
+async def test_guests_left_behind_are_recorded_after_their_build_is_pruned(
     builds: Builds, books: Books, store: Database, time: TurnedClock
 ) -> None:
     patient = a_conductor(store, books, time, cleanup_timeout=30 * 86400.0)

@@ -68,7 +68,7 @@ async def test_caused_messages_carry_the_correlation_and_the_trace(connect: Conn
     assert seen[0].traceparent.split("-")[2] != span
 
 
-async def test_retry_comes_back_later_as_another_attempt(connect: Connect, bus: Bus) -> None:
+async def test_a_retried_message_is_delivered_later_as_another_attempt(connect: Connect, bus: Bus) -> None:
     attempts: list[tuple[int, float]] = []
     loop = asyncio.get_running_loop()
 

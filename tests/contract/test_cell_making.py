@@ -125,7 +125,7 @@ async def making(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
 @pytest.mark.parametrize(
     ("name", "user"), [("c1-ferry", "berth-c1-ferry"), ("c1", "berth-c1"), ("ferry", "berth-ferry")]
 )
-def test_no_cell_has_the_user_of_a_ferry(name: str, user: str) -> None:
+def test_no_cell_has_the_same_user_as_a_ferry(name: str, user: str) -> None:
     assert user_of(SETTINGS, name) == user
     assert user not in {ferry_user_of(SETTINGS, cell) for cell in ("c1", "c1-ferry", "ferry")}
 

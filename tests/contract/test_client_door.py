@@ -243,7 +243,7 @@ async def test_only_the_client_receives_its_refusal(
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
-async def test_the_refusal_of_a_foreign_build_is_that_of_an_unknown_one(
+async def test_a_foreign_build_is_refused_like_an_unknown_build(
     door: ClientDoor, cloud: FakeCloud, silent: bool
 ) -> None:
     cloud.silent = silent

@@ -120,7 +120,7 @@ async def test_sign_ins_are_recorded_without_the_token(opened: Opened) -> None:
     assert "a wrong token" not in str(denied)
 
 
-async def test_the_page_lists_and_filters_and_exports(opened: Opened) -> None:
+async def test_the_page_lists_filters_and_exports_records(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("admin")
     await set_quota(room)
@@ -138,7 +138,7 @@ async def test_the_page_ignores_a_malformed_position(opened: Opened, before: str
     assert "sign in" in await room.page(f"/audit?before={before}") or before
 
 
-async def test_the_page_escapes_what_it_lists(opened: Opened) -> None:
+async def test_the_page_escapes_records(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("reader")
     operator = Operator(name="<script>x</script>")

@@ -563,7 +563,7 @@ async def test_many_processes_can_open_a_new_file_concurrently(tmp_path: Any) ->
             await database.close()
 
 
-async def test_a_pause_comes_before_every_statement_and_commit() -> None:
+async def test_the_given_pause_is_awaited_before_every_statement_and_commit() -> None:
     pauses = 0
 
     async def pause() -> None:

@@ -204,7 +204,7 @@ async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers:
     )  # the same message, which its hearers know
 
 
-async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(brokers: TwoBrokers) -> None:
+async def test_messages_wait_in_order_while_the_cells_broker_is_unreachable(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     ear = await brokers.hears(brokers.own, PLACED)
     failures = iter([Unavailable("away"), Unavailable("still away")])
@@ -260,7 +260,7 @@ async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(b
 
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)
-async def test_a_bug_is_tried_again_and_then_a_dead_letter_with_its_traceback(
+async def test_a_message_that_fails_by_a_bug_is_retried_and_then_a_dead_letter(
     brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bus.ferry.passage.FAULT_DELAYS", (0.1,))

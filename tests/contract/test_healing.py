@@ -335,7 +335,7 @@ async def test_unconfirmed_differences_are_listed_and_not_healed(
     assert (await audit(settings)).consumers == 2
 
 
-async def test_an_instance_that_waits_to_be_confirmed_holds_the_place_it_went_to(settings: Settings) -> None:
+async def test_an_instance_that_waits_for_confirmation_holds_its_destination(settings: Settings) -> None:
     stands(settings, "verifying", 2, host=1)
     a1, a2 = uid(1, "a"), uid(2, "a")
     assert (await audit(settings)).breaches == [

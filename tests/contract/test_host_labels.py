@@ -105,7 +105,7 @@ async def test_metadata_of_an_aggregate_labels_its_hosts_whenever_it_changes(pla
         assert await labels_of(placement) == expected
 
 
-async def test_the_levels_of_every_host_cannot_be_labelled(placement: Placement) -> None:
+async def test_levels_that_every_host_has_cannot_be_labelled(placement: Placement) -> None:
     assert await label(placement, zone="north") == LevelReserved(level="zone")
     [refusal] = await placement.reports.report_many(
         [replace(a_report(1), sequence=9, labels={"host": "elsewhere"})]

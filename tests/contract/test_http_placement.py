@@ -130,7 +130,7 @@ HERE = "/berth/aggregates"
 ZONE = {"availability_zone": "e"}
 
 
-async def test_a_life(door: HttpPlacement) -> None:
+async def test_an_aggregate_is_created_read_changed_and_deleted(door: HttpPlacement) -> None:
     await has_hosts(door.placement)
     made = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert made.status_code == 201

@@ -302,7 +302,7 @@ async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
 
 
 @in_virtual_time
-async def test_unknown_id_that_is_not_fenced_stays_usable() -> None:
+async def test_an_unknown_id_can_be_used_after_a_deletion_without_a_fence() -> None:
     async with a_cloud() as (world, _):
         assert await anywhere(world, fence=False) == (False, False, {})
         assert await anywhere(world, fence=False) == (False, False, {})

@@ -145,7 +145,7 @@ async def test_an_ironic_whose_database_cannot_sort_by_time_is_read_whole(never_
 
 
 @pytest.mark.parametrize("nulls_first", [False, True])
-async def test_nodes_without_updates_need_no_order(nulls_first: bool) -> None:
+async def test_changes_are_found_wherever_ironic_lists_nodes_without_updates(nulls_first: bool) -> None:
     ironic = FakeIronic(nulls_first=nulls_first)
     async with SweptIronic(ironic=ironic, full_every=99) as world:
         await world.swept(150)

@@ -120,7 +120,7 @@ async def test_a_failing_tear_down_is_retried_with_pauses() -> None:
 
 
 @in_virtual_time
-async def test_a_protected_instance_is_destroyed_once_it_no_longer_is() -> None:
+async def test_a_protected_instance_is_destroyed_when_its_protection_ends() -> None:
     async with metal_world() as world:
         await world.order(world.build())
         world.ironic.conductor.change(world.nodes[0], protected=True)

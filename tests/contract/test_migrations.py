@@ -82,7 +82,7 @@ async def test_missing_migrations_are_applied_in_order_and_once(store: Database,
         assert (await tx.execute(text("SELECT used FROM things"))).scalar_one() == 2
 
 
-async def test_a_migration_that_fails_leaves_nothing_of_any(store: Database, add: Add) -> None:
+async def test_a_failed_migration_undoes_all_migrations_of_its_run(store: Database, add: Add) -> None:
     add("0001", None, table("things"))
     add("0002", "0001", "op.execute('this is no SQL')")
     with pytest.raises(DBAPIError):
@@ -156,7 +156,7 @@ async def test_an_up_to_date_database_is_only_checked(
 
 
 @pytest.mark.parametrize("oldest", ["'0008'", "NULL"], ids=["taken away from", "never said"])
-async def test_a_database_from_the_future_is_left_alone(store: Database, add: Add, oldest: str) -> None:
+async def test_a_database_of_a_newer_version_is_not_changed(store: Database, add: Add, oldest: str) -> None:
     add("0001", None)
     add("0002", "0001")
     await migrate(store, PACKAGE)
@@ -191,7 +191,7 @@ def forget(folder: Path, *names: str) -> None:
         (folder / f"{name}.py").unlink()
 
 
-async def test_code_of_before_a_migration_that_only_adds_still_starts(
+async def test_older_code_starts_after_a_migration_that_only_adds(
     store: Database, add: Add, folder: Path
 ) -> None:
     add("0001", None, table("things"))

@@ -134,7 +134,7 @@ async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: P
     assert await held(placement) == {}
 
 
-async def test_a_move_begun_and_cancelled_concurrently_does_one_of_both(
+async def test_a_move_begun_and_cancelled_concurrently_is_either_begun_or_cancelled(
     placement: Placement, url: str
 ) -> None:
     won: set[str] = set()
@@ -304,7 +304,7 @@ async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placemen
     assert await breaches(placement.database) == []
 
 
-async def test_a_shelved_instance_that_is_deleted_is_remembered(placement: Placement) -> None:
+async def test_a_shelved_and_deleted_instance_cannot_be_moved(placement: Placement) -> None:
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
     [other] = await claim(placement, an_order(a_claim(6, on_hosts(2, VCPU=1))))
     assert isinstance(other, Claimed)

@@ -157,7 +157,7 @@ async def test_a_move_runs_its_phases_and_ends_on_the_claimed_host(cell: MovingC
     assert (stands.chosen, stands.spec.flavor.name, stands.host) == (a_selection(5), "large", "host5")
 
 
-async def test_while_placement_is_away_the_way_back_waits(cell: MovingCell) -> None:
+async def test_a_revert_waits_while_placement_is_unreachable(cell: MovingCell) -> None:
     prepare = await cell.ordered(cell.claimed(replace(MOVE, alternates=())))
     cell.books.away = True
     failed = a_move_report(prepare, "failed", cause="no")

@@ -81,7 +81,7 @@ async def test_a_boot_is_decided_without_a_claim_and_compared(
         assert allocations.consumers == (), "nothing is claimed"
 
 
-async def test_the_order_and_the_number_of_deliveries_are_of_no_importance(
+async def test_reordered_and_repeated_notifications_have_the_same_result(
     hosts: Placement, open_database: Callable[..., Database]
 ) -> None:
     async with a_shadowed_nova(hosts, open_database()) as world:

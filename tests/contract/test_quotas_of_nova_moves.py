@@ -114,7 +114,7 @@ async def test_an_instance_goes_back_and_moves_again_after_a_failure(nova: Nova)
     await nova.ok(nova.claim(OTHER, {TARGET: 1}))
 
 
-async def test_what_a_deleted_instance_left_to_its_migration_counts_once(nova: Nova) -> None:
+async def test_allocations_that_a_deleted_instance_left_to_its_migration_count_once(nova: Nova) -> None:
     await nova.start()
     await nova.ok(nova.swap(INSTANCE, MIGRATION, {SOURCE: 4}))
     await nova.ok(nova.claim(INSTANCE, {TARGET: 4}))

@@ -136,7 +136,7 @@ async def test_a_second_controller_is_refused() -> None:
     assert scheduler.planned == 0
 
 
-async def test_a_controller_whose_place_another_one_took_begins_no_further_move() -> None:
+async def test_a_replaced_controller_begins_no_further_move() -> None:
     scheduler, movers = FailingScheduler([GOES_ON, TAKEN]), FakeMovers()
     assert not await controlled(scheduler, movers)
     assert (scheduler.planned, movers.asked) == (1, [])

@@ -391,7 +391,7 @@ async def test_a_slow_relay_does_not_decrease_the_published_number(
 
 
 @pytest.mark.services
-async def test_a_database_that_restarts_costs_nothing_but_time(
+async def test_a_restart_of_the_database_loses_no_change(
     postgres: Postgres, database_url: str, wire: RememberingBus
 ) -> None:
     async with a_placement(database_url) as placement, relaying((placement, wire)):

@@ -166,7 +166,7 @@ async def test_an_unusable_message_is_refused_with_the_reason(to: str, message: 
     assert answered.why
 
 
-async def test_an_unregistered_client_may_nothing() -> None:
+async def test_an_unregistered_client_is_denied_everything() -> None:
     async with a_client("admin") as (_, region):
         relay = ClientRelay(client="eve", to="placement.quotas", message="{}")
         assert (await region.door.relay(relay)).problem == "denied"

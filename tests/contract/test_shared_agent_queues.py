@@ -460,7 +460,7 @@ async def test_an_order_that_an_agent_does_not_take_is_refused() -> None:
         assert (answer.state, answer.why) == ("refused", "agent agent0 takes no GuestsAsked")
 
 
-def test_a_relayed_order_is_exactly_one() -> None:
+def test_a_relay_message_contains_exactly_one_order() -> None:
     with pytest.raises(ValueError, match="exactly one order"):
         OrderRelayed()
     with pytest.raises(ValueError, match="exactly one order"):

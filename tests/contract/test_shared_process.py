@@ -124,7 +124,7 @@ async def test_a_query_and_its_answer_need_no_broker(process: SharedProcess) -> 
     assert process.carried == []
 
 
-async def test_a_message_for_others_goes_to_the_broker(process: SharedProcess) -> None:
+async def test_a_message_for_a_worker_in_another_process_goes_to_the_broker(process: SharedProcess) -> None:
     async def refuse(report: AgentReported) -> None:
         raise AssertionError
 

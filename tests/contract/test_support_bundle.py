@@ -73,9 +73,7 @@ def content(files: dict[str, str], name: str) -> Any:
     return json.loads(files[name])
 
 
-async def test_a_bundle_names_the_parts_that_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bundle_names_unavailable_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (bundle_module, looking):
         monkeypatch.setattr(module, "BROKER_SECONDS", 0.5)
     nowhere = "127.0.0.1:1"

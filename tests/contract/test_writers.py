@@ -250,7 +250,7 @@ MUST_HAPPEN = (
 )
 
 
-async def test_random_writes_by_two_processes_keep_the_books_and_both_indexes(
+async def test_tables_and_indexes_agree_after_random_writes_of_two_processes(
     url: str, placement: Placement
 ) -> None:
     async with a_placement(url, Clock(chance=random.Random(7))) as other:
