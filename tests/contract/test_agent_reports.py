@@ -72,7 +72,7 @@ class OneAgent:
         return await self.placement.lookups.providers(question)
 
     async def says(self, after: float = 0.0) -> list[str]:
-        """The hosts it reports when so much time has passed."""
+        """Let `after` seconds pass; return the hosts that the agent then reports."""
         self.wall.now += after
         said = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
         if self.waiting is not None:
@@ -191,7 +191,7 @@ async def test_while_placement_is_unreachable_reports_wait(agent: OneAgent) -> N
 async def test_a_report_that_placement_keeps_refusing_is_logged(
     placement: Placement, agent: OneAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another has its name."""
+    """Another provider has the name of the reported host."""
     assert await placement.reports.report_many([a_report(9, name=ONE)]) == [None]
     for after in (0.0, 10.0, 20.0):
         assert ONE in await agent.says(after)
@@ -252,7 +252,7 @@ async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
 async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference(
     placement: Placement, wall: TurnedClock
 ) -> None:
-    """A cell is found to be two, while more of it is in use than the first of them has."""
+    """One NUMA cell becomes two cells, of which the first has fewer VCPUs than are in use."""
     one = OneAgent(placement, wall, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
     await one.says()
     cell = child_id(one.hosts[0].root, f"{ONE}_numa0")

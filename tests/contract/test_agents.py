@@ -1,4 +1,4 @@
-"""A simulated agent on the bus: what it reports, whatever comes twice, too late or in mid-crash."""
+"""The reports of a simulated agent after orders that are repeated, late, or interrupted by a crash."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -143,7 +143,7 @@ async def test_an_aggregate_dropped_twice_is_dropped_once(placement: Placement) 
 
 
 async def test_reports_do_not_remove_members_that_an_operator_added(placement: Placement) -> None:
-    """EAST is the operator's, WEST is the owner's, FAST was the owner's and is both's."""
+    """An operator added the host to EAST, its agent reports WEST, and both added it to FAST."""
     await report(placement, a_report(1, aggregates=(WEST, FAST)))
     await make(placement, EAST, "east", "host-1")
     await make(placement, FAST, "fast", "host-1")

@@ -1,4 +1,4 @@
-"""The audit: quiet about a sound berth, and loud about every breach that was planted in its databases."""
+"""The audit finds nothing in a sound berth, and finds every breach that was planted in its databases."""
 
 import asyncio
 import io
@@ -153,7 +153,7 @@ async def test_a_build_that_a_cell_should_not_know_is_a_breach(
 
 
 async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings) -> None:
-    """`PUT /resource_providers/{uuid}/aggregates` answers as Placement does, which knows of no zones."""
+    """`PUT /resource_providers/{uuid}/aggregates` checks no zones, because OpenStack Placement has none."""
     east, west, again, plain = (uid(number, "e") for number in range(1, 5))
     async with placement_of(sound) as placement:
         for id_, zone in ((east, "east"), (west, "west"), (again, "east")):
@@ -228,7 +228,7 @@ async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -
 
 
 async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
-    """Where both are in an aggregate."""
+    """The pool may serve an instance on a host if pool and host share an aggregate."""
     await holding(sound, SOMEBODY, on_hosts(SHARED, DISK_GB=5))
     insert_build(sound, "c1", SOMEBODY, "active", SERVED)
     assert (await audited(sound)).breaches == []

@@ -1,4 +1,4 @@
-"""The backlog of build requests: taken in from the broker, stored on both databases, served in fair order."""
+"""The backlog of build requests: received from the broker, stored on both databases, served in fair order."""
 
 import asyncio
 import random
@@ -84,7 +84,7 @@ class Broker:
             return sum((await stored_backlog.counts(tx)).values())
 
     async def stored(self) -> None:
-        """Wait until all messages are stored that do not stay in memory only."""
+        """Wait until all messages are stored, except the few that the backlog holds only in memory."""
         await until(lambda: self.unacknowledged() <= BOUND)
 
     def unacknowledged(self) -> int:

@@ -195,7 +195,7 @@ async def test_delayed_messages_and_dead_letters_arrive_where_they_were(brokers:
 
 
 async def test_refused_messages_stay_refused_at_the_new_broker(brokers: TwoRabbits) -> None:
-    """A queue that a client bound to its own exchange, or that dead-letters, must not pass as berth's."""
+    """Messages from a client's exchange, or dead-lettered by a client's queue, must stay refused."""
     async with plain_channel(brokers.old_url) as channel:
         foreign = await channel.declare_exchange(f"{brokers.name()}.x", ExchangeType.TOPIC)
         await (await channel.get_queue(brokers.name())).bind(foreign, "#")

@@ -241,7 +241,7 @@ REQUEUED = Vacating(build=ONE.build, other=uid(9, "b"), cell=CELL, say="vacate",
 async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(
     builds: Builds, books: Books, time: TurnedClock, ending: Message
 ) -> None:
-    """The broker may have lost the order, or the agent's report, with a queue."""
+    """A deleted queue of the broker may have contained the order or the agent's report."""
     await placed(builds, books, ONE)
     await heard(builds, BUILT, ending)
     time.now += 601

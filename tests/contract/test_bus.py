@@ -408,7 +408,7 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
 
 
 async def test_a_publication_waits_until_a_consumer_exists(connect: Connect, bus: Bus) -> None:
-    """A conductor that was never started must not cost a build."""
+    """A build must not fail because its conductor was not started yet."""
     tried = asyncio.Event()
     heard: list[BuildRequested] = []
 

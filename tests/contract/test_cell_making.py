@@ -1,4 +1,4 @@
-"""`berth cell add` and `remove`, repeated: the same user, the same passwords, the same cell."""
+"""`berth cell add` and `remove` can be repeated: user, password and cell stay the same."""
 
 import io
 import stat

@@ -59,7 +59,7 @@ async def boots(placement: Placement, consumer: int, host: int) -> int:
 
 
 async def there(placement: Placement) -> dict[str, tuple[bool, int, int]]:
-    """Cell → is it enabled, its hosts, and its instances."""
+    """Return for each cell whether it is enabled, and its numbers of hosts and instances."""
     found = await placement.cells.find(FindCells())
     return {
         cell.name: (cell.enabled, found.hosts.get(cell.name, 0), found.instances.get(cell.name, 0))

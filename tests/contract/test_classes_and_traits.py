@@ -1,4 +1,4 @@
-"""Resource classes and traits: listed, made, renamed and dropped, here and in other processes."""
+"""Resource classes and traits are listed, made, renamed and dropped, with effect in all processes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -138,7 +138,7 @@ def keystone(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKeystone]:
 
 @pytest.fixture
 async def cloud_room(keystone: FakeKeystone) -> AsyncIterator[VisitedRoom]:
-    """One whose users are in Keystone."""
+    """Yield a control room whose users are in Keystone."""
     settings = Settings().having(placement_auth="keystone", placement_cloud="envvars")
     async with a_visited_room(settings=settings) as visited:
         yield visited

@@ -1,4 +1,4 @@
-"""The control room and the audit trail: what its forms and sign-ins record, its page, and its roles."""
+"""The control room records forms and sign-ins in the audit trail; its page shows records by role."""
 
 import json
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[VisitedRoom, AuditTrail,
 
 
 async def recorded(trail: AuditTrail, count: int, **question: Any) -> list[ActRecord]:
-    """The records that match, the latest first, once there are so many with an outcome."""
+    """Wait until `count` matching records have an outcome; return all matching records, the latest first."""
     found: list[ActRecord] = []
 
     async def are_there() -> bool:

@@ -261,7 +261,7 @@ async def act(room: VisitedRoom, what: str, *ids: str, sure: str = "yes", **more
 
 
 async def counted(room: VisitedRoom, path: str = "/bus") -> str:
-    """The page, once it has been counted: the first time it may not wait for that."""
+    """Request the page repeatedly until it shows the counts of queues; return it."""
     pages: list[str] = []
 
     async def there() -> bool:
@@ -447,7 +447,7 @@ async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> No
     cancels: list[BuildCancelRequested] = []
 
     async def cancel(asked: BuildCancelRequested) -> BuildCancelled:
-        """The first cancellation finds a waiting request, the second none."""
+        """Answer that the first cancellation found a waiting request, and that the second found none."""
         cancels.append(asked)
         waited = len(cancels) == 1
         why = "cancelled" if waited else "no such build or request waits for a host"

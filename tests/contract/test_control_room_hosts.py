@@ -264,7 +264,7 @@ async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None
     let, asked = asyncio.Event(), list[int]()
 
     async def late(question: FindTrees) -> TreesFound:
-        """The second of two pages is."""
+        """Return two pages of trees, the second one only after the test permits it."""
         asked.append(question.after)
         if question.after:
             await let.wait()

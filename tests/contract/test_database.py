@@ -108,7 +108,7 @@ async def test_a_read_stores_no_changes(things: Database) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_cancelled_transaction_has_no_effect_at_any_moment(things: Database, times: int) -> None:
-    """Whatever await it hits, once or again while it rolls back: all or nothing, and the next one gets in."""
+    """If cancelled at any `await`, once or twice, a transaction writes all or nothing, and blocks no other."""
 
     async def write(number: int) -> None:
         async with things.write() as tx:
@@ -336,7 +336,7 @@ INSERT = "INSERT INTO things (id, used) VALUES ($1, $2)"
 async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_to_the_next(
     way: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver prepares it and then executes it: between the two the server is in the midst of it."""
+    """The statement is cancelled after the driver has prepared it and before the driver executes it."""
     prepare = asyncpg.Connection._get_statement
     count = Statement("SELECT count(*) AS count FROM pg_class WHERE relname = :name")
     database = Database(database_url, pool_size=1)

@@ -51,7 +51,7 @@ def cell_of(number: int) -> str:
 
 @dataclass
 class FakeCell:
-    """A cell with one instance on each host, which records no move until a test says so."""
+    """A cell with one instance on each host, which records a move only when a test lets it."""
 
     instances: dict[str, Instance] = field(default_factory=dict)
     moves: dict[str, MoveStands] = field(default_factory=dict)

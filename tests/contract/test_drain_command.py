@@ -1,4 +1,4 @@
-"""`berth drain` and `berth evacuate`: hosts are closed and emptied, and what stays there is named."""
+"""`berth drain` and `berth evacuate` close and empty hosts, and name the instances that stay there."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ Berth = Callable[..., Coroutine[Any, Any, str]]
 
 @dataclass
 class HostsToEmpty:
-    """Hosts 1, 2 and 9 in a real placement; two instances on the first, one on the second."""
+    """Hosts 1, 2 and 9 in a real placement: two instances are on host 1, and one instance is on host 2."""
 
     movers: FakeMovers
     placement: Placement

@@ -36,7 +36,7 @@ LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
 
 @pytest.fixture
 async def hosts(placement: Placement) -> Placement:
-    """Three hosts with eight processors each."""
+    """Report three hosts with eight processors each."""
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
     return placement
 

@@ -70,7 +70,7 @@ def flavor(vcpus: int = 1, memory_mb: int = 64, disk_gb: int = 1, **specs: str) 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """PostgreSQL where the bus is RabbitMQ."""
+    """Return the URL of a PostgreSQL database if the bus is RabbitMQ, else of an SQLite database."""
     if request.node.callspec.params["connect"] == "local":
         return f"sqlite+aiosqlite:///{tmp_path}/"
     return str(request.getfixturevalue("database_url"))

@@ -1,4 +1,4 @@
-"""The ferry between two brokers: all of it over, in order, rather twice than not at all, and nothing back."""
+"""The ferry forwards every message between two brokers, in order and at least once, and never back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -91,7 +91,7 @@ class TwoBrokers:
                 await own.close()
 
     async def know_the_ferry(self) -> None:
-        """Its queues are there, as after its first start."""
+        """Declare the queues of the ferry, as after its first start."""
         for connect, way in ((self.middle, "in"), (self.own, "out")):
             side = await self.connected(connect)
             await side.declare(*(crossing.queue for crossing in CROSSINGS if crossing.way.value == way))

@@ -85,7 +85,7 @@ async def test_claims_of_one_request_are_refused_together_if_they_break_its_topo
 async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged(
     placement: Placement,
 ) -> None:
-    """A conductor's claim for the next alternate names no group."""
+    """The conductor's claim of an alternate names no group, and is still checked by the group's topology."""
     topology = DomainConstraints(pack="rack")
     claims = [a_claim(n, on_hosts(n), group=GROUP, topology=topology) for n in (1, 2)]
     results = await take(placement, *claims)

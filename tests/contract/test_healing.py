@@ -260,7 +260,7 @@ OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # long before any aud
 
 @pytest.fixture
 async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Settings]:
-    """An instance that was moved from host 1 to host 2, by a claim like a scheduler's."""
+    """Yield the settings of a berth with an instance that a scheduler's claim moved from host 1 to host 2."""
     settings = Settings().having(state_dir=str(tmp_path), cells=("c1",))
     monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("BERTH_CELLS", "c1")

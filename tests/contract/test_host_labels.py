@@ -40,7 +40,7 @@ async def east(placement: Placement, **metadata: str) -> None:
 
 
 async def labels_of(placement: Placement, root: str = HOST) -> dict[str, str]:
-    """The labels as queries show them; the index must show the same."""
+    """Return a host's labels as queries show them; fail if the index has other labels."""
     await placement.memory.fresh()
     query = FindProviders(ids=(root,), parts=("owner", "labels"))
     [provider] = (await placement.lookups.providers(query)).providers

@@ -132,7 +132,7 @@ async def test_the_feed_without_a_number_begins_with_new_changes(door: HttpPlace
 
 
 async def test_a_future_change_number_is_refused(door: HttpPlacement) -> None:
-    """A slip, or a database that was put back: what the client knows is of no use either way."""
+    """The number is a mistake, or the database was restored: the client must read everything again."""
     newest = await seen(door)
     for number in (newest + 1, 10**17):
         answer = await door("GET", f"/berth/changes?after={number}")

@@ -27,7 +27,7 @@ STOCK = f"/resource_providers/{A}/inventories"
 
 
 async def test_a_refused_claim_has_the_figures_in_a_header(near: HttpPlacement) -> None:
-    """The sentence is the API's own, which clients match."""
+    """The text of the error stays that of OpenStack Placement, because clients match it."""
     await near.provider(A, VCPU=8)
     inventory = {"resource_class": "MEMORY_MB", "total": 64, "max_unit": 8}
     await near.made(STOCK, inventory, method="POST")

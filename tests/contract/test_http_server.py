@@ -1,4 +1,4 @@
-"""The HTTP server of every worker: what keeps it waiting ends, and what is no request is refused."""
+"""The HTTP server of every worker ends slow and idle connections, and refuses invalid requests."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ LARGE = 32 << 20  # bytes; more than any socket holds
 
 @dataclass
 class MeasuringSite:
-    """An application that answers with the length of the body, and what became of its requests."""
+    """An application that answers with the length of the body, and records how its requests ended."""
 
     port: int = 0
     gone: list[str] = field(default_factory=list)

@@ -63,7 +63,7 @@ def as_http(method: str, path: str, body: object = None) -> bytes:
 
 
 async def a_berth_process(directory: Path, *arguments: str, files: int = 1024, **variables: str) -> Process:
-    """So many files it may have open."""
+    """Start a process of berth that may have at most `files` open files."""
     around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
     return await asyncio.create_subprocess_exec(
         "sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, "-W",

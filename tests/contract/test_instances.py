@@ -62,7 +62,7 @@ def named(build: int, project: str = "p", name: str = "") -> BuildPlaced:
 
 
 async def six_builds(database: Database) -> Builds:
-    """1 to 6: building, active, in error, deleted, deleting, and one on its second host."""
+    """Return a cell's builds 1 to 6: building, active, error, deleted, deleting, and on its second host."""
     books = Books()
     builds = Builds(database, books.claim_many, books.release_many)
     placed = [named(n, "even" if n % 2 == 0 else "odd", "web" if n < 4 else "") for n in range(1, 7)]
@@ -314,7 +314,7 @@ async def test_an_unknown_id_can_be_used_after_a_deletion_without_a_fence() -> N
 
 @in_virtual_time
 async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
-    """Claimed, and its conductor is away: the deletion and the placing wait for it, in any order."""
+    """While the conductor is down, the broker holds the placed build and its deletion, in any order."""
     async with a_cloud() as (world, start):
         await world.kill("conductor")
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))

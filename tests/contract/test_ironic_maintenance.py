@@ -26,7 +26,7 @@ METAL = {"CUSTOM_GOLD": Inventory(total=1)}
 
 @dataclass
 class FlaggedNodes:
-    """Ironic's nodes with the calls that change their flags."""
+    """Ironic's nodes, with a record of the calls that changed their maintenance flags."""
 
     nodes_by_id: dict[str, dict[str, Any]]
     calls: list[tuple[str, bool]] = field(default_factory=list)

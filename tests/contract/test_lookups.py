@@ -151,7 +151,7 @@ async def test_another_process_sees_commits_immediately(url: str, rack: Placemen
 
 
 def old(consumer: int, **resources: int) -> ConsumerClaim:
-    """A claim of a client that knows no consumer types."""
+    """Return a claim of a client whose microversion has no consumer types."""
     claim = a_claim(consumer, on_hosts(3, **resources), project="p2")
     return ConsumerClaim(
         consumer=claim.consumer, generation=None, choices=claim.choices, project="p2", user="u2", type=None
@@ -210,7 +210,7 @@ async def test_usages_are_summed_by_project_user_and_consumer_type(rack: Placeme
 
 
 async def test_usages_do_not_read_consumers_of_other_projects(placement: Placement) -> None:
-    """By the database's own plan, even where a table is so small that it would rather read it all."""
+    """Check the database's query plan; PostgreSQL must not prefer to read the whole small table."""
     made = lookups._USED.made(placement.database.dialect, False)
     async with placement.database.read() as tx:
         if placement.database.dialect == "postgresql":

@@ -39,7 +39,7 @@ def upgrade() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The migrations of a package made for the test."""
+    """Yield the folder for migrations of a package that the test creates."""
     folder = tmp_path / "code" / PACKAGE / "migrations"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def add(folder: Path) -> Add:
-    """Adds a migration to it."""
+    """Return a function that adds a migration to the folder."""
 
     def add_(name: str, down: str | None, upgrade: str = "pass", revision: str = "") -> None:
         content = FILE.format(name=name, revision=revision or name, down=down, upgrade=upgrade)
@@ -146,7 +146,7 @@ async def test_a_migration_waits_for_a_long_transaction_and_does_not_hold_up_oth
 async def test_an_up_to_date_database_is_only_checked(
     store: Database, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is locked, and no alembic loaded: every start of a process does it."""
+    """The check locks nothing and does not import alembic, because every start of a process makes it."""
     add("0001", None, table("things"))
     await migrate(store, PACKAGE)
     monkeypatch.setattr("bus.sql.migrations._upgrade", None)

@@ -40,7 +40,7 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
 
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
-    """`berth("move", ...)`, whichever file the command is in."""
+    """Return a function that runs a command of berth about moves, as in `berth("move", ...)`."""
     homes = dict.fromkeys(("confirm", "revert", "abort", "force", "moves"), move_list)
 
     async def command(word: str, *words: str, ends: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Moves on both databases: begun by one claim and once only, their old places kept, and taken over again."""
+"""Moves on both databases: one claim begins a move once, and a holder keeps the source for a revert."""
 
 import asyncio
 import random
@@ -56,7 +56,7 @@ FIVE = {"VCPU": 5}
 
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
-    """Three with room for eight, the build on the first."""
+    """Report three hosts with eight VCPUs each; the build is on host 1."""
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
     [done] = await claim(placement, an_order(a_claim(BUILD, on_hosts(1, **FIVE), project="mine")))
     assert isinstance(done, Claimed)
@@ -96,7 +96,7 @@ async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None,
 
 
 async def told_of(placement: Placement, after: int) -> set[str]:
-    """The providers that changed since."""
+    """Return the providers that changed after this change number."""
     async with placement.database.read() as tx:
         told = (await changes.since(tx, after, 10)).changes
     return {change.provider for one in told for change in one.changes}
@@ -241,7 +241,7 @@ async def test_on_the_way_back_the_instance_holds_its_former_allocations(placeme
 async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
     placement: Placement, url: str, every_commit: EveryCommit
 ) -> None:
-    """Two processes move the same builds there and back; at every commit what is used is what is held."""
+    """Two processes move the same builds back and forth; at every commit, usage equals the allocations."""
     builds, size = range(10, 14), {"VCPU": 1}
     for build in builds:
         await claim(placement, an_order(a_claim(build, on_hosts(1 + build % 2, VCPU=1))))

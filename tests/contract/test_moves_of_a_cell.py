@@ -45,7 +45,7 @@ MOVE = a_move(decision=Decision(considered=3, record=Record(seed="s")))
 
 
 class MovingCell:
-    """A conductor that can be killed, its database, and a placement that keeps books."""
+    """A conductor that can be killed, its database, and a placement that records allocations."""
 
     def __init__(self, database: Database) -> None:
         self.now = 1000.0
@@ -112,7 +112,7 @@ async def cell() -> AsyncIterator[MovingCell]:
 
 @pytest.fixture
 async def everywhere(database: Database) -> MovingCell:
-    """For what is about its SQL: on every database there is."""
+    """Return a cell for tests of its SQL, which run on each type of database."""
     return await a_cell(database)
 
 
@@ -287,7 +287,7 @@ async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: Movin
 
 
 async def test_a_reshape_can_arrive_before_its_move(cell: MovingCell) -> None:
-    """Its destination is reshaped before the cell knows that there is one."""
+    """The destination is reshaped before the cell has received the move."""
     placed = cell.claimed()
     assert placed.chosen is not None
     told = BuildReshaped(

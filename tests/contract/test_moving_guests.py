@@ -1,4 +1,4 @@
-"""A simulated agent's part in moves: phases in order, twice, late, cut short, and while the power fails."""
+"""A simulated agent executes phases of moves: in order, repeated, late, interrupted, in a power failure."""
 
 import asyncio
 

@@ -306,7 +306,7 @@ WHY = "no heartbeat from it, though its agent agent reports other hosts"
 
 
 class Life:
-    """A scheduler from one start to its end, by kill -9."""
+    """A scheduler process from its start until it is killed."""
 
     def __init__(self, database: Database, time: TurnedClock) -> None:
         self.database, self.time = database, time

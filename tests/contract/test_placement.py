@@ -140,7 +140,7 @@ async def test_conflicts_are_retried_and_then_reported(
 async def test_new_consumers_take_three_statements_however_many(
     placement_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is a round trip: one inserts consumers and locks providers, one reads these, one writes."""
+    """The statements: insert consumers and lock providers, read both, and write. Each is a round trip."""
     statements: list[str] = []
     fetch = PostgresTransaction.fetch
 
@@ -214,7 +214,7 @@ async def test_retired_consumers_are_deleted_after_keep_ids(placement: Placement
 
 
 def figures(placement: Placement, number: int) -> tuple[int, int]:
-    """Shape and generation."""
+    """Return a provider's shape and generation in the index."""
     row = placement.memory.index.rows[uid(number, "a")]
     return row.shape, row.generation
 

@@ -54,7 +54,7 @@ async def edited(placement: Placement, one: Edit) -> Provider | None:
 
 
 async def make(placement: Placement, *pairs: tuple[str, str | None], stock: Any = STOCK) -> None:
-    """Providers with inventory: each with its parent."""
+    """Make providers, given with their parents, and set their inventories."""
     for uuid, parent in pairs:
         await edited(placement, MakeProvider(provider=uuid, name=uuid[-1], parent=parent))
         if stock:
@@ -67,7 +67,7 @@ async def read(placement: Placement, uuid: str) -> Provider | None:
 
 
 def roots(placement: Placement) -> dict[str, tuple[str, ...]]:
-    """Root → its providers, as the index has them."""
+    """Return the providers of each root in the index."""
     found: dict[str, list[str]] = {}
     for row in placement.memory.index.rows.values():
         found.setdefault(row.root, []).append(row.uuid)
@@ -244,7 +244,7 @@ async def test_a_reshape_moves_inventory_and_allocations(url: str, placement: Pl
 
 
 async def test_the_second_writer_of_a_name_is_refused(url: str, placement: Placement) -> None:
-    """By another process, between our looking and our writing."""
+    """Two processes concurrently make providers with the same names."""
     async with a_placement(url) as other:
         for turn in range(5):
             names = [f"n-{turn}-{number}" for number in range(4)]

@@ -1,4 +1,4 @@
-"""Quotas on both databases: set, found, and judged where hosts are claimed."""
+"""Quotas on both databases: set, found, and checked in the transaction of a claim."""
 
 import asyncio
 

@@ -49,7 +49,7 @@ class Nova:
         return await self.door("PUT", f"/allocations/{consumer}", body, minor=28)
 
     async def swap(self, giver: str, receiver: str, shares: dict[str, int]) -> httpx.Response:
-        """Move the allocations of a consumer to another, which loses what it held."""
+        """Give the allocations of a consumer to another one, which loses its former allocations."""
         body = {receiver: await self.body(receiver, shares), giver: await self.body(giver, {})}
         return await self.door("POST", "/allocations", body, minor=28)
 

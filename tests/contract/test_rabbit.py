@@ -39,14 +39,14 @@ QUEUE = QueueSpec("q", ("build.requested",))
 
 @pytest.fixture
 async def channel(amqp_url: str) -> AsyncIterator[AbstractChannel]:
-    """A plain client's view of the same broker."""
+    """Yield a channel of a plain AMQP client to the same broker."""
     connection = await connect(amqp_url)
     yield await connection.channel()
     await connection.close()
 
 
 async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMessage]:
-    """The AMQP messages in a queue."""
+    """Receive and return all AMQP messages in a queue."""
     found = []
     named = await channel.get_queue(queue)
     while (message := await named.get(no_ack=True, fail=False)) is not None:
@@ -55,7 +55,7 @@ async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMe
 
 
 async def test_the_broker_under_test_is_the_wanted_version(amqp_url: str) -> None:
-    """With BERTH_TEST_RABBITMQ that is RabbitMQ 4, else a version that `berth doctor` accepts."""
+    """With BERTH_TEST_RABBITMQ the version is 4, else any version that `berth doctor` accepts."""
     connection = await dial(amqp_url)
     assert connection.transport is not None
     version = str(connection.transport.connection.server_properties["version"])
@@ -522,7 +522,7 @@ async def test_an_unreadable_message_is_delivered_with_its_bytes_and_the_problem
 async def test_a_frame_of_more_than_256_envelopes_is_one_dead_letter(
     amqp_url: str, transport: RabbitTransport, bus_name: str
 ) -> None:
-    """Buried one by one, 26,000 empty envelopes held everybody else up for more than a minute."""
+    """To dead-letter 26,000 empty envelopes one by one would delay other messages for more than a minute."""
     inbox = await transport.consume(QUEUE, 1000)
     empty = b'{"id":"","type":"","key":"","body":0}'
     frame = b"[" + b",".join([empty] * 26_000) + b"]"

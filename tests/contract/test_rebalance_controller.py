@@ -1,4 +1,4 @@
-"""A controller of rebalancing goes on after failures of schedulers, and one runs at a time."""
+"""A controller of rebalancing continues after failures of schedulers; only one runs at a time."""
 
 from dataclasses import dataclass, field
 from unittest.mock import AsyncMock, Mock

@@ -63,7 +63,7 @@ def wire() -> RememberingBus:
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries come quickly, and the poll so late that a test which waits for it fails."""
+    """Make retries quick, and the poll so rare that a test that needs the poll fails."""
     monkeypatch.setattr("placement_worker.change_log.SHORTEST_WAIT", 0.005)
     monkeypatch.setattr("placement_worker.change_log.LONGEST_WAIT", 0.05)
     monkeypatch.setattr("placement_worker.change_log.POLL_SECONDS", 1000.0)
@@ -83,7 +83,7 @@ def a_change(of: int = 1) -> ProviderChange:
 
 
 async def change(placement: Placement, times: int = 1, *, noticed: bool = True) -> None:
-    """So many commits; the relay of their process notices unless it has died."""
+    """Commit `times` changes; wake this process's relay unless `noticed` is False, as after a crash."""
     for _ in range(times):
         async with placement.database.write() as tx:
             await changes.announce(tx, [a_change()], DETAILS)
@@ -374,7 +374,7 @@ async def test_two_processes_publish_one_after_the_other(database_url: str, wire
 async def test_a_slow_relay_does_not_decrease_the_published_number(
     url: str, placement: Placement, wire: RememberingBus
 ) -> None:
-    """On SQLite, where relays do not wait for one another."""
+    """On SQLite, two relays can publish concurrently."""
     wire.open.clear()
     other_wire = RememberingBus()
     async with a_placement(url) as other, relaying((placement, wire)):

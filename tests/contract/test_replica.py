@@ -60,7 +60,7 @@ Lose = Callable[[PlacementChanged], bool]
 
 
 class ReplicatedPlacement:
-    """One database; placements come and go, and so do replicas."""
+    """A database of placement, with placement workers and replicas that a test starts and stops."""
 
     def __init__(self, connect: Connect, database: Database, stack: AsyncExitStack) -> None:
         self._connect = connect

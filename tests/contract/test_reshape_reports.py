@@ -1,4 +1,4 @@
-"""A report that moves what is held: in one commit or not at all, and nothing is ever sold twice."""
+"""A report that moves allocations does so in one commit or not at all, and over-allocates nothing."""
 
 import asyncio
 import random
@@ -233,7 +233,7 @@ async def test_a_cell_sees_the_holders_of_its_own_hosts_only(placement: Placemen
 async def test_concurrent_claims_swaps_and_releases_lose_nothing(
     url: str, placement: Placement, every_commit: EveryCommit
 ) -> None:
-    """Claims of the shape that was just seen, swaps to keepers and releases, by two processes."""
+    """Two processes make claims for the shape last read, swaps to holder consumers, and releases."""
     chance = random.Random(7)
     await report(placement, flat(), a_report(5, inventories=has(VCPU=16, MEMORY_MB=64)))
     stayers = [await claimed_some(placement, number, of_host(1, 1)) for number in (901, 902, 903)]
@@ -333,7 +333,7 @@ GOES_ON = {
 async def test_a_claim_on_a_concurrently_reshaped_provider_reads_it_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, gate: Gate, goes_on: Any, back: bool
 ) -> None:
-    """PostgreSQL: it waits for the providers of old, which the reshape has locked."""
+    """On PostgreSQL, the claim waits for the old providers, which the reshape has locked."""
     async with a_placement(database_url) as placement:
         await report(placement, flat(), a_report(5))
         await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(3))))

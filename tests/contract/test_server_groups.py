@@ -1,4 +1,4 @@
-"""Server groups on both databases: made, found, dropped, and judged where hosts are claimed."""
+"""Server groups on both databases: made, found, dropped, and checked in the transaction of a claim."""
 
 import pytest
 

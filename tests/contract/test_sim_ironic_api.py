@@ -1,4 +1,4 @@
-"""The simulated Ironic's API: versions, reads, writes and refusals as clients of a real one meet them."""
+"""The simulated Ironic's API: versions, reads, writes and refusals are those of a real Ironic."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.support.simulated_ironic import ALICE, INSTANCE, NOW, OTHER, client_o
 
 
 def fault_of(response: httpx.Response) -> str:
-    """The sentence inside the JSON inside the JSON."""
+    """Return the text of an error, which is in JSON inside the response's JSON."""
     assert list(response.json()) == ["error_message"]
     fault = json.loads(response.json()["error_message"])
     assert (fault["faultcode"], fault["debuginfo"]) == ("Client", None)

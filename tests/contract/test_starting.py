@@ -153,7 +153,7 @@ def settings_in(directory: Path) -> Settings:
 
 
 async def at_work(directory: Path) -> None:
-    """Returns when each worker has its database open."""
+    """Wait until each worker has opened its database."""
     while not all((directory / f"{name}.db-wal").exists() for name in ("placement", "scheduler", "cell_c1")):
         await asyncio.sleep(0.01)
 

@@ -32,7 +32,7 @@ Connect = Callable[[], Awaitable[Transport]]
 
 @pytest.fixture(params=["local", "door", pytest.param("rabbit", marks=pytest.mark.services)])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
-    """Opens one more connection to the same broker."""
+    """Yield a function that opens a further connection to one broker."""
     make: Callable[[], Transport]
     if request.param == "door":
         with TemporaryDirectory() as directory:
@@ -205,7 +205,7 @@ async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
 async def test_an_out_of_range_number_is_clamped_when_it_is_read(
     transport: Transport, field: str, said: float, read: float
 ) -> None:
-    """So that what came with it can be put off, buried and replayed like anything else."""
+    """A message with such a number can then be delayed, dead-lettered and replayed."""
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
     forged = [an_envelope(number) for number in range(3)]
     for envelope in forged:
@@ -405,7 +405,7 @@ async def test_many_delayed_messages_are_all_delivered(transport: Transport) -> 
 async def depths_are(
     transport: Transport, names: list[str], *, queues: dict[str, tuple[int, int]], dead: int, delayed: int
 ) -> None:
-    """Soon enough: a broker may take a moment to count."""
+    """Wait until the transport reports these numbers; a broker counts with a delay."""
     expected = BusDepths({name: QueueDepth(*one) for name, one in queues.items()}, dead, delayed)
 
     async def they_are() -> bool:

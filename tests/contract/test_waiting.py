@@ -1,4 +1,4 @@
-"""Requests that wait for room, from the request to its host, in virtual time."""
+"""Requests that wait for capacity, from the request to its host, in virtual time."""
 
 import asyncio
 import random
@@ -502,7 +502,7 @@ async def test_a_request_that_is_refused_repeatedly_is_retried_less_often_until_
 
 @in_virtual_time
 async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
-    """And ten times a second at most."""
+    """Changes are announced at most ten times a second."""
     async with a_world() as world:
         heard = list[int]()
         listener = await world.bus.listen(topics.SCHEDULER_ALIVE.at())
@@ -512,7 +512,7 @@ async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
                 heard.append((await listener.get()).waits)
 
         async def another(what: str) -> None:
-            """Within a twentieth of a second; and then it is quiet again."""
+            """Fail unless a larger number is announced within 0.05 s; then wait for 5 s."""
             before = heard[-1]
             await asyncio.sleep(0.05)
             assert heard[-1] > before, what

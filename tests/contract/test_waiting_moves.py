@@ -95,7 +95,7 @@ class WaitingMovers:
         self.stands[build] = replace(self.stands[build], **so)
 
     async def is_deleted(self, build: str) -> None:
-        """Its cell has taken it down."""
+        """Release the build's claim and change its status, as its cell does after a deletion."""
         release = ReleaseRequested(consumer=build, generation=self.stands[build].generation, retire="deleted")
         await self.world.bus.asker(topics.RELEASE)(release)
         self.change(build, status="deleted", generation=None, chosen=None)
@@ -142,7 +142,7 @@ class WaitingMovers:
 
 @asynccontextmanager
 async def waiting_movers(world: WaitingWorld, full: int = 0) -> AsyncIterator[WaitingMovers]:
-    """Host 1 has a build, and host 2 room for so many processors."""
+    """Yield a world in which host 1 has a build, and host 2 has `full` processors."""
     movers = WaitingMovers(world)
     world.lives["conductor"] = world.group.create_task(movers.live())
     await asyncio.sleep(0.05)
@@ -580,7 +580,7 @@ async def test_a_request_waiting_for_a_deleted_group_ends() -> None:
 
 
 async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) -> None:
-    """Host 1, under this name."""
+    """Report host 1 under another name."""
     await world.bus.publish(msgspec.structs.replace(a_report(1, sequence=sequence, **given), host=name))
 
 

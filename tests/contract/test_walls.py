@@ -75,7 +75,7 @@ async def reported_by(placement: Placement, cell: str, *reports: InventoryReport
 
 
 async def still_there(placement: Placement, consumer: int) -> bool:
-    """Nothing was changed of it: the middle finds it as the fixture made it."""
+    """Return whether a consumer's allocations are still those that the fixture made."""
     result = await claimed_by(placement, "", an_order(a_claim(consumer, on_hosts(3), generation=99)))
     return isinstance(result, Held) and result.generation == 1
 

@@ -50,7 +50,7 @@ Seen = tuple[int, str, int, bool]
 
 
 class Writer:
-    """One client of one process: it does whatever comes to its mind."""
+    """A client that executes random operations on the Placement of one process."""
 
     def __init__(self, placement: Placement, seed: int) -> None:
         self.placement = placement
@@ -78,7 +78,7 @@ class Writer:
         return self.chance.choice(found.providers) if found.providers else None
 
     async def edit(self, edit: Edit, *, moves: bool) -> str:
-        """Provider generations that edits gave are kept for the end."""
+        """Execute an edit, and record the provider's new generation for the check at the end."""
         result = (await self.placement.providers.edit_many([EditRequested(edit=edit)]))[0].result
         if isinstance(result, Edited) and result.provider is not None and result.number:
             view = result.provider
@@ -127,7 +127,7 @@ class Writer:
         return await self.edit(ChangeProvider(provider=self.host(), name=name, parent=parent), moves=False)
 
     async def restock(self) -> str:
-        """Only as it was seen: a claim moves the generation, so capacity never falls below usage."""
+        """Set inventories only at the generation that was read, so that capacity never falls below usage."""
         view = await self.look()
         if view is None:
             return "nobody"
@@ -149,7 +149,7 @@ class Writer:
         return await self.edit(SetAggregates(provider=self.host(), aggregates=aggregates), moves=False)
 
     async def reshape(self) -> str:
-        """Everything of one provider goes to another, with one consumer that is known to hold of it."""
+        """Move all inventories of one provider to another, with the allocations of one consumer."""
         view, to = await self.look(), await self.look()
         if view is None or to is None or view.id == to.id:
             return "nobody"
