@@ -108,7 +108,7 @@ async def test_a_read_stores_no_changes(things: Database) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_cancelled_transaction_has_no_effect_at_any_moment(things: Database, times: int) -> None:
-    """If cancelled at any `await`, once or twice, a transaction writes all or nothing, and blocks no other."""
+    """If cancelled at any `await`, a transaction writes all or nothing, and blocks no other one."""
 
     async def write(number: int) -> None:
         async with things.write() as tx:

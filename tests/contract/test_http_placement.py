@@ -1,4 +1,4 @@
-"""The Placement API on both databases: what the published tests of Placement do not show.
+"""The Placement API on both databases: tests in addition to the published tests of Placement.
 
 Those tests run on both databases, too (`make compliance`).
 """

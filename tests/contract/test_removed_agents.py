@@ -66,7 +66,7 @@ class RemovingCell:
         return await self.deliver(*await self.builds.end_orders_of_removed())
 
     async def deliver(self, *messages: Message) -> list[Message]:
-        """Deliver messages, and reports that follow from them, to the conductor; return its other messages."""
+        """Deliver messages and the resulting reports to the conductor; return its other messages."""
         waiting, others = list(messages), list[Message]()
         for _ in range(100):
             if not waiting:
