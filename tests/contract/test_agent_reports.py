@@ -57,7 +57,7 @@ class OneAgent:
         self.hosts = some
         self.disk = AgentDisk()
         self.lost = self.away = False
-        self.waiting: list[InventoryReported] | None = None  # reports that placement has not come to
+        self.waiting: list[InventoryReported] | None = None  # reports that placement has not handled yet
         self.refused: list[str] = []
         who, options = SimAgent("a1", "c1", tuple(some)), SimOptions(crashes=CrashPlan(away=0.01))
         trees = HostTrees(who, self.disk)
@@ -222,7 +222,7 @@ async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_ref
     assert await agent.order(1, g_small={"VGPU": 1}) == "built"
     refused = await agent.order(2, g_large={"VGPU": 1})
     assert refused == f"the host cannot hold it: {ONE}_g_large: asked 1 VGPU, 0 free on the host"
-    assert await agent.order(2, g_large={"VGPU": 1}) == refused  # when it comes again
+    assert await agent.order(2, g_large={"VGPU": 1}) == refused  # the repeated order
     assert await agent.says() == [ONE]
     assert await agent.says(after=10.0) == []
     large = child_id(agent.hosts[0].root, f"{ONE}_g_large")
@@ -244,7 +244,7 @@ async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
     agent.lost = True
     assert await agent.says() == [ONE]
     agent.lost = False
-    assert await agent.says(after=20.0) == []  # it may be on its way: the one before it came a moment ago
+    assert await agent.says(after=20.0) == []  # the repeated report may be in progress
     assert await agent.says(after=20.0) == [ONE]
     assert await agent.says(after=40.0) == []
 

@@ -53,7 +53,7 @@ from tests.support.placement_calls import claim, edit, edit_cell, load, report
 from tests.support.waiting import in_time, until
 
 NOW = 1_000_000.0
-ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
+ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # numbers of the builds in a sound berth
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path
 async def test_a_missing_state_directory_is_reported(settings: Settings) -> None:
     with pytest.raises(Unavailable, match="there is no state of berth in"):
         await audited(settings)
-    assert list(Path(settings.database.state_dir).iterdir()) == []  # and asking has made nothing
+    assert list(Path(settings.database.state_dir).iterdir()) == []  # the audit creates no file
 
 
 QUIET = {"cells": ("c1",), "hosts": 2}

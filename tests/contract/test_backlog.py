@@ -279,11 +279,11 @@ async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(bro
         async with broker.backlog(owner) as backlog:
             await backlog.stored.adopt(ended)
             assert {is_suspect(delivery) for delivery in await batch(backlog)} == {owner == "s2"}
-            assert len(backlog.stored.projects["p"].open) == 1  # few are handled alone
+            assert len(backlog.stored.projects["p"].open) == 1  # small batches
     async with broker.database.write() as tx:
         kept = await stored_backlog.following(tx, "s2", "p", 4)
         assert [each.strikes for each in kept] == [3, 1, 1, 1]
-        await stored_backlog.RELEASE(tx, owner="s2")  # it stops properly
+        await stored_backlog.RELEASE(tx, owner="s2")  # a clean stop
         assert not any(each.strikes for each in await stored_backlog.following(tx, "", "p", 4))
 
 

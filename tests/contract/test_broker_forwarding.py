@@ -357,7 +357,7 @@ async def test_an_impossible_forwarding_is_refused_with_a_remedy(brokers: TwoRab
     found = await refusal(brokers.forwarder("none", all_must_exist=True))
     assert str(found).endswith("has no queue none")
     other = brokers.forwarder()
-    other.names = BrokerNames("other")  # with which workers would refuse all forwarded messages
+    other.names = BrokerNames("other")  # workers would refuse messages with these names
     assert "has no exchange other: import" in str(await refusal(other))
     itself = brokers.forwarder()
     itself._new = brokers.old_url.replace("127.0.0.1", "localhost")

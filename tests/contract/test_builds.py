@@ -427,7 +427,7 @@ async def test_a_build_whose_record_was_pruned_can_be_placed_again(
 
 class SomeAgents:
     def __init__(self, chance: random.Random, deaf: float) -> None:
-        self.guests: set[str] = set()  # where there is one, or may be
+        self.guests: set[str] = set()  # hosts on which a guest is or may be
         self.lost = 0
         self._chance, self._disconnected = chance, deaf
         self._fates: dict[int, str] = {}
@@ -482,7 +482,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
             assert agents.guests <= {root for _, held in books.held.values() for root in held}
             continue
         if chance.random() < 0.3:
-            waiting.append(event)  # delivered once more, some time
+            waiting.append(event)  # delivered again later
         books.away = chance.random() < 0.1
         books.answers_lost = int(chance.random() < 0.1)
         (outcome,) = await heard(conductor, event)
@@ -527,7 +527,7 @@ async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books
     assert isinstance(end, BuildEnded)
 
 
-# What was stored and cannot be read any more
+# Stored records that cannot be read
 
 
 async def spoil(builds: Builds, assignment: str, value: str, key: str = "id") -> None:

@@ -147,7 +147,7 @@ async def test_invalid_input_is_a_dead_letter_that_names_the_field(
         )
         await bus.transport.publish([envelope], expected=[True])
         (letter,) = await buried(bus.transport)
-        await bus.publish(a_small_request())  # and the worker goes on
+        await bus.publish(a_small_request())  # the worker continues
         async with asyncio.timeout(DEADLINE):
             await listener.get()
     assert names in letter.reason

@@ -206,7 +206,7 @@ async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Ma
     await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
     with pytest.raises(OperationRefused, match=r"is not empty: 1 consumer.*drain c9 --wait"):
         await making.remove()
-    assert "berth-c9" in making.broker.known  # nothing was done
+    assert "berth-c9" in making.broker.known  # nothing was removed
     said = await making.remove(force=True)
     assert "RabbitMQ user berth-c9 is deleted" in said and "its hosts are deleted" in said
     assert not making.broker.known and not making.placement.memory.index.cell_facts

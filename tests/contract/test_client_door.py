@@ -101,7 +101,7 @@ class FakeCloud:
             )
         )
 
-    # The scheduler's own parts
+    # Answers of the scheduler
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         every = [

@@ -105,7 +105,7 @@ async def test_the_role_decides_about_a_form(
     room, trail, _ = opened
     await room.sign_in(role)
     assert await set_quota(room) == status
-    await recorded(trail, 2, operator=f"{role}-user")  # with the sign-in
+    await recorded(trail, 2, operator=f"{role}-user")  # the second record is the sign-in
     found = [(record.act, record.outcome) for record in (await trail.find(FindActs())).records]
     assert found[:-1] == outcomes
 

@@ -291,7 +291,7 @@ async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
                 assert not answer.headers.get("location", "/").startswith(("//", "/\\"))
 
 
-# What is stored
+# Stored data
 
 PAGES = (
     "/hosts.json",

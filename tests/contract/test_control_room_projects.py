@@ -80,7 +80,7 @@ def bars(page: str) -> list[float]:
     return [float(width) for width in re.findall(r'width="([\d.]+)" height="4"', page)]
 
 
-# What the table shows
+# The table
 
 
 async def test_each_project_is_listed_with_usage_limits_and_waiting_requests(

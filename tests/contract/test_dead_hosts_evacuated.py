@@ -108,7 +108,7 @@ class DeadHostsWorld:
                 if number not in silent:
                     self.heartbeat(number)
             requests = [*await self.schedulers[scheduler].step()]
-            for _ in range(10):  # a hook that was to be called has been called
+            for _ in range(10):  # long enough for a due call of the hook
                 await asyncio.sleep(0)
         return requests
 

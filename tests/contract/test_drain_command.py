@@ -140,7 +140,7 @@ async def test_an_instance_that_changed_during_a_drain_is_read_again(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
     def meanwhile(asked: MoveRequested) -> list[Message]:
-        if asked.build == B1:  # its owner was faster
+        if asked.build == B1:  # its owner deletes the instance first
             cloud.movers.builds.pop(B1, None)
             return [cloud.movers.refused(asked, "status")]
         first = sum(request.build == B2 for request in cloud.movers.asked) == 1
@@ -287,7 +287,7 @@ async def test_invalid_input_is_refused_with_the_reason(
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
-# Evacuating
+# Evacuation
 
 
 async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(

@@ -268,7 +268,7 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-# The command
+# `berth agent check`
 
 
 async def test_the_command_reports_each_rule_and_fails_if_one_is_broken(

@@ -156,7 +156,7 @@ async def test_concurrent_requests_use_a_pf_as_a_whole_or_by_its_vfs(connect: Co
         on: dict[str, list[int]] = {}
         for end in ends:
             if isinstance(end, BuildEnded):
-                assert [attempt.outcome for attempt in end.attempts] == ["built"]  # no agent had to refuse
+                assert [attempt.outcome for attempt in end.attempts] == ["built"]  # no agent refused an order
                 for id_, amounts in (await cloud.held(end.build)).items():
                     on.setdefault(names[id_], []).append(amounts.get("SRIOV_NET_VF", 0))
         taken = {name: Counter(filter(None, amounts)) for name, amounts in on.items() if name.endswith("_p0")}

@@ -40,7 +40,7 @@ HERE = (
     "ask.cell.builds.c2",
     "ask.placement.providers.c2",
 )
-CROSSINGS = tuple(  # fewer queues to make for each test than there are
+CROSSINGS = tuple(  # a selection: to declare all queues for each test takes long
     crossing
     for crossing in crossings("c2", wiring.all_workers_without_a_bus("c2"))
     if crossing.name in HERE or crossing.of is None
@@ -87,7 +87,7 @@ class TwoBrokers:
                 yield
             finally:
                 stopping.set()
-                await asyncio.wait([serving])  # it may be about to read from it
+                await asyncio.wait([serving])  # it may still use the connection
                 await own.close()
 
     async def know_the_ferry(self) -> None:
@@ -104,7 +104,7 @@ async def brokers(request: pytest.FixtureRequest) -> AsyncIterator[TwoBrokers]:
         made = TwoBrokers(lambda: LocalTransport(middle), lambda: LocalTransport(own))
     else:
         url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
-        made = TwoBrokers(  # two exchanges of one RabbitMQ are as good as two of them
+        made = TwoBrokers(  # two exchanges of one RabbitMQ stand for two brokers
             lambda: RabbitTransport(url, exchange=f"{name}m", quorum=False),
             lambda: RabbitTransport(url, exchange=f"{name}o", quorum=False),
         )
@@ -197,11 +197,11 @@ async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers:
         while len({envelope.id for envelope in found}) < 10 or len(found) < 11:
             found.append((await take(ear)).envelope)
     order = [msgspec.json.decode(envelope.body)["n"] for envelope in found]
-    assert list(dict.fromkeys(order)) == list(range(10))  # the first time of each, in order
+    assert list(dict.fromkeys(order)) == list(range(10))  # the first delivery of each
     twice = {envelope.id for envelope in found if order.count(msgspec.json.decode(envelope.body)["n"]) > 1}
     assert (
         twice and len({envelope.id for envelope in found}) == 10
-    )  # the same message, which its hearers know
+    )  # receivers recognize a repeated message by its id
 
 
 async def test_messages_wait_in_order_while_the_cells_broker_is_unreachable(brokers: TwoBrokers) -> None:
@@ -214,7 +214,7 @@ async def test_messages_wait_in_order_while_the_cells_broker_is_unreachable(brok
     async def fail(envelopes: Sequence[Envelope]) -> None:
         if envelopes[0].key == PLACED:
             tried.append(len(envelopes))
-            await more.wait()  # what comes behind is there when it fails
+            await more.wait()  # later messages have arrived when this message fails
             if (problem := next(failures, None)) is not None:
                 raise problem
 

@@ -69,7 +69,7 @@ class WitnessedCell:
     placement: Placement
     database: Database
     guests: list[ReportedGuest]
-    strays: list[ReportedGuest]  # of agent-2
+    strays: list[ReportedGuest]  # guests that agent-2 reports
 
     async def repairs(self, *known: str) -> list[str]:
         """Compare the agents' guests with these builds, and return the results of the repairs."""
@@ -255,7 +255,7 @@ async def test_a_build_without_a_guest_at_any_agent_is_deleted(cell: WitnessedCe
 BUILD = 1
 KEEPER = holder_consumer(uid(BUILD), 1)
 TO_A_BERTH = wiring.transport
-OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # long before any audit of today
+OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # earlier than every audit
 
 
 @pytest.fixture

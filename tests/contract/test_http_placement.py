@@ -122,7 +122,7 @@ async def test_a_request_that_keystone_cannot_check_may_be_repeated_later() -> N
         answer = await near("GET", "/resource_providers")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert "temporarily unavailable" in error_of(answer)[2]
-        for path in ("/", "/healthz", "/metrics"):  # need no token
+        for path in ("/", "/healthz", "/metrics"):  # paths that need no token
             assert (await near("GET", path)).status_code == 200
 
 

@@ -289,7 +289,7 @@ async def nothing_held(world: WaitingWorld) -> None:
 async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
     async with a_cloud() as (world, _):
         assert await anywhere(world) == (False, False, {})
-        assert await anywhere(world) == (False, True, {})  # the second time it is known to be unwanted
+        assert await anywhere(world) == (False, True, {})  # the first deletion is recorded
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
         await world.say(a_request(1, flavor=VM, instances=3))
         await world.until(1, world.unplaceable)

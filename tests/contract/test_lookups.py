@@ -79,7 +79,7 @@ FOUND: list[tuple[dict[str, Any], set[str]]] = [
     # fit: (total - reserved) x ratio, less what is used
     (like(resources={"VCPU": 2}), {A, C}),
     (like(resources={"VCPU": 10}), NOBODY),
-    (like(resources={"VCPU": 1, "CUSTOM_GPU": 2}), NOBODY),  # each by itself
+    (like(resources={"VCPU": 1, "CUSTOM_GPU": 2}), NOBODY),  # each resource is compared separately
     (like(resources={"CUSTOM_GPU": 4}), {B}),
     (like(resources={"CUSTOM_NO": 1}), NOBODY),
     (like(required=("CUSTOM_NO",)), NOBODY),
@@ -133,7 +133,7 @@ async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, wa
     for edit in edits:
         wall.now += 10
         await rack.providers.edit_many([EditRequested(edit=edit)])
-    assert await times() == [30, 30, 30]  # the generation moved with each
+    assert await times() == [30, 30, 30]  # each change increased the generation
     wall.now += 10
     await rack.providers.edit_many([EditRequested(edit=ChangeProvider(provider=D, name="another"))])
     assert await times() == [40, 40, 40]

@@ -230,7 +230,7 @@ async def test_a_process_whose_column_a_newer_version_removed_waits_for_its_rest
         "op.create_table('others', sa.Column('id', sa.BigInteger), sa.Column('word', sa.Text))",
     )
     await migrate(store, PACKAGE)
-    with pytest.raises(DBAPIError):  # a bug as always
+    with pytest.raises(DBAPIError):  # an error in a statement still raises
         async with store.read() as tx:
             await tx.execute(text("SELECT id FROM nothing"))
     gone = "op.drop_table('things'); op.drop_column('others', 'word')"

@@ -106,7 +106,7 @@ async def over(placement: Placement) -> set[str]:
     return await retired(placement.database)
 
 
-# Begun once
+# Begin of a move
 
 
 async def test_one_claim_begins_a_move_and_publishes_both_hosts(placement: Placement) -> None:
@@ -162,7 +162,7 @@ async def test_a_move_begun_and_cancelled_concurrently_is_either_begun_or_cancel
                 assert began == Retired(why="no host")
                 assert there.keys() == {BUILD}
     await placement.memory.fresh()
-    assert won  # on a quick machine either may win every time
+    assert won  # on a fast machine, the same call may always win
 
 
 # On a pool
@@ -215,7 +215,7 @@ async def test_a_move_on_one_pool_holds_its_share_once(
     assert await breaches(placement.database) == []
 
 
-# Taken over again
+# Reverts
 
 
 async def test_on_the_way_back_the_instance_holds_its_former_allocations(placement: Placement) -> None:
@@ -235,7 +235,7 @@ async def test_on_the_way_back_the_instance_holds_its_former_allocations(placeme
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
 
 
-# Whatever comes
+# Concurrent moves, shelving and pools
 
 
 async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(

@@ -225,7 +225,7 @@ async def test_moves_are_listed_newest_first_a_page_at_a_time(everywhere: Moving
     rest = await cell.moves.find(FindMoves(cell=CELL, limit=2, after=first.last))
     (oldest,) = rest.moves
     assert (oldest.move, oldest.source, oldest.host, rest.more) == (MOVE.move, "host0", "host5", False)
-    assert oldest.decision.record == Record(seed="s")  # the list has what its end does not
+    assert oldest.decision.record == Record(seed="s")  # the list has the decision record, which the end lacks
     asked = {
         "under_way": ({"under_way": True}, [2]),
         "host": ({"host": "host0"}, [0]),
@@ -247,7 +247,7 @@ async def test_ended_moves_are_republished_and_later_pruned(everywhere: MovingCe
     rebuild = replace(a_move("rebuild", number=2, hosts=(5,)), attempt=2)
     said = await cell.came_of(rebuild)
     await to_the_end(cell, a_move_report(said[-1], "done"), twice=False)  # type: ignore[arg-type]
-    assert await cell.came_of(placed) == [end]  # though its build has been in another since
+    assert await cell.came_of(placed) == [end]  # although its build was in a later move
     cell.now += 8 * 86400.0
     await cell.builds.prune()
     assert (await cell.moves.find(FindMoves(cell=CELL))).moves == ()
@@ -308,7 +308,7 @@ async def test_a_move_with_an_unreadable_record_is_a_dead_letter(cell: MovingCel
         await cell.hears(a_delete(ONE))
 
 
-# Of a build that is not known
+# Moves of unknown builds
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["", "and was deleted"])

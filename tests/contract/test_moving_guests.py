@@ -236,7 +236,7 @@ async def test_a_heartbeat_counts_guests_and_running_jobs() -> None:
     assert await seen() == [(1, 0, ("debian",)), (0, 0, ("debian",))]
 
 
-# Guests that were there before berth
+# Adopted guests
 
 
 ADOPTED = replace(a_build(vcpus=99), adopt=True)  # more than its host has: it runs all the same

@@ -151,7 +151,7 @@ async def test_a_period_without_notifications_is_in_the_report(
     hosts: Placement, open_database: Callable[..., Database]
 ) -> None:
     async with a_shadowed_nova(hosts, open_database(), has_scheduler=False) as world:
-        await world.notifications.interrupt()  # the first start has missed nothing that it knows of
+        await world.notifications.interrupt()  # at the first start no notification counts as lost
         await world.notifications.deliver(used("compute-1", 1))
         assert (await world.report()).missing == ()
         world.now[0] = START + 600

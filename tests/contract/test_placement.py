@@ -150,7 +150,7 @@ async def test_new_consumers_take_three_statements_however_many(
 
     async with a_placement(placement_url) as placement:
         await report(placement, a_report(1), a_report(2))
-        await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # owners have numbers now
+        await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # then project and user have ids
         monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
         results = await claim(placement, *(an_order(a_claim(n, on_hosts(n, VCPU=1))) for n in (1, 2)))
     assert all(isinstance(result, Claimed) for result in results)
@@ -246,7 +246,7 @@ async def test_a_deleted_tree_is_not_created_again_by_a_late_report(placement: P
     await report(placement, a_report(1, sequence=2))
     assert placement.memory.index.rows == {}
     await report(placement, a_report(1, sequence=4))
-    assert figures(placement, 1)[0] > shape  # never one it had before
+    assert figures(placement, 1)[0] > shape  # never an earlier shape
 
 
 async def test_a_deleted_tree_in_use_closes_and_is_removed_when_free(placement: Placement) -> None:

@@ -97,7 +97,7 @@ def test_a_reset_requires_a_root_or_all_without_owner(words: tuple[str, ...]) ->
     )
 
 
-# Who has what
+# Providers and their consumers
 
 Berth = Callable[..., Awaitable[str]]
 

@@ -124,7 +124,7 @@ async def test_a_commit_is_published_immediately(placement: Placement, wire: Rem
     (told,) = wire.told
     assert replace(told, trees=None, history="") == PlacementChanged(number=1, changes=(change,))
     assert told.trees is not None
-    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # found in the log, known from memory
+    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # the message contains the tree of the host
 
 
 async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:
@@ -405,7 +405,7 @@ async def test_a_restart_of_the_database_loses_no_change(
         await wire.holds(2)
         await asyncio.to_thread(postgres.start)
         await told_up_to(placement, 2)
-        assert wire.numbers == [1, 2]  # the process remembers
+        assert wire.numbers == [1, 2]  # the process knows what it has published
         await change(placement)
         await wire.holds(3)
     assert wire.numbers == [1, 2, 3]
@@ -420,7 +420,7 @@ async def test_a_restart_of_the_database_loses_no_change(
         (1, 9, 4, [4]),
         (3, 9, 4, [2, 3, 4]),
         (9, 9, 4, [1, 2, 3, 4]),
-        (1, 3, 0, [2, 3, 4]),  # the bus was away for too long
+        (1, 3, 0, [2, 3, 4]),  # the bus was unreachable for too long
         (1, 3, 3, [4]),
         (2, 2, 0, [3, 4]),
     ],

@@ -178,7 +178,7 @@ async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placem
     async def away(*messages: Message) -> None:
         raise Unavailable("the bus is away")
 
-    for _ in range(2):  # killed, or cut off, before the bus has taken it
+    for _ in range(2):  # killed or disconnected before the bus has confirmed the message
         with pytest.raises(Unavailable):
             await placement.reports.reshaped_builds._round(away)
     said = await told(placement)
@@ -197,7 +197,7 @@ async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placem
     assert await told(placement) == []
 
 
-# The wall
+# Restrictions of a cell
 
 
 async def test_a_reported_reshape_moves_allocations_of_its_tree_only(placement: Placement) -> None:
@@ -296,7 +296,7 @@ async def test_concurrent_claims_swaps_and_releases_lose_nothing(
 
 async def given_back(by: Placement, order: ReleaseRequested) -> None:
     done: Any = Contended()
-    while isinstance(done, Contended):  # the host is reshaped again and again
+    while isinstance(done, Contended):  # because the host is reshaped repeatedly
         done = (await by.claims.release_many([order]))[0].result
     assert isinstance(done, Released), done
 

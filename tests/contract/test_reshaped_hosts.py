@@ -143,7 +143,7 @@ async def test_an_agent_killed_during_a_reshape_learns_the_result(
         await until(lambda: in_cells(cloud), "the tree has cells")
         await cloud.agent.kill()
         assert [sums(cloud.guest(build).allocations) for build in builds] == [SMALL_FIGURES] * 2
-        for _ in range(2):  # and it is in its file then
+        for _ in range(2):  # the second time after a restart, from its file
             await cloud.agent.start()
             await until(lambda: all_know(cloud, builds), "all know")
             await cloud.agent.stop()

@@ -270,7 +270,7 @@ async def test_leftovers_of_a_dead_agent_are_destroyed_by_another_agent(world: R
     again = said[-1]
     assert isinstance(again, BuildOrdered)
     assert (again.agent, again.attempt) == ("b", 2)
-    assert len(world.books.held) == 2  # its build's, and what keeps the room on the first node
+    assert len(world.books.held) == 2  # the build, and the holder consumer on the first node
     world.said.clear()
     await world.pass_(7.0, "a")
     (destroy,) = [message for message in world.said if isinstance(message, DestroyOrdered)]

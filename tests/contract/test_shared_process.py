@@ -45,7 +45,7 @@ class RecordingTransport(LocalTransport):
 class SharedProcess:
     def __init__(self) -> None:
         self.broker = LocalBroker()
-        self.carried: list[str] = []  # by the broker
+        self.carried: list[str] = []  # messages that the broker carried
 
     def connect(self) -> DirectTransport:
         return DirectTransport(self.connect_alone())

@@ -34,7 +34,7 @@ async def read_until(
             answer: dict[str, Any] = (await client.get(path)).json()
             if check(answer):
                 return answer
-            await asyncio.sleep(0)  # an application in the same loop answers without giving it a turn
+            await asyncio.sleep(0)  # let other tasks run, which the in-process application does not
 
 
 async def names(client: httpx.AsyncClient, query: str) -> list[str]:
@@ -66,7 +66,7 @@ async def test_an_unsupported_version_is_refused_with_the_supported_range(
 async def test_a_request_without_a_version_gets_the_oldest(client: httpx.AsyncClient) -> None:
     del client.headers["X-OpenStack-Ironic-API-Version"]
     node = (await client.get(f"/v1/nodes/{ALICE}")).json()
-    assert node["provision_state"] is None  # what available was called
+    assert node["provision_state"] is None  # null means available in old versions
     assert not {"name", "resource_class", "traits", "conductor_group", "shard"} & node.keys()
 
 

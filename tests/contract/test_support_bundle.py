@@ -83,7 +83,7 @@ async def test_a_bundle_names_unavailable_parts(tmp_path: Path, monkeypatch: pyt
     )  # fmt: skip
     dead = tmp_path / "support/1.sock"
     dead.parent.mkdir()
-    dead.touch()  # not even a socket
+    dead.touch()  # a plain file in place of the socket
     bundle = await collect(Effective(settings), seconds=0.0, directories=[tmp_path])
     assert {why.partition(":")[0] for why in bundle.missing} == {
         "process 1", "dead letters", "database placement", "database scheduler", "database cell_c1",

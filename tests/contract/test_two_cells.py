@@ -80,7 +80,7 @@ def root(number: int) -> str:
 class Unkind:
     twice: float = 0.0
     dies: float = 0.0
-    fails: float = 0.0  # an order
+    fails: float = 0.0  # probability that an order fails
     hangs: float = 0.0
 
 
@@ -164,7 +164,7 @@ class CellsApart:
         self.unkind = Unkind()
         self.on_its_way: list[Message] = []
         self.said: list[Message] = []
-        self.failing = ""  # the phase that always does
+        self.failing = ""  # name of the phase that always fails
         self.databases = databases
         self.scheduler = scheduler_of(placement, clock=clock, undeliverable_for=5000.0)
         self.handovers = Handovers(
@@ -192,7 +192,7 @@ class CellsApart:
         await self.comes_to(placed)
         return placed.build
 
-    # How it goes on
+    # Deliveries
 
     async def comes_to(self, *messages: Message) -> None:
         self.on_its_way += messages
@@ -265,7 +265,7 @@ class CellsApart:
             case _:
                 return await deliver(self.cells[message.cell].builds, message)  # type: ignore[attr-defined]
 
-    # What is promised
+    # Invariants
 
     def checked(self) -> None:
         for build in {build for _, build in self.guests.there}:
@@ -379,7 +379,7 @@ async def is_dead(world: CellsApart, build: str) -> None:
     world.guests.there[root(1), build][1] = "stopped"
 
 
-# How it goes
+# Successful moves
 
 
 async def test_a_moved_instance_belongs_to_the_new_cell_only(world: CellsApart) -> None:
@@ -444,7 +444,7 @@ async def test_attempt_numbers_only_grow_in_moves_between_cells(world: CellsApar
     assert await settled(world, build) is None
 
 
-# How it fails
+# Failures
 
 
 @pytest.mark.parametrize("phase", ["send", "prepare", "start"])
@@ -509,7 +509,7 @@ async def test_rebuilds_and_live_migrations_stay_in_their_cell(world: CellsApart
     assert refusal.code == "unreadable"
 
 
-# Deleted in the middle of it
+# Deletions during a move
 
 
 @pytest.mark.parametrize("kind", ["migrate", "unshelve"])

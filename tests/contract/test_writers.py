@@ -45,7 +45,7 @@ HOSTS, CONSUMERS, STEPS = 7, 6, 90
 TRAITS = ("COMPUTE_NODE", "CUSTOM_GOLD", "CUSTOM_OLD")
 GPUS = ("CUSTOM_GPU", "CUSTOM_CARD")  # one class, which is renamed again and again
 
-# number of the change, provider, generation, and whether it had to move
+# change number, provider, generation, and whether the edit must change the generation
 Seen = tuple[int, str, int, bool]
 
 
@@ -89,7 +89,7 @@ class Writer:
         names = ("VCPU", *used, *more)
         return {name: Inventory(total=max(used.get(name, 0), self.chance.randrange(1, 9))) for name in names}
 
-    # Deeds
+    # Operations
 
     async def claim(self) -> str:
         one = self.chance.randrange(CONSUMERS)
@@ -131,7 +131,7 @@ class Writer:
         view = await self.look()
         if view is None:
             return "nobody"
-        more = self.chance.sample(GPUS, self.chance.randrange(2))  # which may have another name just now
+        more = self.chance.sample(GPUS, self.chance.randrange(2))  # the class may be renamed at this time
         stock = self.stock({name: amount for name, amount in view.used.items() if amount}, *more)
         order = SetInventories(provider=view.id, inventories=stock, generation=view.generation)
         return await self.edit(order, moves=True)
@@ -203,7 +203,7 @@ class Writer:
         number, sequence = self.chance.randrange(HOSTS), self.chance.randrange(10**6)
         if self.chance.random() < 0.3:
             report = gone(number, sequence)
-        else:  # enough for all that could ever be in use of it
+        else:  # more than the largest possible usage
             report = a_report(number, sequence=sequence, inventories={"VCPU": Inventory(total=1000)})
         return str((await self.placement.reports.report_many([report]))[0] is None)
 
