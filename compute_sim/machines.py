@@ -1,6 +1,6 @@
 """Defines machine types: drivers of a host's hardware, built in or from an operator's file.
 
-Creates simulated hosts of a type. An example of the file:
+Also makes simulated agents with hosts of these types. An example of an operator's file:
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]

@@ -184,7 +184,7 @@ async def test_an_open_page_shows_changed_quotas_and_waiting_requests(
         await limit(placement, VCPU=7)
 
         async def announced() -> bool:
-            """Placement's change is announced until the page has subscribed."""
+            """Publish placement's change, which is repeated until the page has subscribed."""
             await patient.bus.publish(PlacementChanged(number=1, changes=(), projects=("p1",)))
             return ">p1</a>" in "".join(told)
 

@@ -32,7 +32,7 @@ R1 = uid(1, "7")
 
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
-    """Three hosts with eight processors; hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
+    """Report three hosts with eight processors: hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
     for number, rack, names in ((1, "r1", ("host-1", "host-2")), (2, "r2", ("host-3",))):
         order = MakeAggregate(

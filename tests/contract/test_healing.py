@@ -353,7 +353,7 @@ async def add_build(settings: Settings, build: Build) -> None:
 
 @asynccontextmanager
 async def a_cell_with(settings: Settings, *guests: ReportedGuest) -> AsyncIterator[None]:
-    """A conductor of the cell, and two agents: agent-1 without guests, agent-2 with `guests`."""
+    """Run a conductor of the cell, and two agents: agent-1 without guests, agent-2 with `guests`."""
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with Bus(wiring.transport(settings, "test")) as bus:
         claim_many, release_many = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)

@@ -35,7 +35,7 @@ SMALL = Flavor(name="small", vcpus=2)
 
 @pytest.fixture
 async def decisions(url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    """The scheduler's database, of the same type as placement's."""
+    """Yield the scheduler's database, of the same type as placement's."""
     if url.startswith("sqlite"):
         database = Database(f"sqlite+aiosqlite:///{tmp_path}/scheduler.db")
     else:

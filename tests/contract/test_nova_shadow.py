@@ -30,7 +30,7 @@ DATABASES = [
 
 @pytest.fixture
 async def hosts() -> AsyncIterator[Placement]:
-    """Two hosts with 4 CPUs each, as nova-compute reports them to placement."""
+    """Yield a placement with two hosts with 4 CPUs each, as nova-compute reports them."""
     async with a_placement("sqlite+aiosqlite://") as placement:
         inventories = {
             "VCPU": Inventory(total=4), "MEMORY_MB": Inventory(total=4096), "DISK_GB": Inventory(total=100)

@@ -29,7 +29,7 @@ HIGH, LOW, LOWER, HOLDER, HOLDER2 = 1, 2, 3, 4, 5
 
 @pytest.fixture(autouse=True)
 async def full_host(placement: Placement) -> None:
-    """Host 1 has 8 processors: 6 of the instance LOW, 2 of the instance LOWER."""
+    """Fill the 8 processors of host 1: the instance LOW uses 6, and the instance LOWER uses 2."""
     await placement.reports.report_many([a_report(number) for number in (1, 2)])
     for consumer, vcpus in ((LOW, 6), (LOWER, 2)):
         assert isinstance(await take(placement, consumer, vcpus), Claimed)

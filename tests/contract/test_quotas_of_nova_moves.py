@@ -148,7 +148,7 @@ async def test_a_limit_that_is_set_during_a_move_counts_the_instance_once(nova: 
 
 @pytest.fixture
 async def limited(placement: Placement) -> Placement:
-    """Project p1 is limited to 4 VCPU; instances 1 and 2 use 2 each."""
+    """Limit project p1 to 4 VCPU, and place its instances 1 and 2, which use 2 each."""
     await placement.reports.report_many([a_report(number) for number in (1, 2)])
     edit = SetQuota(project="p1", limits={"VCPU": 4})
     await placement.quotas.edit(QuotaEditRequested(edit=edit))

@@ -124,7 +124,7 @@ async def test_a_commit_is_published_immediately(placement: Placement, wire: Rem
     (told,) = wire.told
     assert replace(told, trees=None, history="") == PlacementChanged(number=1, changes=(change,))
     assert told.trees is not None
-    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # the message contains the tree of the host
+    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # the message has the tree
 
 
 async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:

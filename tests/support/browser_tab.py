@@ -42,7 +42,7 @@ class Tab:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.tell("Emulation.setEmulatedMedia", features=features)
 
-    # Going places
+    # Navigation
 
     async def open(self, path: str) -> None:
         async with self.loading():
@@ -127,7 +127,7 @@ class Tab:
             await self.tell("Input.dispatchKeyEvent", type="keyDown", **given, **typed)
             await self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
 
-    # Judging
+    # Checks
 
     async def screenshot(self, path: Path) -> None:
         """Write a picture of the whole page, not only of the visible part, to the file."""

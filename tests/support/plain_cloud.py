@@ -84,7 +84,7 @@ class PlainCloud:
             ),
         )
 
-    # What happens
+    # Events
 
     def park(self, number: int, kind: str, *, priority: int = 0, since: float = 0.0, needs: int = 1) -> None:
         self.enter((-priority, since, f"r{number:05}"), kind, self.queues.mark, needs)

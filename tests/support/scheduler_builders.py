@@ -58,7 +58,7 @@ def a_state(number: int = 1, **fields: object) -> HostState:
 
 
 def a_heartbeat(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **state: object) -> HostReported:
-    """The heartbeat of agent `number`, which has one host."""
+    """Return the heartbeat of agent `number`, which has one host."""
     return HostReported(
         cell=cell, agent=f"agent{number}", sequence=sequence, period=10.0, hosts=(a_state(number, **state),)
     )
