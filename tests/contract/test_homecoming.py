@@ -21,7 +21,7 @@ from tests.support.virtual_time import in_virtual_time
 
 
 class SmallPlacement:
-    """Allocations of builds, and of the holders of attempts that they left on the source."""
+    """Answers queries for the allocations of builds, and of the holder consumers of earlier attempts."""
 
     def __init__(self, build_on: str = "", kept: str = "", attempt: int = 1) -> None:
         self.held: dict[str, tuple[str, str]] = {}  # consumer → provider, type

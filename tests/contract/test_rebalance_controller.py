@@ -31,7 +31,7 @@ TAKEN = BalancingSwitched(stopped=False, taken=True)
 
 
 class SwitchingScheduler:
-    """A scheduler with the stop switch of rebalancing; a controller has reported until 1,800,000,060."""
+    """A scheduler with the stop switch of rebalancing. A controller counts as running until 1,800,000,060."""
 
     def __init__(self) -> None:
         self.stopped = False

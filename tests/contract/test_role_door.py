@@ -32,7 +32,7 @@ from tests.support.waiting import until
 
 
 class RelayedRegion(ActingRegion):
-    """A region whose acts arrive through a scheduler."""
+    """A region that receives the acts of clients through a scheduler."""
 
     def __init__(self, bus: RecordingBus, database: Database) -> None:
         super().__init__()

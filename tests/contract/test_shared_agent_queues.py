@@ -385,7 +385,7 @@ def test_a_cell_cannot_send_heartbeats_of_another_cell() -> None:
 
 @dataclass
 class HandledOrders:
-    """The handlers of an agent, with failures to raise, and what was published."""
+    """The order handlers of an agent: they raise given errors; published messages are recorded."""
 
     problems: list[Exception] = field(default_factory=list)
     builds: int = 0

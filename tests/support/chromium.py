@@ -52,7 +52,7 @@ class BrowserGone(Exception):
 
 
 class PageLeft(BrowserGone):
-    """The page navigated during the evaluation of a script in it."""
+    """Error: the page navigated to another page while a script was evaluated in it."""
 
 
 def find_chromium() -> Path:

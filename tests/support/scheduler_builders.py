@@ -65,7 +65,7 @@ def a_heartbeat(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **st
 
 
 class FakePlacement(ClaimsInMemory):
-    """Placement as a scheduler sees it: candidates, and claims that take from what is free of them."""
+    """Placement as a scheduler sees it: candidates, and claims that reduce their free amounts."""
 
     def __init__(self, *candidates: Candidate, unpublished: Sequence[Candidate] = ()) -> None:
         super().__init__()

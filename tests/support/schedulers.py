@@ -80,7 +80,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
 
 
 class HandoversInMemory(Handovers):
-    """Orders of moves between cells, without a database."""
+    """Stores the orders of moves between cells in memory instead of a database."""
 
     def __init__(self) -> None:
         self.orders: dict[Id, Handover] = {}

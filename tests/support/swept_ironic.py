@@ -78,7 +78,7 @@ class PlacedTrees:
 
 
 class SweptIronic:
-    """A small Ironic, a placement, and the sweep that compares them. The clock changes only by the test."""
+    """A small Ironic, a placement, and the sweep that compares them. Only the test advances the clock."""
 
     def __init__(self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any):
         self.ironic = ironic or FakeIronic()

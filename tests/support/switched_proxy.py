@@ -9,7 +9,7 @@ _END = b"\r\n\r\n"
 
 
 class SwitchedProxy:
-    """Forwards each request on a new connection, so that a switch of the server affects the next request."""
+    """Forwards each request on a new connection, so a switch to another server affects the next request."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend

@@ -16,7 +16,7 @@ SLOTS = 96  # VCPUs of the whole cloud
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that arrives: its class, lifetime, priority and how long it may wait."""
+    """The arrival of a request, with the request's class, lifetime, priority and time limit of its wait."""
 
     at: float
     kind: str
