@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import uvloop
 
 from bench.figures import Figure
-from bench.loading import BenchBerth, berth_on, berth_up, refuse_the_unclean
+from bench.loading import BenchBerth, berth_on, berth_up, check_clean
 from bench.own_servers import broker_and_database
 from bench.processes import memory
 from berth import wiring
@@ -28,7 +28,7 @@ def measure(requests: int, hosts: int = 10_000, flavors: int = 20) -> tuple[Figu
         plan = LoadPlan(boots=requests, window=requests, flavors=mixed(flavors), patience=PATIENCE)
         outcome, most = uvloop.run(_worked_off(berth, plan, hosts))
         berth.judge()
-    refuse_the_unclean(outcome)
+    check_clean(outcome)
     ends = sorted(boot.ended for boot in outcome.boots.values())
     return (
         Figure(f"{requests:,} worked off", (len(ends) - 1) / max(ends[-1] - ends[0], 0.001), "/s", "up"),

@@ -116,7 +116,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
         await placement.start()
         known = await fleet(placement, hosts)
         relay = asyncio.create_task(placement.log.relay.run(to_nobody))
-        await claims_a_second(placement, known, 50, min(1.0, seconds))  # warm
+        await claims_a_second(placement, known, 50, min(1.0, seconds))  # warm-up
         figures = [await claims_a_second(placement, known, batch, seconds) for batch in BATCHES]
         relay.cancel()
         await asyncio.wait([relay])

@@ -40,7 +40,7 @@ async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seco
     async with Bus(wiring.transport(settings, "bench")) as bus:
         await _answering(bus)
         await side.bulk(fleet)
-        await claims(bus, fleet, min(seconds, 1.0))  # warm
+        await claims(bus, fleet, min(seconds, 1.0))  # warm-up
         by_bus = await claims(bus, fleet, seconds)
         hot = await claims(bus, fleet[:1], seconds)
     by_http = await side.puts(fleet)

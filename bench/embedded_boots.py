@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import uvloop
 
 from bench.figures import Figure
-from bench.loading import NotClean, refuse_the_unclean
+from bench.loading import NotClean, check_clean
 from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan, mixed
 from berth.operations.audit import audit
@@ -37,7 +37,7 @@ async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, fl
             outcome = await Load(house.bus, LoadPlan(boots=boots, flavors=mixed(flavors))).run()
             spent = time.process_time() - spent
         breaches = (await audit(settings, settled=True)).breaches
-    refuse_the_unclean(outcome)
+    check_clean(outcome)
     if breaches:
         raise NotClean(f"the audit found {len(breaches)} breaches: {breaches[0]}")
     return outcome, spent

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from bench.loading import BenchBerth, a_berth, berth_on, refuse_the_unclean
+from bench.loading import BenchBerth, a_berth, berth_on, check_clean
 from berth import wiring
 from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan, percentile
@@ -80,7 +80,7 @@ def measure(sizes: FairSizes) -> float:
     quiet, flooded = list[LoadOutcome](), list[LoadOutcome]()
     for _ in range(sizes.rounds):
         with a_berth(sizes.hosts) as berth:
-            _singles(berth, sizes, 10.0)  # warm
+            _singles(berth, sizes, 10.0)  # warm-up
             quiet.append(_singles(berth, sizes, sizes.quiet))
             print(_text("without a flood", quiet[-1:]), flush=True)
             began, flood = time.monotonic(), _flood(berth, sizes.flood)
@@ -93,7 +93,7 @@ def measure(sizes: FairSizes) -> float:
             flood.wait()
             berth.judge()
     for outcome in (*quiet, *flooded):
-        refuse_the_unclean(outcome)
+        check_clean(outcome)
     print(_text("without", quiet))
     print(_text("with", flooded))
     p99 = [
@@ -113,7 +113,7 @@ async def _publish(berth: BenchBerth, boots: int, project: str) -> None:
             await asyncio.sleep(0.1)
         print(f"{project}: {boots} published in {load.now():.0f} s, {load.ended} ended", flush=True)
         outcome = await running
-    refuse_the_unclean(outcome)
+    check_clean(outcome)
     print(f"{project}: all ended after {outcome.seconds:.0f} s, {outcome.per_second:.0f}/s", flush=True)
 
 

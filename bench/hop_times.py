@@ -28,7 +28,7 @@ from bus.sql.transaction import PostgresTransaction
 
 _DIRECTORY = "BENCH_HOP_TIMES"
 _ROUTE = ("build.requested", "placement.claim", "build.placed", "agent.build", "agent.report")
-# Columns after `work` are not part of the way of a boot: later steps do not wait for them.
+# No later step of a boot waits for the times in the columns after `work`.
 _COLUMNS = (
     "messages", "publish", "deliver", "queue", "wake", "database", "work", "confirm", "finish", "ack",
     "statements", "batch",

@@ -18,7 +18,7 @@ import httpx
 
 from bench.durable import of_new_servers
 from bench.ironic_site import Site, hop_means, hop_sums, prepare, processes
-from bench.loading import refuse_the_unclean
+from bench.loading import check_clean
 from bench.own_servers import broker_and_database
 from bench.processes import processor_time
 from berth.loadtest import Load, LoadPlan
@@ -166,7 +166,7 @@ async def _steady(watch: Watch, seconds: float, boots: float = 0.0) -> SteadyNew
     async with asyncio.TaskGroup() as group:
         load = group.create_task(Load(watch.bus, plan).run())
         steady = await _measured(watch, seconds)
-    refuse_the_unclean(load.result())
+    check_clean(load.result())
     return replace(steady, boots=load.result().per_second)
 
 
@@ -229,7 +229,9 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Make nodes available one by one, publish a build for each, and say how many builds got their node."""
+    """Make nodes available one by one, publish a build for each, and return as text how many builds became
+    active on the intended node.
+    """
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")

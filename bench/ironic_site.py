@@ -189,7 +189,7 @@ async def _serve(site: Site, role: str) -> None:
         simulation = Simulation(
             site.herd(),
             plan=plan,
-            voice=IronicExchange(site.amqp_url),
+            sink=IronicExchange(site.amqp_url),
             listener=listen(f"127.0.0.1:{site.port}"),
         )
         settle_in()
@@ -226,7 +226,8 @@ async def hop_sums(site: Site) -> dict[str, tuple[float, float]]:
         for role in ("ironic_sync", "placement"):
             answer = await client.get(f"http://127.0.0.1:{site.metrics_port(role)}/metrics")
             lines = (line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
-            values |= {name: value for name, value in lines if value != "0.0"}  # of the other process
+            # A process reports 0 for the metrics of other workers.
+            values |= {name: value for name, value in lines if value != "0.0"}
     found = {}
     for hop, metric in _HOPS.items():
         name, brace, labels = metric.partition("{")

@@ -66,7 +66,7 @@ class BenchBerth:
             before = processor_time()
             outcome = await Load(bus, plan).run()
             cost = share_of(before, processor_time(), plan.boots)
-        refuse_the_unclean(outcome)
+        check_clean(outcome)
         return LoadedBoots(outcome, cost)
 
     def judge(self) -> None:
@@ -75,7 +75,7 @@ class BenchBerth:
             raise NotClean(f"the audit found {len(breaches)} breaches: {breaches[0]}")
 
 
-def refuse_the_unclean(outcome: LoadOutcome) -> None:
+def check_clean(outcome: LoadOutcome) -> None:
     """Raise NotClean unless every boot ended once and nearly all are active."""
     if outcome.lost or outcome.changed:
         raise NotClean(f"{outcome.lost} boots lost, {outcome.changed} ended in two ways")

@@ -57,7 +57,7 @@ async def measured(boots: int, rounds: int) -> list[MeasuredRegion]:
         await stack.enter_async_context(berth_scheduling(ours))
         regions = [MeasuredRegion("nova-scheduler", theirs), MeasuredRegion("berth", ours)]
         for each in regions:
-            await each.round(max(boots // 10, 10))  # warm
+            await each.round(max(boots // 10, 10))  # warm-up
             each.rates.clear()
         for number in range(rounds):
             for each in regions if number % 2 else reversed(regions):

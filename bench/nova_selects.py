@@ -154,7 +154,7 @@ async def measured(amqp_url: str, database_url: str, hosts: int, calls: int, dir
             if monotonic() > until:
                 raise NotClean("no call of the scheduler's RPC gets a host")
             await asyncio.sleep(0.5)
-        await calls_.many(200, AT_ONCE)  # warm
+        await calls_.many(200, AT_ONCE)  # warm-up
         await calls_.many(max(calls // 10, 50), 1)
         alone = percentile(calls_.latencies, 0.5)
         before = processor_time()

@@ -41,7 +41,7 @@ def measure(sizes: RateSizes) -> tuple[Figure, ...]:
     with own_directory() as directory, RabbitMQ(directory / "r") as rabbitmq, Postgres(directory / "p") as pg:
         berth = berth_on(rabbitmq.url, pg.url, sizes.hosts, fail=0.1)
         with berth_up(berth.environment, sizes.hosts):
-            berth.load(LoadPlan(boots=sizes.peak // 4, flavors=mixed(sizes.flavors)))  # warm
+            berth.load(LoadPlan(boots=sizes.peak // 4, flavors=mixed(sizes.flavors)))  # warm-up
             peak = berth.load(LoadPlan(boots=sizes.peak, flavors=mixed(sizes.flavors))).outcome.per_second
             # near the peak, latency is mostly waiting in a queue
             named = {f"{rate:,.0f}/s offered": rate for rate in sizes.rates if rate < 0.9 * peak}

@@ -44,7 +44,7 @@ NESTED = (
 CLIENTS = 32
 FEW, MANY, TREES = 1_000, 10_000, 1_000
 
-# figure → unit, how many times as good berth should be, whether more is better
+# figure → unit, how many times better than OpenStack Placement berth must be, whether larger is better
 GOALS: Mapping[str, tuple[str, float, bool]] = {
     f"candidates, {FEW:,} flat hosts": ("ms", 20, False),
     f"candidates, {MANY:,} flat hosts": ("ms", 20, False),
@@ -136,7 +136,7 @@ class Side:
         with the `expected` number of candidates.
         """
         taken: list[float] = []
-        body = await self.client.must("GET", path)  # warm
+        body = await self.client.must("GET", path)  # warm-up
         found = len(json.loads(body)["allocation_requests"])
         if found != expected:
             raise SystemExit(f"{self.kind}: {found} candidates instead of {expected}: {path}")
@@ -168,7 +168,7 @@ class Side:
         async with asyncio.TaskGroup() as group:
             for client in clients:
                 group.create_task(put(client))
-            await asyncio.sleep(min(1.0, self.seconds))  # warm
+            await asyncio.sleep(min(1.0, self.seconds))  # warm-up
             before, begun = made, monotonic()
             await asyncio.sleep(self.seconds)
             rate = (made - before) / (monotonic() - begun)

@@ -36,7 +36,7 @@ from bus.sql.migrations import migrate
 from placement_worker import BusReader, Placement, replica
 
 TRAITS = 12
-A_ORDER = 100  # claims in one message
+PER_ORDER = 100  # claims in one message
 STOCK = (("VCPU", 64, 0, 4.0), ("MEMORY_MB", 262_144, 4096, 1.0), ("DISK_GB", 2000, 0, 1.0))
 ASKED = {"VCPU": 1, "MEMORY_MB": 1}
 UUID = "lpad(to_hex(n), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(n), 12, '0')"
@@ -150,7 +150,7 @@ async def claim(url: str, hosts: int, claims: int) -> int:
     last = 0
     async with Bus(transport(url)) as bus:
         ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)
-        for first in range(0, claims, A_ORDER):
+        for first in range(0, claims, PER_ORDER):
             orders = [
                 ClaimRequested(
                     claims=(
@@ -163,7 +163,7 @@ async def claim(url: str, hosts: int, claims: int) -> int:
                         ),
                     )
                 )
-                for position in range(A_ORDER)
+                for position in range(PER_ORDER)
             ]
             for answer in await ask(orders):
                 (result,) = answer.results

@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 import uvloop
 
-from bench.loading import BenchBerth, LoadedBoots, a_berth, refuse_the_unclean
+from bench.loading import BenchBerth, LoadedBoots, a_berth, check_clean
 from bench.processes import processor_time, share_of
 from berth import wiring
 from berth.client import RestClient
@@ -68,7 +68,7 @@ async def over_http(berth: BenchBerth, url: str, plan: LoadPlan) -> LoadedBoots:
         before = processor_time()
         outcome = await RestLoad(bus, plan, client).measure()
         cost = share_of(before, processor_time(), plan.boots)
-    refuse_the_unclean(outcome)
+    check_clean(outcome)
     return LoadedBoots(outcome, cost)
 
 

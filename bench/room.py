@@ -151,7 +151,7 @@ async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
         await scheduler.handle(report)
     cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances, moves=placement.unused)
     lookups = MoveLookups(source, scheduler.ending, queries, cells)
-    unused: Any = None  # for moves that begin
+    unused: Any = None  # the planner does not start moves, which would need these arguments
     return RoomPlanner(WhatIfs(scheduler), MoveCourses(scheduler, lookups, unused, unused), cells)
 
 

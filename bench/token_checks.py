@@ -96,7 +96,7 @@ async def measured(servers: Sequence[MeasuredServer], requests: int, rounds: int
         loading.client = measuring.clients[0]
         await loading.bulk(flat(0, HOSTS))
         for name in PATHS:
-            await measuring.block(name, requests)  # warm
+            await measuring.block(name, requests)  # warm-up
             measuring.milliseconds[name].clear()
     for turn in range(rounds):
         for name in PATHS:

@@ -48,7 +48,7 @@ class SimulatedAgent:
     ) -> None:
         self.agent = agent
         self.driven = driven or DrivenGuests()
-        self.allocations = allocations  # asks placement what a consumer holds
+        self.allocations = allocations  # queries placement for the allocations of consumers
         self.use_changed = use_changed  # called with a host whenever a guest starts or ends there
         self.absent_after = options.absent_after
         self.faults = options.faults
@@ -61,7 +61,7 @@ class SimulatedAgent:
         self.power.changed = lambda: self._power_changed(self.power.on)
         self._home = asyncio.Event()
         self._absences = 0
-        self._looked: float | None = None  # monotonic time of the last activity
+        self._last_active: float | None = None  # monotonic time of the last activity
         self._begin()
 
     @property
@@ -209,7 +209,7 @@ class SimulatedAgent:
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
-        """Destroy this guest, but no guest of another attempt of its build; return the report about it."""
+        """Destroy this guest, but no guest of another attempt of its build; return the report to send."""
         return self._destroy(DestroyOrdered(**guest.address, above=guest.attempt - 1))
 
     def _destroy(self, order: DestroyOrdered) -> AgentReported:
@@ -238,8 +238,8 @@ class SimulatedAgent:
     def _check_clock(self) -> None:
         # If the process stalled, its hosts may have been evacuated: it restarts as after a power failure, but
         # running jobs continue.
-        now, before = asyncio.get_running_loop().time(), self._looked
-        self._looked = now
+        now, before = asyncio.get_running_loop().time(), self._last_active
+        self._last_active = now
         if before is None or now - before <= self.absent_after or not self.power.on:
             return
         log.warning(

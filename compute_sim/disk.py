@@ -193,7 +193,7 @@ class AgentDisk:
         for guest in self.all_guests:
             key = guest.build, guest.attempt
             if key not in listed and key not in self.builds.running:
-                # Expected, or built so long ago that only the guest itself records it
+                # The guest is still arriving, or the outcome of its attempt is no longer stored.
                 yield lines.GuestThere(guest, guest.state != "arriving")
         for report in self.steps.known():
             yield _of_fields(lines.MovePhaseReported, report)

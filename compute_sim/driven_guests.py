@@ -58,7 +58,7 @@ class DrivenGuests:
         fate = await self._call(job, lambda: driver.create(guest, order.spec), "built")
         if fate is None or fate.kind == "built" or await self.succeeds("destroy", guest):
             return fate
-        return Fate("hang", 0.0, fate.cause)  # parts of it may be left
+        return Fate("hang", 0.0, fate.cause)  # parts of the guest may remain
 
     async def move(self, order: MoveOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
         """Execute a phase of a move with the host's driver, and return the outcome.
@@ -113,7 +113,7 @@ class DrivenGuests:
             ) from None
 
     async def succeeds(self, method: Literal["destroy", "start", "stop"], guest: GuestRecord) -> bool:
-        """Destroy, start or stop a guest by its host's driver; return whether the call succeeded.
+        """Call a method of the host's driver for a guest; return whether the call succeeded.
 
         A simulated host has no driver: return True.
         """

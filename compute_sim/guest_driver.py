@@ -57,7 +57,7 @@ class GuestDriver(ABC):
 
     @abstractmethod
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add a host's resources to its provider tree; `in_use` returns the amounts used of a provider."""
+        """Add a host's resources to its provider tree; `in_use` returns a provider's amounts in use."""
 
     def facts(self) -> HypervisorFacts:
         """Return the hypervisor's properties from memory, as the agent calls this for every heartbeat."""

@@ -29,7 +29,7 @@ SLACK = 20_000  # obsolete lines before the file is compacted
 
 class GuestThere(Compact, frozen=True, tag=True):
     guest: GuestRecord
-    built: bool  # False: left by a failed attempt
+    built: bool  # False: the guest is still being built, or its attempt has failed
 
 
 class OrderFailed(Compact, frozen=True, tag=True):

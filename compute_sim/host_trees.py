@@ -35,10 +35,10 @@ class HostTrees:
         self._stored: dict[str, tuple[TreeProvider, ...]] = {}
         self._trees: dict[str, ProviderTree] = {}
         self._reported: dict[str, int] = {}  # root → sequence of its last report
-        self._newest_taken = -1  # the highest sequence of ours in placement at the last check
-        self._not_taken: dict[str, int] = {}  # root → consecutive checks without the report
+        self._newest_taken = -1  # the highest sequence of this agent's reports in placement at the last check
+        self._not_taken: dict[str, int] = {}  # root → consecutive checks in which placement lacked the report
         self._changed: dict[str, None] = {}
-        self._alike: dict[str, list[Provider]] = {}  # root → placement's answer that matched
+        self._alike: dict[str, list[Provider]] = {}  # root → placement's last answer that equalled the tree
         # roots with a changed tree or guests since the last check of allocations
         self._to_fit: dict[str, None] = {}
         self._follow_use = {
@@ -104,7 +104,7 @@ class HostTrees:
 
     def _differs(self, host: SimHost, owner: Provider | None, answer: list[Provider]) -> bool:
         root = host.root
-        alike = self._alike.get(root)  # a change of usage alone keeps it matching
+        alike = self._alike.get(root)
         matches = alike is not None and [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
         if matches and self._was_applied(root, owner):
             return False
@@ -122,7 +122,7 @@ class HostTrees:
         elif root not in self._follow_use:
             tree = self._trees[root]
             has = {now.id: now.inventories.keys() for now in tree.providers}
-            # Allocations of classes that placement has and the tree lacks may have to move.
+            # If placement has classes that the tree lacks, their allocations may still have to move.
             if all(was.id in has and was.inventories.keys() <= has[was.id] for was in self._stored[root]):
                 self._alike[root] = answer
         self._note_taken(host, owner)
@@ -162,7 +162,7 @@ class HostTrees:
             tree = self._trees[guest.root]
             known = (held.get(holder_consumer(guest.build, guest.attempt), {}), held.get(guest.build, {}))
             now: Allocations = next((held for held in known if any(map(tree.by_id, held))), {})
-            if now == guest.allocations:  # then the allocation is from a shared pool
+            if now == guest.allocations:  # so the provider that the tree lacks is a shared pool
                 self._pools.update(dict.fromkeys(pool for pool in now if tree.by_id(pool) is None))
                 continue
             log.info("%s on %s: its allocations belong to other providers", guest.build, guest.host)
@@ -176,7 +176,7 @@ class HostTrees:
         self._trees[root] = tree
         self._to_fit[root] = None
         moves = self._reshaping(root)
-        self._devices.furnish(tree, {move.provider for move in moves.moves} if moves else ())
+        self._devices.set_tree(tree, {move.provider for move in moves.moves} if moves else ())
 
     def _was_applied(self, root: str, owner: Provider | None) -> bool:
         sequence = self._reported.get(root, -1)

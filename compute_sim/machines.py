@@ -1,6 +1,6 @@
 """Defines machine types: drivers of a host's hardware, built in or from an operator's file.
 
-Creates simulated hosts of a type. An example of the file:
+Also makes simulated agents with hosts of these types. An example of an operator's file:
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]
@@ -88,7 +88,7 @@ def machines(named: Sequence[str], described: str = "", configured: str = "") ->
             raise BadMachine(f"there is no machine {name!r}; there are: {', '.join(known)}")
         machine = known[name] if name in known else Machine((_driver(name, name, {}),))
         machine = Machine((*machine.drivers, *adds))
-        if machine.guest_driver is not None:  # its tree is known on its host only
+        if machine.guest_driver is not None:  # this driver can build a provider tree only on a real host
             found.append(machine)
             continue
         try:
@@ -266,7 +266,7 @@ def fleet(
             architecture = architectures[number // places // len(zones) % len(architectures)]
             machine = made[number // places // len(zones) // len(architectures) % len(made)]
             flat = machine.flat and not metal
-            # only x86 has its extensions
+            # Hosts of other architectures must not have the traits of x86 extensions.
             traits = (trait for trait in _TRAITS if architecture == X86 or "_X86_" not in trait)
             host = SimHost(
                 root=str(uuid5(_NAMES, f"{seed}/{name}")),

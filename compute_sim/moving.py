@@ -59,7 +59,7 @@ class SimulatedMoves:
             await self._disk.settled()
             return verdict
         fate = self._agent.faults.phase_fate(order.move, order.phase, order.attempt)
-        # a live migration that never converges is forced
+        # An operator's `force` completes a live migration whose copy would never end.
         if fate.kind == "hang" and order.force and order.kind == "live":
             fate = Fate("done", 0.0)
         job = self._agent.jobs.get(order.build, ("move", order.root))

@@ -26,8 +26,8 @@ GUESTS_A_QUESTION = 250
 CONSUMERS_A_QUESTION = 2 * GUESTS_A_QUESTION
 PROVIDERS_A_QUESTION = 500
 _LOST: tuple[Ownership, ...] = ("gone", "unknown")
-OTHER_ATTEMPTS = 8  # so many earlier and later attempt numbers are checked for a holder
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doubled while nothing changes
+OTHER_ATTEMPTS = 8  # number of earlier, and of later, attempts whose holder consumers are queried
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two queries, doubled while nothing changes
 QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 
@@ -43,11 +43,11 @@ class GuestRecovery:
     providers: Ask[FindProviders, ProvidersFound] | None
     spares: bool = False  # keep guests unknown to placement, stopped, as after a database restore
     _spared: set[GuestKey] = field(default_factory=set, init=False)
-    # provider → root, for providers that are in no tree here
+    # provider → root, for providers that are in none of this agent's trees
     _roots: dict[str, str] = field(default_factory=dict, init=False)
     _pause: float = field(default=SHORTEST_PAUSE, init=False)
     _next: float = field(default=0.0, init=False)
-    _waits_since: float | None = field(default=None, init=False)  # time of the first unanswered question
+    _waits_since: float | None = field(default=None, init=False)  # time of the first unanswered query
 
     async def check(self) -> Sequence[AgentReported]:
         """Start, stop or destroy guests as placement's allocations require, after an absence of the agent;
@@ -122,12 +122,12 @@ class GuestRecovery:
 
     def _ownership_of(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
         if not guest.allocations:
-            return "ours"  # without allocations, placement does not know the owner
+            return "ours"  # placement has no record of a guest without allocations
         build, holder_held = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))
         holder_type = (
             holder_held.type if holder_held is not None and self._is_of(holder_held, guest.root) else NOTHING
         )
-        # The allocations of the build's next guest on this host are not this one's.
+        # If a later attempt of the build has a guest here too, holders from then on concern that guest.
         guests = self.agent.disk.hosted.there.get(guest.build, {}).items()
         later = [
             attempt
@@ -148,14 +148,14 @@ class GuestRecovery:
         if self.providers is None:
             return
         named = dict.fromkeys(provider for consumer in consumers for provider in consumer.allocations)
-        unknown = [provider for provider in named if not self._root_of(provider)]  # of earlier trees
+        unknown = [provider for provider in named if not self._root_of(provider)]  # in earlier trees
         for some in portions(unknown, PROVIDERS_A_QUESTION):
             answer = await self.providers(FindProviders(ids=some, parts=(), cell=self.cell))
             self._roots.update((provider.id, provider.root) for provider in answer.providers)
 
 
 def _others(guest: GuestRecord, before: int | None = None) -> list[str]:
-    # The possible holders under earlier or later attempt numbers.
+    # Ids of the holder consumers that other attempts of the guest's build may have.
     first, end = max(1, guest.attempt - OTHER_ATTEMPTS), guest.attempt + OTHER_ATTEMPTS + 1
     numbers = range(first, end if before is None else min(before, end))
     return [holder_consumer(guest.build, attempt) for attempt in numbers if attempt != guest.attempt]

@@ -30,7 +30,7 @@ PAGE_GAP = 2.0  # seconds between pages of a check that is not urgent, as claims
 LEISURE = 3.0  # least pause after reading a page, as a multiple of its duration
 HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
 STRETCH_GAP = 0.05  # seconds between stretches of a check that is not urgent
-HOSTS_IN_A_BEAT = 250  # handling a heartbeat blocks its receiver
+HOSTS_IN_A_BEAT = 250  # a receiver does nothing else while it handles a heartbeat
 BUILT_MOVES = "evacuate", "unshelve"  # moves that build the guest again
 SIMULATED_MOVES = "migrate", "resize", "live", "shelve", "rebuild", *BUILT_MOVES
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, in libvirt's format
@@ -45,15 +45,17 @@ class InventoryCheck:
     """A comparison of all hosts of an agent with placement, in progress."""
 
     is_urgent: bool  # complete it immediately
-    sequences: dict[str, int] = field(default_factory=dict)  # root → report sequence before its first page
-    last: int = 0  # report sequence before the last page
+    sequences: dict[str, int] = field(default_factory=dict)  # root → `last` when its first page was read
+    last: int = 0  # the report sequence number drawn just before the last page was read
     complete: bool = False  # the last page was read
     after: str = ""  # the last provider read
     due: float = 0.0  # when to read the next page
     found: list[Provider] = field(default_factory=list)
 
     def read_at(self, root: str) -> int:
-        """Return the report sequence before a host was read: later reports may be missing in the pages."""
+        """Return the report sequence number drawn just before a host's providers were read. The read
+        providers may lack reports with higher numbers.
+        """
         return self.sequences.get(root, self.last)
 
 
@@ -90,7 +92,7 @@ class HostReports:
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
-        # the last state, and the values that it depends on
+        # root → the values from which the host's last state was computed, and the state
         self._states: dict[str, tuple[object, HostState]] = {}
         self._reshaped: set[str] = set()  # roots with a reported reshape
         self._begun = clock.monotonic()
@@ -199,7 +201,7 @@ class HostReports:
     async def _differing_hosts(
         self, ask: Ask[FindProviders, ProvidersFound], check: InventoryCheck
     ) -> list[str]:
-        # Later reports get sequences above that of any earlier report.
+        # The next reports must get higher sequences than all reports that placement has applied.
         metal = [root for root, host in self.hosts.items() if host.metal]
         owners = {provider.id: provider for provider in check.found if provider.id == provider.root}
         strange = [root for root in self._trees.roots if root not in owners]
@@ -213,13 +215,14 @@ class HostReports:
             if differs:
                 differing.append(root)
             if index % HOSTS_AT_A_STRETCH == 0:
-                hurry = check.is_urgent or self._trees.has_changed  # which is reported afterwards
+                # A changed tree is reported only after this check.
+                hurry = check.is_urgent or self._trees.has_changed
                 await asyncio.sleep(0 if hurry else STRETCH_GAP)
         await self._settle()
         return metal + differing
 
     async def _settle(self) -> None:
-        # Placement moved the allocations of guests on reshaped hosts with the inventory.
+        # Placement moved allocations when it applied a reshape: update this agent's record of them.
         if (allocations := self._does.allocations) is None:
             return
         misplaced = self._trees.misplaced()
@@ -289,7 +292,7 @@ class HostReports:
                 event="create",
                 node=host.root,
                 name=host.host,
-                at=1.0,  # dated long ago, so that any later event wins
+                at=1.0,  # in 1970: every event of Ironic is newer and replaces this state
                 cell=self.cell,
                 agent=self.agent,
                 resource_class=host.metal,

@@ -23,13 +23,13 @@ def compute_sim(
     *,
     clock: Clock | None = None,
     disk: AgentDisk | None = None,
-    # asked for earlier reports, so that placement accepts new reports even if an earlier clock was ahead
+    # queried for the sequence numbers of earlier reports: new reports must have higher numbers
     providers: Ask[FindProviders, ProvidersFound] | None = None,
-    # asked which guests to run after an absence, and what they hold after a reshape
+    # queried after an absence for the guests to run, and after a reshape for the guests' allocations
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
 ) -> Worker:
-    """Return a worker that simulates an agent and its hosts. The state on `disk` can be given to the next
-    worker, as after a restart of the agent. `providers` and `allocations` query placement.
+    """Return a worker that simulates an agent and its hosts. A later worker with the same `disk` continues
+    as after a restart of the agent. `providers` and `allocations` query placement.
     """
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
     trees = HostTrees(sim_agent, disk)

@@ -53,8 +53,8 @@ class SingleSignOn:
     """Single sign-on by an identity provider and Keystone; Keystone's page posts a token to this server."""
 
     origin: str  # of Keystone's page
-    address: Callable[[str], str]  # of Keystone's page, by the address of ours that accepts the token
-    projects: Callable[[str], Awaitable[Sequence[Project] | None]]  # of a token; None: it is invalid
+    address: Callable[[str], str]  # of Keystone's page; the argument: the address to which it posts the token
+    projects: Callable[[str], Awaitable[Sequence[Project] | None]]  # of a token; None: invalid token
     sign_in: Callable[[str, Project], Awaitable[Credential]]  # with a token and one of its projects
 
 
@@ -63,7 +63,7 @@ class AccessRules:
     """Decides which users may sign in, read and act, from the tokens and the policy of the Placement API."""
 
     sign_in: SignIn
-    form: Form  # of the page on which users sign in
+    form: Form  # which form the sign-in page shows
     single_sign_on: SingleSignOn | None = None
     may_read: Callable[[Visitor | None], bool]
     may_act: Callable[[Visitor | None], bool]
@@ -76,22 +76,22 @@ class EventStream:
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # set by a change, and when the stream ends
-    working: asyncio.Timeout | None = None
+    timeout: asyncio.Timeout | None = None
 
     def end(self) -> None:
         self.ended.set()
         self.wake.set()
-        if self.working is not None:
-            self.working.reschedule(0.0)
+        if self.timeout is not None:
+            self.timeout.reschedule(0.0)
 
     @contextmanager
-    def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Run a `with` block inside `working`, its timeout; EventStream.end() can cancel the block by it."""
-        self.working = working
+    def endable(self, timeout: asyncio.Timeout) -> Iterator[None]:
+        """Let EventStream.end() cancel the `with` block: it makes `timeout`, around the block, expire."""
+        self.timeout = timeout
         try:
             yield
         finally:
-            self.working = None
+            self.timeout = None
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class Sessions:
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
-        """Return a new session for a signed-in user, with a new id: an id set by an attacker is useless. End
-        the oldest sessions beyond the limits: one for the sessions of a user, one for all sessions.
+        """Return a new session for a signed-in user, with a new id, because an attacker may have set the old
+        one. End the oldest sessions above the limit for one user, and above the limit for all users.
         """
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]
@@ -154,7 +154,7 @@ class Sessions:
                 stream.end()
 
     def end_invalid(self, now: float) -> None:
-        """End sessions that have expired, or with tokens that were removed or have other roles now."""
+        """End expired sessions, and sessions of users whose token was removed or has other roles now."""
         for id_ in [id_ for id_, known in self._signed_in.items() if not known.is_valid(now)]:
             self.end(id_)
 

@@ -36,8 +36,8 @@ from control_room.shared_data import BackgroundTasks, SharedData
 
 R = TypeVar("R")
 
-SECONDS = 3.0  # for an answer that a page shows
-LONG = 20.0  # for an answer that takes computation
+SECONDS = 3.0  # time limit of usual queries
+LONG = 20.0  # time limit of queries that take computation
 NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a query may raise
 
 
@@ -87,8 +87,8 @@ async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) 
     return Reply(source, answer, problem, monotonic() - began)
 
 
-STATUS_SECONDS = 4.0  # seconds that the state of the cloud is used
-COUNT_TIMES = 25.0  # placement's counts are used for so many times as long as counting took
+STATUS_SECONDS = 4.0  # age up to which the read state of the cloud is used
+COUNT_TIMES = 25.0  # placement's counts are used for this multiple of the time that counting took
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class FleetReader:
         next read of changes.
         """
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
-        self._layouts += 1_000_000  # a number that no browser has received
+        self._layouts += 1_000_000  # greater than every layout number that a browser has received
         zones = await zones_by_aggregate(self._questions.aggregates)
         fleet = Fleet(number=last.last, layout=self._layouts, zones=zones)
         async for page in _every_page(self._questions.trees):
@@ -306,7 +306,7 @@ class Drains(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BusOperations:
-    # of the workers of the cells, and of the agents as (cell, agent)
+    # returns the queues of the given cells' workers, and of the given agents (cell, agent)
     queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[QueueLoad]]]
     elsewhere: Sequence[str]  # cells with queues and dead letters on a separate broker
     transport: Transport  # reports queue depths and dead letters

@@ -37,7 +37,7 @@ class BackgroundTasks:
         task = self._group.create_task(logged())
         self.running.add(task)
         task.add_done_callback(self.running.discard)
-        task.add_done_callback(lambda _: work.close())  # a task that is cancelled early never begins it
+        task.add_done_callback(lambda _: work.close())  # if the task was cancelled before `work` began
         return task
 
 
@@ -57,10 +57,10 @@ V = TypeVar("V")
 
 SPACING = 0.15  # seconds between two queries for open pages, whatever they show
 SOONEST = 0.1  # seconds between two updates of a page
-GRACE = 5.0  # seconds that a read continues without a reader: a page may be followed by its event stream
+GRACE = 5.0  # seconds for which a read continues without a reader: a page's event stream may need it soon
 TIMES = 4.0  # a value is used for this multiple of the time that its read took
 _PROCESSOR_SHARE = 0.02  # of a processor that repeated updates may take
-_QUERY_WEIGHT = 0.1  # of the time of a query counts as processor time: at most a sixth of the time is queries
+_QUERY_WEIGHT = 0.1  # processor seconds that a second of queries counts as; so queries take 1/6 of the time
 _MOST = 64  # stored values at most
 
 

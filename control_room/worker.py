@@ -1,6 +1,7 @@
 """Connects the control room to the bus: counts ended builds, and reports changes to open pages.
 
-The control room consumes no requests: their publishers would believe that a scheduler received them.
+The control room must not consume requests: a publisher assumes that a request was received by a scheduler as
+soon as any queue has received it.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -137,7 +138,7 @@ def control_room(events: Events, serves: Sequence[Callable[[], Coroutine[Any, An
     return Worker(
         "control_room",
         consumes=[
-            # also ends with a `reply_to` as the last part of the key
+            # `#` also matches keys that end with the `reply_to` of the request
             on_many(
                 Address(topics.BUILD_ENDED, "build.ended.#"), events.on_builds_ended, private=True, batch=256
             ),

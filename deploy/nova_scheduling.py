@@ -80,7 +80,7 @@ class BerthWorker:
         async with asyncio.timeout(STOP_SECONDS):
             await process.wait()
 
-    async def is_ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the process logs that it is ready; a worker without an entry in `READY` logs nothing."""
         async with asyncio.timeout(READY_SECONDS):
             while READY.get(self.name, "").encode() not in self.log.read_bytes()[self._start :]:
@@ -118,7 +118,7 @@ async def berth_scheduling(
         for worker in running.values():
             await worker.start()
         for worker in running.values():
-            await worker.is_ready()
+            await worker.wait_until_ready()
         yield running
     finally:
         for worker in reversed(running.values()):

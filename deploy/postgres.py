@@ -162,7 +162,7 @@ class Postgres(Server):
             if account is not None:
                 os.chown(made, account.pw_uid, account.pw_gid)
         if account is not None:
-            # Only this directory is opened; its parents may belong to another user.
+            # Let the account enter this directory, but not its parents, which may belong to another user.
             self.directory.chmod(self.directory.stat().st_mode | 0o011)
             closed = first_closed(self.directory, account)
             if closed is not None:

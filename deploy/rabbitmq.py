@@ -32,7 +32,7 @@ _HINT = "install it (`make services` does) or set BERTH_TEST_AMQP_URL to a broke
 class RabbitMQBinaries:
     server: Path
     epmd: Path
-    path: str  # directories with Erlang's programs and the machine's
+    path: str  # for the variable PATH: directories with the programs of Erlang and of the machine
 
 
 def find_rabbitmq(unpacked: Path | None = None) -> RabbitMQBinaries:
@@ -74,7 +74,7 @@ def _unpacked(root: Path) -> RabbitMQBinaries:
 
 
 def _usable_rabbitmq_server(path: Path) -> bool:
-    # Debian's /usr/sbin/rabbitmq-server only runs as root or rabbitmq and does `su`; not that one.
+    # Debian's /usr/sbin/rabbitmq-server is a wrapper that runs only as root or as the user rabbitmq.
     return executable(path) and "su rabbitmq" not in path.read_text(errors="replace")
 
 
@@ -82,7 +82,7 @@ def _find_epmd() -> Path | None:
     on_path = shutil.which("epmd", path=search_path())
     if on_path is not None:
         return Path(on_path)
-    # Some packages link only `erl` onto PATH: epmd is then under the directory `erl` really lives in.
+    # Some packages have only a link to `erl` in PATH: epmd is then near the target of the link.
     erl = shutil.which("erl", path=search_path())
     if erl is not None:
         for root in Path(erl).resolve().parents[:2]:
@@ -206,10 +206,10 @@ class RabbitMQ(Server):
             ERL_CRASH_DUMP=str(home / "erl_crash.dump"),
             ERL_EPMD_ADDRESS="127.0.0.1",
             ERL_EPMD_PORT=str(self._epmd_port),
-            # The script then execs the VM instead of keeping a shell around it, as under systemd, so
-            # that our child is the broker; a plain SIGTERM is its clean shutdown.
+            # With this setting the start script replaces itself by the broker (exec), so that the child
+            # process is the broker, which SIGTERM stops cleanly.
             RUNNING_UNDER_SYSTEMD="true",
-            # rabbitmqctl's own VM then takes a quarter less processor time.
+            # With one scheduler thread, rabbitmqctl takes a quarter less processor time.
             RABBITMQ_CTL_ERL_ARGS="+S 1:1 +SDcpu 1 +SDio 1 +A 1 +sbwt none",
             RABBITMQ_NODENAME=self.node_name,
             RABBITMQ_DIST_PORT=str(self._distribution_port),
@@ -222,7 +222,7 @@ class RabbitMQ(Server):
             RABBITMQ_LOG_BASE=str(home),
             RABBITMQ_LOGS="-",
             RABBITMQ_PID_FILE=str(home / "rabbitmq.pid"),
-            # Small: two schedulers, not bound to cores that other processes use as well.
+            # Two scheduler threads, not bound to cores, because other processes use the cores too.
             RABBITMQ_SCHEDULER_BIND_TYPE="u",
             RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
         )
@@ -266,7 +266,7 @@ class RabbitMQ(Server):
 
     def _clean_up(self) -> None:
         if self._epmd is not None:
-            self._epmd.kill()  # keeps nothing on disk
+            self._epmd.kill()  # epmd stores nothing on disk
             self._epmd.wait()
             self._epmd = None
         super()._clean_up()

@@ -1,5 +1,5 @@
-"""Keeps placement equal to Ironic: each node is a provider with one unit of a resource class, reserved unless
-free."""
+"""Copies Ironic's nodes to placement. Each node is a provider with one unit of a resource class, which is
+reserved while no instance can be deployed on the node."""
 
 from bus.openstack import Access
 from ironic_sync.api import IronicApi

@@ -49,7 +49,7 @@ class NodesRemoved(NamedTuple):
     """The deleted nodes that were removed from placement."""
 
     removed: tuple[str, ...]
-    held_back: int  # deleted nodes, at least so many, that were kept because there were too many
+    held_back: int  # number of deleted nodes (at least) that were not removed because they were too many
 
 
 def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) -> Survey:

@@ -154,7 +154,7 @@ class Following:
                 continue
             if change.root in self._opened:
                 CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
-            if self.beliefs.placement_has(change.root, change.sequence) and self._hears():
+            if self.beliefs.placement_has(change.root, change.sequence) and self._receives_notifications():
                 # A later notification may be unreported: its state equalled the replaced report.
                 if self.request_read is not None:
                     self.request_read(change.root)
@@ -162,7 +162,7 @@ class Following:
                     await self.report((again,))
         return [None] * len(changes)
 
-    def _hears(self) -> bool:
+    def _receives_notifications(self) -> bool:
         """Return whether this process gets notifications: the last is less than RECENT_SECONDS old."""
         return self.clock.monotonic() < self._received_at + RECENT_SECONDS
 
@@ -283,7 +283,7 @@ class NotifiedNodes:
         self._notifier = RateLimitedPublisher(self._publish_nodes, "the list of nodes with events")
         self.run = self._notifier.run
 
-    def of(self, nodes: Collection[str]) -> None:
+    def add(self, nodes: Collection[str]) -> None:
         """Add nodes to the next published message, because Ironic sent notifications about them."""
         self._nodes.update(nodes)
         self._notifier.due()

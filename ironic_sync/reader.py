@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds between retries while Ironic is unreachable
-REFUSED_PAUSE = 30.0  # before a node is retried that Ironic does not let us read
+REFUSED_PAUSE = 30.0  # seconds until a node is read again after Ironic refused to return it
 
-MANY = 64  # so many waiting nodes are read by page
-# readers that go on with single nodes while pages are read, so that no node waits for all pages
+MANY = 64  # from this number of requested nodes on, pages of nodes are read
+# tasks that read single nodes while pages are read, so that no node waits for all pages
 SINGLE_READERS = 2
 PAGE = 250
-FRUITLESS_PAGES = 3  # pages in a row without a wanted node: the following pages are older still
-FRUITLESS_PAUSE = 1.0  # after a round without a wanted node; meanwhile all nodes are read singly
+FRUITLESS_PAGES = 3  # after this number of pages without a requested node, no further page is read
+FRUITLESS_PAUSE = 1.0  # seconds after reading pages without a requested node
 NODES_IN_A_ROW = 50  # then other tasks may run
 
 
@@ -65,11 +65,11 @@ class Reader:
     closed: Callable[[str], bool] = lambda uuid: False  # whether a node is reported as unavailable
 
     def __post_init__(self) -> None:
-        # Newest first: the waiting nodes have just changed.
+        # Recently updated nodes come first: requested nodes have just changed.
         self._listing = {
             **self.filters, "provision_state": "available", "sort_key": "updated_at", "sort_dir": "desc"
         }  # fmt: skip
-        self._wishes = 0
+        self._requests = 0
         self._waiting: dict[str, int] = {}  # in the order of requests, each with the number of its request
         self._reading: set[str] = set()
         self._again: set[str] = set()  # requested while being read
@@ -85,15 +85,15 @@ class Reader:
     def unresolved(self) -> int:
         return len(self._waiting) + len(self._reading) + len(self._refused)
 
-    def wish(self, uuid: str) -> None:
+    def request(self, uuid: str) -> None:
         """Request a read of a node. The read begins after this call, even if the node is being read now."""
         if uuid in self._reading:
             self._again.add(uuid)
             return
         if uuid in self._refused:
             self._refused.pop(uuid).cancel()
-        self._wishes += 1
-        self._waiting[uuid] = self._wishes
+        self._requests += 1
+        self._waiting[uuid] = self._requests
         self._wake.set()
         if len(self._waiting) >= MANY:
             self._many.set()
@@ -123,7 +123,7 @@ class Reader:
                 self._reading.discard(uuid)
                 if retry or uuid in self._again:
                     self._again.discard(uuid)
-                    self.wish(uuid)
+                    self.request(uuid)
                 UNRESOLVED.set(self.unresolved)
 
     async def _read(self, uuid: str, began: Moment, take: Take) -> bool:
@@ -138,7 +138,7 @@ class Reader:
         except IronicRefused as problem:
             READS.labels("refused").inc()
             log.error("cannot read node %s: %s", uuid, problem)
-            self._refused[uuid] = asyncio.get_running_loop().call_later(REFUSED_PAUSE, self.wish, uuid)
+            self._refused[uuid] = asyncio.get_running_loop().call_later(REFUSED_PAUSE, self.request, uuid)
             return False
         except Malformed as problem:
             READS.labels("unreadable").inc()
@@ -180,7 +180,7 @@ class Reader:
         pages = self.api.nodes(fields=self.fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
-            requested, began = self._wishes, moment()
+            requested, began = self._requests, moment()
             return requested, began, await anext(pages, None)
 
         taken = vain = 0
@@ -191,7 +191,7 @@ class Reader:
                     requested, began, page = await reading
                     if page is None:
                         break
-                    # the next page is read while this one is handled
+                    # read the next page while the present page is handled
                     reading = group.create_task(following())
                     count = await self._take_page(page, requested, began, take)
                     taken, vain = taken + count, 0 if count else vain + 1

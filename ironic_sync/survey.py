@@ -21,7 +21,7 @@ from ironic_sync.reader import NodeReads
 log = logging.getLogger(__name__)
 
 PAGE = 250  # decoding a larger page would delay events for too long
-PROVIDERS_A_QUESTION = 200  # their answer must fit into one message
+PROVIDERS_A_QUESTION = 200  # providers in one query, so that the answer fits into one message
 READS_AT_ONCE = 8
 NODES_IN_A_ROW = 50  # then other tasks may run
 CHANGES_A_PAGE = 100
@@ -204,11 +204,12 @@ class Survey:
                 return
             timed = [(raw, seconds(str(raw[key]))) for raw in page if raw.get(key) is not None]
             others_first = any(raw.get(key) is None for raw in page[: len(timed)])
-            # no node has the time, or nodes that have it come later
+            # A full page without the time field: check whether any node has it.
             if not timed and len(page) == CHANGES_A_PAGE:
                 oldest: Sequence[Raw] = await anext(self._by_time(key, "asc", 1), [])
                 others_first = any(raw.get(key) is not None for raw in oldest)
-            if others_first:  # as on PostgreSQL, where the following pages also miss some nodes
+            # PostgreSQL sorts nodes without the field first, and then lists some nodes on no page.
+            if others_first:
                 raise ReadAll(f"Ironic's database cannot sort by {key}")
             yield began, timed
             if len(timed) < len(page):

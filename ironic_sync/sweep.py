@@ -42,12 +42,13 @@ class Sweep:
     repair: Tell
     clock: Clock
     _: KW_ONLY
-    full_every: int = 10  # rounds
+    full_every: int = 10  # one of this number of rounds reads all nodes
     pages_per_second: float = 4.0
-    share: float = 0.1  # of the nodes; if more are deleted since the last round, no node is removed
+    share: float = 0.1  # if more than this fraction of the nodes is deleted, none is removed
     allow_removals: bool = False  # remove deleted nodes however many there are
     placed: Callable[[Mapping[str, Provider]], None] = lambda placed: None  # receives placement's providers
-    unsure: Callable[[str], None] = lambda uuid: None  # requests a read: placement may know more
+    # called for a node whose report in placement is newer than the sweep's read: read the node again
+    unsure: Callable[[str], None] = lambda uuid: None
     held_back: int = field(default=0, init=False)  # deleted nodes, at least so many, that were not removed
     _rounds_to_full: int = field(default=0, init=False)
     _horizon: Horizon | None = field(default=None, init=False)
@@ -107,7 +108,7 @@ class Sweep:
 
     async def _read_changed(self) -> bool:
         if self._horizon is None:
-            return True  # this Ironic cannot list changed nodes: only full rounds find changes
+            return True  # Ironic cannot list changed nodes: only rounds that read all nodes find changes
         began = monotonic()
         try:
             reads, horizon = await self.survey.read_changed(self._horizon)
@@ -190,7 +191,7 @@ class SweepSchedule:
     deaf_seconds: float
     is_subscribed: Callable[[], bool] | None  # missing: notifications are not used
     _stirred: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _gap: bool = field(default=True, init=False)  # notifications may be lost: only a full sweep will do
+    _gap: bool = field(default=True, init=False)  # notifications may be lost: the next sweep reads all nodes
     _settled_at: float | None = field(default=None, init=False)  # when the hinted change has taken effect
     _everything_at: float = field(default=0.0, init=False)  # the earliest time of the next full sweep
 
@@ -224,7 +225,7 @@ class SweepSchedule:
         if not self._gap:
             await self.sweep.round(deaf=self._disconnected())
             return
-        await self.sweep.read_changed()  # two requests find most differences
+        await self.sweep.read_changed()  # two requests to Ironic find most differences immediately
         await asyncio.sleep(self._everything_at - loop.time())
         self._gap = False
         await self.sweep.everything()

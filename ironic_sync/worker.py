@@ -41,11 +41,11 @@ class FollowedIronic:
     api: IronicApi | None = None
     skip_reserve_in_use: bool = False  # see `core/rule.py`
     reads_at_once: int = 16
-    sweep_seconds: float = 60.0  # between two surveys of recent changes
-    deaf_sweep_seconds: float = 5.0  # between two surveys while notifications are not received
-    full_every: int = 10  # one of so many surveys reads everything
+    sweep_seconds: float = 60.0  # between two sweeps, which usually read only recently changed nodes
+    deaf_sweep_seconds: float = 5.0  # between two sweeps while notifications are not received
+    full_every: int = 10  # one of this number of sweeps reads all nodes
     pages_per_second: float = 4.0
-    share_gone: float = 0.1  # of the nodes; more are not removed in one round
+    share_gone: float = 0.1  # if more than this fraction of the nodes is deleted, none is removed
 
 
 def ironic_sync(
@@ -79,10 +79,10 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
     timers: list[Every] = []
     after_gap: list[Callable[[], None]] = []
     if ironic.api is None or find is None:
-        following = Following(rules, publish, clock, on_reported=notified.of)
+        following = Following(rules, publish, clock, on_reported=notified.add)
     else:
         following = Following(
-            rules, publish, clock, lambda uuid: reader.wish(uuid), lambda: schedule.hinted(), notified.of
+            rules, publish, clock, lambda uuid: reader.request(uuid), lambda: schedule.hinted(), notified.add
         )
         reader = Reader(
             ironic.api,
@@ -129,7 +129,7 @@ def _sweeps(
         following.repair,
         clock,
         placed=following.placed,
-        unsure=reader.wish,
+        unsure=reader.request,
         full_every=ironic.full_every,
         pages_per_second=ironic.pages_per_second,
         share=ironic.share_gone,

@@ -63,7 +63,7 @@ class NovaDatabases:
         self, api_url: str, cell_urls: Mapping[str, str], clock: Clock, *, down_seconds: float = 60.0
     ) -> None:
         self._api = engine_of(api_url)
-        self._cell_urls = cell_urls  # by the cell's name, where the URL in Nova's database is not for us
+        self._cell_urls = cell_urls  # by the cell's name; used instead of the URL in Nova's database
         self._clock = clock
         self._down_seconds = down_seconds  # Nova's service_down_time
         self._cells: dict[str, tuple[str, AsyncEngine]] = {}  # uuid → URL and engine

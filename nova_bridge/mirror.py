@@ -108,7 +108,7 @@ class Mirror:
 
     async def _compare(self, cloud: NovaCloud) -> None:
         found = await self._queries.cells(FindCells())
-        others = {cell.name for cell in found.cells}.union(found.hosts) - cloud.words
+        others = {cell.name for cell in found.cells}.union(found.hosts) - cloud.berth_names
         self.cloud = replace(cloud, other_cells=tuple(sorted(others)))
         for edit in cell_edits(cloud, found.cells):
             await self._queries.edit_cell(CellEditRequested(edit=edit))
@@ -145,7 +145,7 @@ class Mirror:
     async def _report(self, roots: Sequence[str]) -> None:
         by_cell: dict[str, list[str]] = {}
         for root in roots:
-            by_cell.setdefault(self.cloud.cells[self.cloud.hosts[root].cell].word, []).append(root)
+            by_cell.setdefault(self.cloud.cells[self.cloud.hosts[root].cell].berth_name, []).append(root)
         messages = []
         for cell, some in by_cell.items():
             for part in portions(some, HOSTS_A_MESSAGE):

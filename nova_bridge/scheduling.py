@@ -25,11 +25,9 @@ log = logging.getLogger(__name__)
 
 NO_VALID_HOST = "nova.exception.NoValidHost"
 UNSUPPORTED = "oslo_messaging.rpc.dispatcher.UnsupportedVersion"
-TEMPORARY_FOR = (
-    30.0  # seconds for which a call is repeated while a reason that passes by itself is in the way
-)
+TEMPORARY_FOR = 30.0  # seconds for which a query is repeated if no host fits for a temporary reason
 LONGEST_PAUSE = 5.0  # between two evaluations of a call that waits for capacity
-# Fan-out casts about instances: placement has the usage of hosts, so they change nothing.
+# Casts in which nova-compute reports its instances; ignored, because placement has the usage of hosts.
 IGNORED = ("update_instance_info", "delete_instance_info", "sync_instance_info")
 _WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved", "chosen", "io_ops"})
 
@@ -116,7 +114,7 @@ class NovaScheduling:
             raise _no_valid_host(f"{strange[0].chosen.host} is no compute node of Nova")
         value = self._result(question, answer.placed, return_objects)
         self._notify(call, "end")
-        moves = bool(spec.ignore_hosts)  # Nova's conductor undoes moves by itself
+        moves = bool(spec.ignore_hosts)  # for a move, Nova's conductor releases the claims itself
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:

@@ -52,7 +52,7 @@ from nova_bridge.worker import MIRROR_ASKS, mirror_of
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0  # for a decision: a scheduler that takes longer could not serve Nova
-AT_ONCE = 16  # decisions
+AT_ONCE = 16  # decisions that are requested concurrently
 LOSS_SECONDS = 1.0  # until a loss is stored if no notification arrives
 QUEUE_SECONDS = 60.0  # between two checks of Nova's queues
 PRUNE_SECONDS = 3600.0

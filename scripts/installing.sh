@@ -1,12 +1,13 @@
-# Sourced by scripts/install-*: installing programs with the system's own package manager.
+# Functions that scripts/install-* source, to install programs with the system's package manager.
 
-# give_up WHY: it cannot be done here, which is not the caller's fault.
+# give_up REASON: prints why the program cannot be installed on this machine, and exits with 3.
 give_up() {
     echo "$(basename "$0"): $1" >&2
     exit 3
 }
 
-# install WHAT-BY-HAND FORMULAE PACKAGES: with Homebrew these formulae, with apt-get these packages, words each.
+# install DESCRIPTION FORMULAE PACKAGES: installs the formulae with Homebrew, or the packages with apt-get.
+# FORMULAE and PACKAGES are names separated by spaces; the description tells users what to install by hand.
 install() {
     local by_hand=$1 formulae packages
     read -r -a formulae <<<"$2"
@@ -22,7 +23,7 @@ install() {
 
 install_with_homebrew() {
     echo "Installing ${formulae[*]} with Homebrew ..." >&2
-    # Only the programs: `brew services start` is never called.
+    # Installs only the programs and starts no server: `brew services start` is not called.
     brew install --quiet "${formulae[@]}" >&2 || give_up "Homebrew failed; install by hand: $by_hand"
 }
 
@@ -30,16 +31,16 @@ install_with_apt() {
     local sudo=() policy=/usr/sbin/policy-rc.d status=0 log
     if [ "$(id -u)" != 0 ]; then
         command -v sudo >/dev/null 2>&1 || give_up "not root and no sudo; install by hand: $by_hand"
-        # Without a terminal nobody could type a password.
+        # Without a terminal, sudo must not ask for a password.
         if [ -t 0 ]; then sudo=(sudo); else sudo=(sudo -n); fi
         "${sudo[@]}" true || give_up "sudo refused; install by hand: $by_hand"
     fi
     echo "Installing ${packages[*]} with apt-get ..." >&2
 
-    # Packages start their servers when installed; a policy-rc.d that says no (101) prevents it.
-    # One that is already there is the administrator's and stays.
+    # The installation of a package starts its server, unless the program policy-rc.d exits with 101.
+    # An existing policy-rc.d belongs to the administrator and is not changed.
     if [ ! -e "$policy" ]; then
-        # shellcheck disable=SC2064  # expanded now on purpose: the locals are gone when it runs
+        # shellcheck disable=SC2064  # expanded now, because the local variables do not exist when the trap runs
         trap "${sudo[*]:-} rm -f $policy" EXIT
         printf '#!/bin/sh\nexit 101\n' | ${sudo[@]+"${sudo[@]}"} tee "$policy" >/dev/null
         ${sudo[@]+"${sudo[@]}"} chmod 755 "$policy"

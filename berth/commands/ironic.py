@@ -168,7 +168,7 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
         call_back=options.call_back, churn=options.churn,
     )  # fmt: skip
     url = options.amqp_url or broker
-    voice = IronicExchange(
+    sink = IronicExchange(
         url, exchange=options.exchange, topics=options.topics or TOPICS, confirms=options.confirms,
         lossy=options.lossy, seed=options.seed,
     ) if url else None  # fmt: skip
@@ -179,8 +179,8 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
         conductor_groups=options.conductor_groups or ("",),
     )  # fmt: skip
     login = options.user, options.password
-    simulation = Simulation(nodes, plan=plan, voice=voice, listener=listener, login=login)
-    return simulation, voice.place if voice else ""
+    simulation = Simulation(nodes, plan=plan, sink=sink, listener=listener, login=login)
+    return simulation, sink.place if sink else ""
 
 
 def _lines(url: str, place: str, options: SimulatedIronicOptions) -> Iterator[str]:

@@ -29,7 +29,7 @@ class DeviceBook:
         self.root_of: dict[str, str] = {}  # provider → root of its tree
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
-    def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
+    def set_tree(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
         """Replace a host's known providers by the providers of this tree. A known provider that the tree
         lacks counts as removed, unless its id is in `moving`: a pending reshape moves inventory from it.
         """
@@ -187,7 +187,7 @@ def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], free: _Amounts, mos
 def _spread(
     together: Mapping[str, int], among: Sequence[str], free: _Amounts, most: _Amounts
 ) -> list[tuple[str, str, int]]:
-    # All on one provider, so that a guest stays within a NUMA cell; else spread over several.
+    # Prefer one provider for all amounts, so that a guest stays within a NUMA cell.
     for to in among:
         if all(min(free[to, name], most[to, name]) >= amount for name, amount in together.items()):
             return [(to, name, amount) for name, amount in together.items()]

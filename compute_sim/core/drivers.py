@@ -62,7 +62,7 @@ def device_parent(tree: ProviderTree, number: int, device: str) -> str:
 
 @dataclass(frozen=True)
 class FlatDriver:
-    """Gives the root provider of a host its inventory, traits and aggregates, as fixed values."""
+    """Adds fixed inventories, traits and aggregates to a host's root provider."""
 
     inventory: Mapping[str, Inventory] = field(default_factory=dict)
     traits: tuple[str, ...] = ()
@@ -167,9 +167,9 @@ def as_trait(text: str) -> str:
 
 class PhysicalGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: str
-    types: dict[str, Count]  # type: how many of them it can be cut into
+    types: dict[str, Count]  # type of virtual GPU → the number into which the GPU can be divided
     cell: int = 0
-    traits: tuple[str, ...] = ()  # of each of its types
+    traits: tuple[str, ...] = ()  # of each type's provider
 
 
 _GPUS = (

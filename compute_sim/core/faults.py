@@ -26,7 +26,7 @@ _ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be pr
 
 
 def draw(*key: object) -> float:
-    """Return a number from 0 to below 1, computed from the arguments: equal arguments give equal numbers."""
+    """Return a reproducible pseudo-random number in [0, 1), derived from the arguments by a hash."""
     digest = blake2b("|".join(map(str, key)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 

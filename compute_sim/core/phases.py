@@ -110,10 +110,11 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether an agent must run (`ours`), stop (`kept`) or destroy (`gone`) a guest, by the consumers
-    with allocations on its host. The first match decides: MIGRATION holder of this attempt (`holder_type`):
-    `kept`; another holder of this attempt: `gone`; the build (`build_here`): `ours`; MIGRATION holder of
-    another attempt (`kept_otherwise`): `kept`; none: `unknown`. `holder_type` is NOTHING without a holder.
+    """Return whether an agent must run (`ours`), stop (`kept`) or destroy (`gone`) a guest, or `unknown`.
+
+    Consumers with allocations on the guest's host decide, in this sequence: the holder consumer of the
+    guest's attempt (`holder_type`: its type, or NOTHING): `kept` for the type MIGRATION, else `gone`; the
+    build (`build_here`): `ours`; a MIGRATION holder of another attempt (`kept_otherwise`): `kept`.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

@@ -153,7 +153,7 @@ def child_id(root: str, name: str) -> str:
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Convert the providers of placement's answer, and return them grouped by tree: root → providers."""
+    """Return the providers of placement's answer as objects of this module, by the root of their tree."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
         not_reported = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)
@@ -176,8 +176,8 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
 def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_too: bool) -> Iterator[str]:
     """Yield one text for each change that a report of this tree would make in placement (`stored`).
 
-    A removed resource class that is still in use stays fully reserved in placement: this is no change. With
-    `closed_too`, an inventory with more `reserved` in placement than in `tree` is a change.
+    A removed resource class that is still in use stays fully reserved in placement: this is no change. A
+    higher `reserved` in placement than in `tree` is a change only with `closed_too`.
     """
     known = {provider.id: provider for provider in stored}
     for now in tree.providers:
@@ -185,8 +185,9 @@ def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_to
         if was is None:
             yield f"+{now.name}"
             continue
-        taken_in_as = was.name.startswith(f"{now.name}@")  # another cell has a provider of this name
-        if (was.name != now.name and not taken_in_as) or was.parent != now.parent:
+        # Placement adds a suffix to the name if another cell has a provider of this name.
+        has_suffix = was.name.startswith(f"{now.name}@")
+        if (was.name != now.name and not has_suffix) or was.parent != now.parent:
             yield f"{now.name}: its name or parent"
         for class_ in sorted({*was.inventories, *now.inventories}):
             old, new = was.inventories.get(class_), now.inventories.get(class_)

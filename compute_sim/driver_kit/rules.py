@@ -144,7 +144,7 @@ async def _interruption_leaves_nothing(stand: DriverStand) -> None:
 
 
 async def _failure_is_reported(stand: DriverStand) -> None:
-    """If a host cannot hold a guest, create() must raise DriverError. destroy() must delete the guest."""
+    """If a host cannot hold a guest, create() must raise DriverError, and destroy() must remove all parts."""
     guest = stand.guest()
     flavor = replace(stand.flavor, memory_mb=IMPOSSIBLE_MB)
     allocations: Allocations = {stand.roots[0]: {"MEMORY_MB": IMPOSSIBLE_MB}}
@@ -268,7 +268,7 @@ async def _phases(stand: DriverStand, build: str, *orders: MoveOrdered) -> None:
     moves = SimulatedMoves(agent := _agent(stand, AgentDisk()))
     await _built(agent, stand.build_order(build))
     for order in orders:
-        for _ in range(2):  # the second order is a repeated one
+        for _ in range(2):  # a repeated order must have the same result
             _check_done(order, await moves.move(order))
         guest = stand.guest(build, order.attempt, stand.roots.index(order.root))
         await stand.guest_driver.move(order, guest)  # as after a crash of the agent

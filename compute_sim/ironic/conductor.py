@@ -81,7 +81,7 @@ class Conductor:
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
         self.emit = emit
-        # await it before emitting more
+        # waits while too many notifications are unsent; awaited before an operation emits more
         self.wait_for_space: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
         self._works: dict[str, int] = {}
         self._planned: dict[tuple[str, Kind], Fault] = {}

@@ -90,9 +90,8 @@ def payload(notification: SentNotification | AllocationNotification) -> Json:
     for secret in ("instance_info", "driver_info", "driver_internal_info"):
         if secret in data:
             data[secret] = masked(data[secret])
-    if (
-        notification.action == "create" and notification.phase == "start"
-    ):  # Ironic has not filled in the defaults yet
+    # Ironic sends this notification before it sets default values.
+    if notification.action == "create" and notification.phase == "start":
         data.update(dict.fromkeys(_UNSET_BEFORE_CREATE))
     return _versioned(name, version, data)
 

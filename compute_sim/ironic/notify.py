@@ -73,7 +73,7 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Publishes notifications as Ironic does, but drops the share `lossy` of provision_set notifications."""
+    """Publishes notifications as Ironic does, but drops a fraction of the provision_set notifications."""
 
     def __init__(
         self,

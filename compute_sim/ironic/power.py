@@ -58,7 +58,7 @@ class Power:
             return
         board = self._boards.pop(node.uuid, None)
         if board is not None and node.power_state in (None, "error"):
-            self._boards[node.uuid] = _Board("power off")  # another state must be known
+            self._boards[node.uuid] = _Board("power off")  # Ironic has recorded no valid state
 
     def set(self, node: SimNode, target: str, request: str) -> None:
         """Lock an unlocked node and begin to change its power state to `target`, such as `power off`."""
@@ -115,7 +115,7 @@ class Power:
         self._conductor.change(
             node, power_state=actual, maintenance=False, maintenance_reason=None, fault=None
         )
-        # Ironic notifies only the power state; the end of the maintenance is visible in the API alone
+        # Ironic sends no notification of the end of the maintenance; only its API shows it.
         self._corrected(node, before, request)
 
     def _sync(self, node: SimNode, request: str) -> None:

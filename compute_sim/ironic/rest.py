@@ -96,7 +96,7 @@ class _Handlers:
                     raise ApiRefusal(401, "Incorrect username or password")
                 method = "GET" if request.method == "HEAD" else request.method
                 if method != "GET":
-                    # Ironic delays a request too while it cannot notify
+                    # A real Ironic also delays requests while it cannot send notifications.
                     await self._conductor.wait_for_space()
                 body = await handlers[method](SimRequest(request, minor, id_))
                 code = {"GET": 200, "PATCH": 200, "POST": 201}.get(method, status)

@@ -23,24 +23,24 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic, which works while `run` is awaited; `voice`, if given, sends its notifications."""
+    """A simulated Ironic, which works while `run` is awaited; `sink`, if given, sends its notifications."""
 
     def __init__(
         self,
         nodes: Sequence[SimNode],
         *,
         plan: SimPlan | None = None,
-        voice: NotificationSink | None = None,
+        sink: NotificationSink | None = None,
         clock: Clock | None = None,
         listener: socket.socket | None = None,
         login: tuple[str, str] = ("", ""),  # user and password that requests need
     ) -> None:
-        self._notify = voice
+        self._notify = sink
         self._listener = listener
-        self.sent = 0  # notifications
+        self.sent = 0  # number of notifications
         self.conductor = Conductor(plan, clock, self._handle)
-        if voice is not None:
-            self.conductor.wait_for_space = voice.wait_for_space
+        if sink is not None:
+            self.conductor.wait_for_space = sink.wait_for_space
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
         self.conductor.enroll(nodes)
@@ -72,7 +72,7 @@ class Simulation:
 
 _PERIOD = 0.02  # seconds between checks of the rate
 _TRIES = 20  # nodes checked to find a free one
-_MOST = 0.1  # maximum share of the nodes in each kind of use
+_MOST = 0.1  # maximum share of the nodes in maintenance, and of deployed nodes
 _REQUEST = "req-churn"
 
 
@@ -97,12 +97,12 @@ class Churn:
         began, before = loop.time(), self.sent()
         while True:
             while self.sent() - before < self._rate * (loop.time() - began):
-                if not await self._something():
+                if not await self._change_random_node():
                     began, before = loop.time(), self.sent()  # do not send missed notifications later
                     break
             await asyncio.sleep(_PERIOD)
 
-    async def _something(self) -> bool:
+    async def _change_random_node(self) -> bool:
         """Change a random Ironic node in a random way; return False if no node permits a change."""
         if not (pool := self.conductor.nodes):
             return False

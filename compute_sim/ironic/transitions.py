@@ -207,7 +207,7 @@ class Works:
         self._end_steps(node)
         self._release(job)
         self._moved(node, "fail", job.request, bound_for=self._bound_for(job))
-        # the rest is visible in the API alone: Ironic has notified already
+        # Ironic sends no notification of the following changes; only its API shows them.
         if job.kind == "clean" and job.fault == "timeout":
             self._to_maintenance(node)
             self._conductor.notify("maintenance_set", "success", node, job.request, sort="silent")

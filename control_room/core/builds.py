@@ -162,7 +162,9 @@ def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
 
 
 def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Return each move once, newest first; of a move in two cells, the report of the cell that runs it."""
+    """Return each move once, newest first. If two cells list a move, return the entry of the cell that now
+    runs it.
+    """
     every = list(found)
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}

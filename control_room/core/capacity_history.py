@@ -61,7 +61,7 @@ def histories(samples: Iterable[CapacitySample]) -> list[CapacityHistory]:
     found = []
     for (kind, name), times in sorted(sums.items()):
         points = [_point(at, figures) for at, figures in sorted(times.items())]
-        if kind == "flavor":  # full when no more instances fit
+        if kind == "flavor":  # full when the number of fitting instances is 0
             trend = forecast([(point.at, -point.free) for point in points], 0.0)
         else:
             trend = forecast([(point.at, point.used) for point in points], usable_of(points[-1]))

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 HOUR, DAY = 3600.0, 86400.0
-LONG = 10 * DAY  # from so long a period on, a point is the median of a day instead of an hour
+LONG = 10 * DAY  # for samples over at least this period, a point is the median of a day, else of an hour
 FEWEST = 12  # points
-AHEAD = 3.0  # times the observed period: no date is given beyond
+AHEAD = 3.0  # no date further ahead than this multiple of the observed period is forecast
 SEASON = 0.5  # share of the variance that a pattern must explain
 _Z = 1.645  # of a normal distribution: 90 % are closer to the mean
 _MOST_DEPENDENT = 0.95
@@ -69,7 +69,7 @@ def forecast(samples: Sequence[tuple[float, float]], limit: float) -> CapacityFo
     def at(a_day: float) -> float | None:
         if trend != "rising" or a_day <= 0:
             return None
-        present = float(np.median(values - a_day * days))  # a steeper line is higher now, too
+        present = float(np.median(values - a_day * days))  # the trend's level now
         reached = last + max(limit - present, 0.0) / a_day * DAY
         return reached if reached <= until else None
 

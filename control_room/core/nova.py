@@ -7,7 +7,7 @@ from bus.shadow import HostShare, NovaReportFound, ObservedRequest, Verdict
 
 PERIODS = {"1h": 3600.0, "24h": 86400.0, "7d": 604800.0}
 USUAL = "24h"
-MOST_HOSTS = 30  # with the numbers of both schedulers
+MOST_HOSTS = 30  # hosts on the page, each with the numbers of instances that both schedulers placed there
 
 _VERDICTS: tuple[tuple[Verdict, str], ...] = (
     ("same", "Same host"),
@@ -25,7 +25,7 @@ _VERDICTS: tuple[tuple[Verdict, str], ...] = (
 class VerdictShown:
     name: str
     requests: int
-    share: float  # of 100
+    share: float  # in percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class ShareShown:
     """
 
     share: HostShare
-    nova: float  # of 100
+    nova: float  # in percent of the largest number
     berth: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReportShown:
     found: NovaReportFound
-    agreement: float | None  # of 100, among requests for which both have hosts
+    agreement: float | None  # in percent of the requests for which both schedulers found hosts
     verdicts: tuple[VerdictShown, ...]
     shares: tuple[ShareShown, ...]
     more_hosts: int

@@ -19,7 +19,7 @@ from bus.vocabulary import MAX_CAPACITY
 from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
 from control_room.core.what_if_form import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
-MOST_STOCKS = 400_000  # inventories of all hosts that are added
+MOST_STOCKS = 400_000  # limit of the number of inventories of all added hosts
 FreeByClass = dict[str, Counts]  # resource class → free amount of each inventory
 
 
@@ -45,7 +45,7 @@ class FlavorCapacity:
 
     name: str
     fits: int  # at most as many as the project's quota permits
-    on_hosts: int  # without the quota
+    on_hosts: int  # instances that fit on the hosts, whatever the quota permits
     hosts: int
     in_sum: int  # instances that the sum of free amounts allows
     unfit: int  # hosts that lack a trait, or have a forbidden one
@@ -74,7 +74,7 @@ class PlanSide:
     closed: int  # further hosts, which are disabled
     flavors: tuple[FlavorCapacity, ...]
     mixes: int  # at most as many as the project's quota permits
-    on_hosts: int  # without the quota
+    on_hosts: int  # mixes that fit on the hosts, whatever the quota permits
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
     short: tuple[str, ...]  # flavors for which one more mix does not fit

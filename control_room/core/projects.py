@@ -41,8 +41,8 @@ def projects_of(found: Reply[QuotasFound]) -> tuple[str, ...]:
 def projects_listed(
     found: Reply[QuotasFound], default: Reply[QuotasFound], waiting: Reply[WaitingFound]
 ) -> ProjectsListed:
-    """Return a page of projects from placement's answers about their quotas and the default quota, and a
-    scheduler's about waiting requests.
+    """Return a page of projects, made from placement's answers about quotas (`found`, `default`) and from a
+    scheduler's answer about waiting requests.
     """
     if found.answer is None or default.answer is None:
         return ProjectsListed(found.problem or default.problem)

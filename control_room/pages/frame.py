@@ -293,8 +293,8 @@ def live_data(
 
 async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str | None:
     try:
-        async with asyncio.timeout(None) as working:
-            with stream.endable(working):
+        async with asyncio.timeout(None) as timeout:
+            with stream.endable(timeout):
                 return await part()
     except TimeoutError:
         if not stream.ended.is_set():

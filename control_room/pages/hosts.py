@@ -38,7 +38,7 @@ from control_room.worker import NodeChanges
 
 SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
 MOST = 40  # nodes that are read separately at a time
-_UNWATCHED_SECONDS = 3.0  # seconds that nodes are used without reading them, if no page is open
+_UNWATCHED_SECONDS = 3.0  # age up to which read nodes are used if no page is open
 
 
 class MetalReader:
@@ -157,7 +157,7 @@ def _filters(request: Request) -> dict[str, str]:
 log = logging.getLogger(__name__)
 
 HEAT_SECONDS = 30.0  # between two events without changes
-FLEET_SECONDS = 2.0  # seconds that the hosts are used without reading changes
+FLEET_SECONDS = 2.0  # age up to which hosts are used without reading their changes
 USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"
 MOST_GUESTS = 200
 MOST_MOVES = 50

@@ -85,9 +85,8 @@ class SignInFailures:
     """
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, tuple[int, float]] = (
-            OrderedDict()
-        )  # number, time of the last failure
+        # address → number of failures, time of the last failure
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def pause(self, address: str, now: float) -> float:
         """Return after how many seconds this IP address may try to sign in again; 0: now."""
@@ -177,7 +176,7 @@ class AccessMiddleware:
                 who = caller_of(scope, session.visitor)
                 await self._context.operations.note(who, "form", scope["path"], "denied", refused.title)
             await self._refused(scope, refused)(scope, receive, send_with_headers)
-        except OperationRefused as refused:  # by the role, outside of the pages that show it in their forms
+        except OperationRefused as refused:  # the user's role forbids an operation of this page
             problem = PageRefused(403, "Not done", f"{refused}.")
             await self._refused(scope, problem)(scope, receive, send_with_headers)
         except Exception:
@@ -202,7 +201,7 @@ class AccessMiddleware:
             raise PageRefused(421, "Not by this name", text)
         if scope["method"] == "POST":
             if not self._is_from_expected_page(scope["path"], headers):
-                # the browser may have a session, and did not send its cookie with this form
+                # Do not replace the session: browsers omit its cookie from forms of other sites.
                 scope["session.new"] = False
                 raise PageRefused(403, "Not done", "The form came from another site.")
             length = headers.get("content-length", "")

@@ -23,7 +23,7 @@ from control_room.access import Project, SingleSignOn, from_our_page, session_co
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, redirect_to, session_of
 from control_room.pages.middleware import SSO, SignInPages
 
-SECONDS = 600.0  # from the redirect to Keystone to the form from there, and then until a project is picked
+SECONDS = 600.0  # time limit of the sign-in at Keystone, and then again of the choice of a project
 MOST_TOKENS = 1000  # of users that still have to pick a project; the oldest is dropped
 _COOKIE = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})")
 
@@ -85,7 +85,7 @@ class SingleSignOnPages(PageGroup):
         """Sign the user in with the token that Keystone's page posted, or let the user choose a project."""
         single_sign_on = self._offered(request)
         if not self._beginning.is_valid(request.cookies.get(_cookie(request), "")):
-            request.scope["session.new"] = False  # an existing session of this browser continues
+            request.scope["session.new"] = False  # do not replace a session that this browser may have
             text = "This sign-in did not begin in this browser, or more than ten minutes ago."
             raise PageRefused(403, "Not signed in", text)
         self._sign_in.check_pause(request)

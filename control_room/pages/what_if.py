@@ -93,8 +93,8 @@ def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
     return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")
 
 
-SECONDS = 3600.0  # that an answer is shown without computing it again
-HOSTS_SECONDS = 5.0  # that hosts read from placement are used
+SECONDS = 3600.0  # age up to which an answer is shown without computing it again
+HOSTS_SECONDS = 5.0  # age up to which hosts read from placement are used
 LONGEST = 30.0  # seconds that a plan may take
 USUAL = "3 x VCPU:2,MEMORY_MB:4096,DISK_GB:20\n1 x VCPU:8,MEMORY_MB:16384,DISK_GB:80"
 _FIELDS = ("mix", "add", "without", "zone", "cell", "project")

@@ -26,11 +26,11 @@ class LeasedNodes:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.version = 0  # of the known assignment
+        self.version = 0  # of the list of leased nodes
         self.until = NEVER
         self.tells = False
         self._nodes: dict[str, int] = {}  # node → epoch
-        self._known_at = NEVER  # when the question was asked that completed this assignment
+        self._known_at = NEVER  # when the renewal was sent whose answer completed this list of nodes
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -81,8 +81,8 @@ class LeasedNodes:
 
 log = logging.getLogger(__name__)
 
-ASKS = 4  # questions in the duration of a lease
-UNREPORTED_SECONDS = 0.5  # seconds between two questions, at most
+ASKS = 4  # renewals in the duration of a lease
+UNREPORTED_SECONDS = 0.5  # longest pause between two renewals
 SHORTEST_PAUSE = 0.1
 REPORT_SECONDS = 60.0  # seconds between two lists of all nodes
 REPORT_PAGE = 5000  # nodes in one message
@@ -107,13 +107,13 @@ class NodeLease:
     list_nodes: ListNodes | None = None
 
     def __post_init__(self) -> None:
-        # called when there is more, or less, that may be done
+        # called when the agent got or lost the lease of nodes
         self.changed: Callable[[], None] = lambda: None
         self._run = self.clock.uuid()
         self._lent = LeasedNodes()
         self._writing: Counter[str] = Counter()  # writes in progress by node
         self._stopping: set[str] = set()  # nodes lost during a write
-        self._seen = 0  # the version that we have confirmed
+        self._seen = 0  # version of the last list of leased nodes whose receipt this agent has confirmed
         self._refused = False
         self._address: dict[str, Any] = {"cell": self.cell, "agent": self.agent, "pool": self.pool}
 

@@ -30,7 +30,7 @@ HOLD_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers
 NO_LEASE_SECONDS = 5.0  # how long an order is held without a lease
 SHORTEST_PAUSE = 0.1  # seconds between two checks of a node, doubled while nothing changes
 LONGEST_PAUSE = 10.0
-MOST_BEGUN = 4  # a failed deployment that is held and then torn down takes as many
+MOST_BEGUN = 4  # transitions of a failed deployment with its teardown; after this many, steps are delayed
 
 Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and node
 
@@ -49,7 +49,7 @@ class OrderProgress:
     state: str = ""
     # since when the node has been in maintenance without being deployed
     maintained: float | None = None
-    begun: int = 0  # how often a transition was started: repeating it has limits
+    begun: int = 0  # number of transitions of the node that this order has started
     pause: float = SHORTEST_PAUSE
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class RunningOrders:
     async def build(self, order: BuildOrdered) -> AgentReported | None:
         verdict = self.builds.ordered(order)
         if isinstance(verdict, AgentReported) and verdict.epoch < order.epoch:
-            self.builds.forget(verdict)  # another agent had the node meanwhile
+            self.builds.forget(verdict)  # the outcome is outdated: the node had another agent since
             verdict = self.builds.ordered(order)
         if isinstance(verdict, AgentReported):
             ending = any(kind is DestroyOrdered and build == order.build for kind, build, *_ in self._jobs)

@@ -31,14 +31,12 @@ LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 OnNode = Callable[[str], None]
-# an endless async function that calls an OnNode with the node of each notification
+# an async function that never ends, and calls its argument with the node's uuid of each notification
 NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return an async function that never ends, and calls its argument with the node's uuid of each
-    notification.
-    """
+    """Return a NotificationSource that reads this consumer of Ironic's notifications."""
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:

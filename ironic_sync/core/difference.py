@@ -129,9 +129,9 @@ def _unequal(
     return (", ".join(only_ironic), ", ".join(only_placement)) if only_ironic or only_placement else None
 
 
-def allowance(of: int, share: float) -> int:
-    """Return how many of `of` nodes a sweep may remove as deleted: the fraction `share`, at least three.
+def allowance(nodes: int, share: float) -> int:
+    """Return how many deleted nodes a sweep may remove: the fraction `share` of all `nodes`, at least three.
 
     If more are missing in Ironic, the sweep assumes a mistake and removes no node.
     """
-    return max(FEW, int(share * of))
+    return max(FEW, int(share * nodes))

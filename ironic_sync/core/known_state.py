@@ -105,7 +105,7 @@ def handle(
     if notification.at < belief.date and (belief.gone or age != "newer"):
         doubt = age != "older" and _contradicts(belief, notification, node, rules)
         return Step(belief, "late", read=rules.can_read and doubt)
-    # Another process reported a later date to placement: that process, or its clock, may be ahead.
+    # Placement has a report with a later date from another process, whose clock may be ahead.
     behind = belief.reported is None and at < belief.sequence
     ahead, belief = belief.sequence + 1, replace(belief, received=received, sequence=max(belief.sequence, at))
     if notification.event == "delete":
@@ -149,7 +149,7 @@ def read(
     if overtaken:
         was_open = belief.reported is not None and is_open(belief.reported)
         closes = was_open and report is not None and not is_open(report)
-        # Closing a node for a moment too long is better than closing it too late.
+        # Report a closed node immediately, even from an outdated read: closing a node too late is worse.
         if outcome == "told" and closes:
             return Step(replace(belief, reported=report, sequence=sequence), "told", report, read=True)
         return Step(belief, "read" if outcome == "told" else outcome, read=outcome == "told")
@@ -239,7 +239,7 @@ def _deleted(
         place: Place | None = Place.of(known)
     else:
         place = None if rules.only_reads_place else rules.place(node)
-    # the node had no version after its deletion
+    # A deletion has no `updated_at`: use its date as the version.
     belief = _without(belief, notification.at, float(math.floor(notification.at)))
     if place is None:
         return Step(belief, "not ours")

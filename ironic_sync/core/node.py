@@ -118,9 +118,9 @@ UNDEPLOYABLE = frozenset({
     "active", "deploy failed", "wait call-back", "error", "rescue", "rescue wait", "rescue failed",
     "unrescue failed", "service wait", "service failed",
 })  # fmt: skip
-# the deployment or service must be failed before the node can be undeployed
+# Ironic must first abort the deployment or service of a node in such a state before it can undeploy the node.
 HELD = frozenset({"deploy hold", "service hold"})
-# Nothing is deployed in such a state: an instance_uuid there is only a mark.
+# Nothing is deployed on a node in such a state, even if its instance_uuid is set.
 UNUSED = frozenset({
     "available", None, "manageable", "enroll", "verifying", "inspect failed", "inspect wait",
     "clean failed", "adopt failed",

@@ -12,16 +12,14 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class NovaCell:
-    """A cell of Nova. Its name in berth (`word`) is the name in Nova or, if that is not valid in berth, the
-    uuid.
-    """
+    """A cell of Nova. `berth_name` is the cell's name or, if berth does not permit this name, its uuid."""
 
     uuid: str
     name: str
     is_disabled: bool = False
 
     @property
-    def word(self) -> str:
+    def berth_name(self) -> str:
         return self.name if _WORD.fullmatch(self.name) else self.uuid
 
 
@@ -61,9 +59,9 @@ class NovaCloud:
     other_cells: tuple[str, ...] = ()  # names of berth's cells that are not Nova's
 
     @cached_property
-    def words(self) -> frozenset[str]:
+    def berth_names(self) -> frozenset[str]:
         """Return the names that the cells of Nova have in berth."""
-        return frozenset(cell.word for cell in self.cells.values())
+        return frozenset(cell.berth_name for cell in self.cells.values())
 
     @cached_property
     def zones(self) -> frozenset[str]:

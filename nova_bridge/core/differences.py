@@ -17,9 +17,11 @@ def cell_edits(cloud: NovaCloud, registered: Iterable[RegisteredCell]) -> Iterat
     """
     known = {cell.name: cell for cell in registered}
     for cell in cloud.cells.values():
-        at_berth = known.get(cell.word)
+        at_berth = known.get(cell.berth_name)
         if at_berth is None or at_berth.enabled == cell.is_disabled:
-            yield RegisterCell(cell=cell.word, enabled=not cell.is_disabled, note=f"Nova's cell {cell.name}")
+            yield RegisterCell(
+                cell=cell.berth_name, enabled=not cell.is_disabled, note=f"Nova's cell {cell.name}"
+            )
 
 
 def owner_edits(cloud: NovaCloud, providers: Mapping[str, Provider]) -> Iterator[OwnerEditRequested]:
@@ -27,13 +29,13 @@ def owner_edits(cloud: NovaCloud, providers: Mapping[str, Provider]) -> Iterator
     not that of Nova.
     """
     for host in cloud.hosts.values():
-        provider, word = providers.get(host.root), cloud.cells[host.cell].word
+        provider, cell = providers.get(host.root), cloud.cells[host.cell].berth_name
         if provider is not None and (provider.cell, provider.agent, provider.host) != (
-            word,
+            cell,
             AGENT,
             host.host,
         ):
-            yield OwnerEditRequested(root=host.root, cell=word, agent=AGENT, host=host.host)
+            yield OwnerEditRequested(root=host.root, cell=cell, agent=AGENT, host=host.host)
 
 
 def aggregate_edits(

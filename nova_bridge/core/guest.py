@@ -11,7 +11,7 @@ from nova_bridge.core.request_spec import RequestSpec
 
 # Extra specs that Nova itself translates into resource groups.
 _IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
-# Properties for which Nova demands nothing of a host, or only if the image has them.
+# Properties for which Nova demands nothing of a host if the flavor has them.
 _NO_DEMANDS = ("hw:viommu_model", "hw:firmware_stateless")
 _DEFAULTS_OF_TPM = {"hw:tpm_model": "tpm-tis", "hw:tpm_secret_security": "user"}
 # Nova compares the version and the address width only for images with one of the properties in `_KINDS`.

@@ -41,7 +41,7 @@ class RequestedDestination(NovaObject, frozen=True, kw_only=True):
     host: str | None = None
     node: str | None = None
     cell: NovaCellMapping | None = None
-    aggregates: list[str] | None = None  # one aggregate of each element, a list separated by commas
+    aggregates: list[str] | None = None  # element: uuids separated by commas, of which one is needed
     forbidden_aggregates: list[str] | None = None
     allow_cross_cell_move: bool = False
 

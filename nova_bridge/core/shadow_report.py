@@ -18,7 +18,9 @@ from bus.vocabulary import MAX_CAUSE
 from nova_bridge.core.fragmentation import UNKNOWN, FreeMemory
 from nova_bridge.core.notifications import NO_VALID_HOST, Event
 
-LATE_SECONDS = 5.0  # after its request, berth's decision may already see what Nova has claimed for it
+LATE_SECONDS = (
+    5.0  # after this time, Nova may have claimed hosts for the request, and berth sees them as used
+)
 MOST_SHARES = 200
 MOST_REASONS = 50
 MOST_PERIODS = 50

@@ -16,7 +16,7 @@ from nova_bridge.core.guest import flavor_of, image_of, root_traits_of
 from nova_bridge.core.request_spec import RequestedDestination, RequestSpec
 
 OWNER_NOVA = "OWNER_NOVA"
-OWNER_SINCE = 73  # version from which nova-compute sets the trait
+OWNER_SINCE = 73  # service version from which on nova-compute sets the trait OWNER_NOVA
 _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 
 
@@ -124,7 +124,7 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
         known = cloud.cells.get(wanted.cell.uuid)
         if known is None:
             raise NoSuchDestination(f"there is no cell {wanted.cell.name or wanted.cell.uuid}")
-        cell = known.word
+        cell = known.berth_name
     forced_host, forced_node = (spec.force_hosts or [""])[0], (spec.force_nodes or [""])[0]
     return _Place(
         cell=cell,

@@ -29,7 +29,7 @@ from bus.requests import Flavor
 from tests.support.berth_processes import Up
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium
-from tests.support.open_berth import PAGES, OpenBerth, a_request, lived_in
+from tests.support.open_berth import PAGES, OpenBerth, a_request, fill_pages
 
 SMALL = (Flavor(name="small", vcpus=1, memory_mb=256, disk_gb=1),)
 
@@ -171,7 +171,7 @@ async def measure(given: argparse.Namespace) -> None:
         async with a_berth(directory, given.hosts) as berth, a_chromium() as browser:
             if given.before:
                 say(builds=given.before, rate=round(await boots_a_second(berth, given.before)))
-            await lived_in(berth)
+            await fill_pages(berth)
             if "paints" in given.only:
                 await paints(browser, berth)
             if "updates" in given.only:

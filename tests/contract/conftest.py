@@ -1,4 +1,4 @@
-"""Every database a store may live in, for the tests that must hold on all of them."""
+"""Fixtures for tests that run on each supported database."""
 
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ from tests.support.virtual_time import TurnedClock
 
 @asynccontextmanager
 async def a_mariadb_database(server: MariaDB) -> AsyncIterator[str]:
-    """The SQLAlchemy URL of a new, empty MariaDB database, with the driver that Nova uses."""
+    """Yield the SQLAlchemy URL of a new, empty MariaDB database, with the driver that Nova uses."""
     name = _new_name()
     engine = create_async_engine(make_url(server.url("berth")).set(drivername="mysql+aiomysql"))
     try:
@@ -71,7 +71,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Arguments for Database: the same database every time, in a memory a new one."""
+    """Return arguments for Database, which open the same database each time; in memory, a new database."""
     if request.param == "postgresql":
         return {"url": request.getfixturevalue("database_url"), "namespace": f"n-{secrets.token_hex(3)}"}
     where = "" if "memory" in request.param else f"/{tmp_path}/new/"
@@ -84,7 +84,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 async def open_database(opening: dict[str, Any]) -> AsyncIterator[Callable[..., Database]]:
-    """One more process's view of the database."""
+    """Return a function that opens the database as another process does."""
     opened: list[Database] = []
 
     def open_(**more: Any) -> Database:
@@ -98,7 +98,7 @@ async def open_database(opening: dict[str, Any]) -> AsyncIterator[Callable[..., 
 
 @pytest.fixture
 async def database(open_database: Callable[..., Database]) -> Database:
-    """A database with its schema made and nothing in it."""
+    """Yield an empty database with its tables."""
     made = open_database()
     if made.dialect == "postgresql":
         from sqlalchemy import text
@@ -108,12 +108,12 @@ async def database(open_database: Callable[..., Database]) -> Database:
     return made
 
 
-# Placement, on each of the two databases it may live in
+# Placement on each type of database
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def _migrated_url(postgres: Any) -> AsyncIterator[str]:
-    """A database with placement's tables, to be copied: that is done sooner than making them."""
+    """Yield the URL of a database with placement's tables; copying it is faster than creating the tables."""
     async with a_database(postgres) as url:
         database = Database(url, namespace="placement")
         await migrate(database, "placement_worker")
@@ -147,7 +147,7 @@ async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
         await keeps_its_index(one)
 
 
-# And behind its HTTP door
+# Placement with its HTTP API
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ async def door(url: str) -> AsyncIterator[HttpPlacement]:
 
 @pytest.fixture
 async def near() -> AsyncIterator[HttpPlacement]:
-    """For what the database has no part in."""
+    """Yield a Placement API for tests that do not depend on the type of database."""
     async with a_door("sqlite+aiosqlite://") as near:
         yield near
 
@@ -168,7 +168,7 @@ def gate() -> midway.Gate:
     return midway.Gate()
 
 
-# And a simulated Ironic, behind its API
+# A simulated Ironic with its API
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ async def client(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-# And a connection to RabbitMQ, and to either broker
+# Connections to RabbitMQ, and to each type of broker
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def connect(request: pytest.FixtureRequest) -> Connect:
 
 @pytest.fixture(params=["postgresql", "mariadb"])
 def new_database(request: pytest.FixtureRequest) -> NewDatabase:
-    """A function that makes an empty database for tables of Nova, in PostgreSQL and in MariaDB."""
+    """Return a function that makes an empty database for Nova's tables, in PostgreSQL or in MariaDB."""
     if request.param == "mariadb":
         return partial(a_mariadb_database, request.getfixturevalue("mariadb"))
     return partial(a_database, request.getfixturevalue("postgres"))

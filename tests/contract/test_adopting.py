@@ -1,4 +1,4 @@
-"""A cell adopts what was there before it: placement is asked first, and whatever comes twice does no harm."""
+"""A cell adopts existing instances: it queries placement first, and repeated messages have no effect."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -73,7 +73,7 @@ class AdoptingCell:
 
 @pytest.fixture
 async def cell(url: str, placement: Placement, wall: Any) -> AsyncIterator[AdoptingCell]:
-    """Consumer 7 came over, on host 1 of c1; host 2 is of c1 as well, host 3 of c2."""
+    """Yield a cell c1 with hosts 1 and 2, where a client imported consumer 7 on host 1. Host 3 is of c2."""
     elsewhere = "sqlite+aiosqlite://" if url.startswith("sqlite") else url
     database = Database(elsewhere, **({"namespace": "cell"} if elsewhere == url else {"inline": True}))
     await migrate(database, "cell_conductor")
@@ -124,7 +124,9 @@ async def test_the_second_adoption_of_a_build_in_one_batch_is_retried(cell: Adop
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-async def test_a_crash_between_placement_and_the_cell_is_made_good(cell: AdoptingCell, lost: int) -> None:
+async def test_an_adoption_is_completed_after_a_crash_between_placement_and_the_cell(
+    cell: AdoptingCell, lost: int
+) -> None:
     cell.answers_lost = lost
     for _ in range(lost):
         (outcome,) = await cell.adoptions.adopt_many([ASKED])

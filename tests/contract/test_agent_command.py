@@ -30,7 +30,7 @@ NODES = tuple(uid(number, "c") for number in range(10))
 
 
 class AgentCommand(CommandLine):
-    """`berth agent ...` where two agents share ten nodes."""
+    """Runs commands of `berth agent` in a cell where two agents share ten nodes."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         super().__init__("agent", commands, patch, capsys)

@@ -57,7 +57,7 @@ class OneAgent:
         self.hosts = some
         self.disk = AgentDisk()
         self.lost = self.away = False
-        self.waiting: list[InventoryReported] | None = None  # reports that placement has not come to
+        self.waiting: list[InventoryReported] | None = None  # reports that placement has not handled yet
         self.refused: list[str] = []
         who, options = SimAgent("a1", "c1", tuple(some)), SimOptions(crashes=CrashPlan(away=0.01))
         trees = HostTrees(who, self.disk)
@@ -72,7 +72,7 @@ class OneAgent:
         return await self.placement.lookups.providers(question)
 
     async def says(self, after: float = 0.0) -> list[str]:
-        """The hosts it reports when so much time has passed."""
+        """Let `after` seconds pass; return the hosts that the agent then reports."""
         self.wall.now += after
         said = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
         if self.waiting is not None:
@@ -191,7 +191,7 @@ async def test_while_placement_is_unreachable_reports_wait(agent: OneAgent) -> N
 async def test_a_report_that_placement_keeps_refusing_is_logged(
     placement: Placement, agent: OneAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another has its name."""
+    """Another provider has the name of the reported host."""
     assert await placement.reports.report_many([a_report(9, name=ONE)]) == [None]
     for after in (0.0, 10.0, 20.0):
         assert ONE in await agent.says(after)
@@ -202,7 +202,7 @@ async def test_a_report_that_placement_keeps_refusing_is_logged(
     assert len(agent.refused) == 4 and all("name" in why for why in agent.refused)
 
 
-async def test_a_tree_that_another_reported_is_taken_over(
+async def test_the_tree_of_another_agent_is_taken_over(
     placement: Placement, wall: TurnedClock, agent: OneAgent
 ) -> None:
     await agent.says()
@@ -222,7 +222,7 @@ async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_ref
     assert await agent.order(1, g_small={"VGPU": 1}) == "built"
     refused = await agent.order(2, g_large={"VGPU": 1})
     assert refused == f"the host cannot hold it: {ONE}_g_large: asked 1 VGPU, 0 free on the host"
-    assert await agent.order(2, g_large={"VGPU": 1}) == refused  # when it comes again
+    assert await agent.order(2, g_large={"VGPU": 1}) == refused  # the repeated order
     assert await agent.says() == [ONE]
     assert await agent.says(after=10.0) == []
     large = child_id(agent.hosts[0].root, f"{ONE}_g_large")
@@ -244,7 +244,7 @@ async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
     agent.lost = True
     assert await agent.says() == [ONE]
     agent.lost = False
-    assert await agent.says(after=20.0) == []  # it may be on its way: the one before it came a moment ago
+    assert await agent.says(after=20.0) == []  # the repeated report may be in progress
     assert await agent.says(after=20.0) == [ONE]
     assert await agent.says(after=40.0) == []
 
@@ -252,7 +252,7 @@ async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
 async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference(
     placement: Placement, wall: TurnedClock
 ) -> None:
-    """A cell is found to be two, while more of it is in use than the first of them has."""
+    """One NUMA cell becomes two cells, of which the first has fewer VCPUs than are in use."""
     one = OneAgent(placement, wall, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
     await one.says()
     cell = child_id(one.hosts[0].root, f"{ONE}_numa0")

@@ -1,4 +1,4 @@
-"""A simulated agent on the bus: what it reports, whatever comes twice, too late or in mid-crash."""
+"""The reports of a simulated agent after orders that are repeated, late, or interrupted by a crash."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -100,7 +100,7 @@ async def test_an_order_is_built_or_fails_as_planned(
         await world.bus.publish(FIRST)
         message = await in_time(world.reports.get())
         assert bool(message.cause) == (outcome == "failed")
-        # not a leftover: it cleans up after a failure by itself
+        # no guest remains: the agent removes it after a failure
         assert message == an_agent_report(FIRST, outcome, retry=retry, cause=message.cause)
 
 
@@ -120,7 +120,7 @@ async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: Agen
         await world.bus.publish(FIRST)
         await until(lambda: world.waiting() == 0, seconds=DEADLINE)
     assert world.waiting() == 1
-    async with world.serving(an_agent()):  # killed, and there again
+    async with world.serving(an_agent()):  # restarted after a kill
         assert await in_time(world.reports.get()) == an_agent_report(FIRST, "built")
     assert world.waiting() == 0
 
@@ -148,7 +148,7 @@ async def test_builds_interrupted_by_a_power_failure_are_reported_as_failed(worl
         lost = [await in_time(world.reports.get()) for _ in orders]
         assert {report.build for report in lost} == {order.build for order in orders}
         assert {(report.outcome, report.retry) for report in lost} == {("failed", True)}
-        assert all(report.leftover for report in lost)  # what was begun is still there
+        assert all(report.leftover for report in lost)  # the begun guest remains
         assert {report.cause for report in lost} == {"the agent lost power while it was building"}
         await in_time(world.inventories.get())
         await world.bus.publish(orders[0])

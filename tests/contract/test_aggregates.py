@@ -49,7 +49,7 @@ async def found(placement: Placement, **query: Any) -> list[str]:
     return [aggregate.name for aggregate in answer.aggregates]
 
 
-# Making, and being in it
+# Creation and members
 
 
 async def test_an_aggregate_is_created_with_hosts_by_name_or_uuid_and_published(
@@ -118,7 +118,7 @@ async def test_a_change_is_applied_once_if_delivered_twice(
         assert await members(placement, EAST) == {host(number) for number in hosts}
 
 
-# Delivered twice
+# Repeated deliveries
 
 
 async def test_creating_an_aggregate_again_keeps_later_changes(placement: Placement) -> None:
@@ -130,7 +130,7 @@ async def test_creating_an_aggregate_again_keeps_later_changes(placement: Placem
     assert await members(placement, EAST) == set()
 
 
-async def test_dropped_twice_it_is_dropped_once(placement: Placement) -> None:
+async def test_an_aggregate_dropped_twice_is_dropped_once(placement: Placement) -> None:
     await make(placement, EAST, "east", kind="x")
     dropped = await done(placement, DropAggregate(aggregate=EAST))
     assert dropped.aggregate.gone and dropped.number
@@ -138,12 +138,12 @@ async def test_dropped_twice_it_is_dropped_once(placement: Placement) -> None:
     assert again.aggregate.gone and not again.number
     assert await found(placement) == []
     assert placement.memory.index.aggregate_facts == {}
-    made = await make(placement, EAST, "east")  # and may come again, with nothing of its former life
+    made = await make(placement, EAST, "east")  # the id can be used again, without the former members
     assert made.aggregate.metadata == {}
 
 
 async def test_reports_do_not_remove_members_that_an_operator_added(placement: Placement) -> None:
-    """EAST is the operator's, WEST is the owner's, FAST was the owner's and is both's."""
+    """An operator added the host to EAST, its agent reports WEST, and both added it to FAST."""
     await report(placement, a_report(1, aggregates=(WEST, FAST)))
     await make(placement, EAST, "east", "host-1")
     await make(placement, FAST, "fast", "host-1")
@@ -165,7 +165,7 @@ async def test_a_member_that_the_owner_reports_is_added_again_with_a_warning(pla
     assert await members(placement, EAST) == {host(1)}
 
 
-# Finding
+# Queries
 
 
 FOUND: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -286,7 +286,7 @@ async def test_a_host_deleted_during_an_edit_is_reported_as_missing(
     assert await members(placement, EAST) == set()
 
 
-async def test_a_process_that_dies_half_way_has_done_nothing(
+async def test_an_edit_interrupted_by_a_crash_changes_nothing(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await has_hosts(placement, 2)
@@ -329,7 +329,7 @@ async def test_aggregate_changes_received_in_any_order_leave_the_latest_state(
         assert not other.memory.index._described_at
 
 
-# Why not: with `east` a zone of host-1, `west` a zone, and an instance on host-1
+# Refused edits; `east` is a zone with host-1, which has an instance, and `west` is another zone
 
 ANOTHER = uid(9, "c")
 REFUSED: dict[str, tuple[AggregateEdit, Any]] = {
@@ -411,7 +411,7 @@ async def test_a_host_in_two_zones_can_be_removed_from_one_of_them(placement: Pl
     await make(placement, EAST, "east", availability_zone="e")
     await make(placement, WEST, "west", availability_zone="w")
     await edit(placement, SetAggregates(provider=host(1), aggregates=(EAST, WEST)))
-    await make(placement, FAST, "fast", "host-1")  # which makes it no worse
+    await make(placement, FAST, "fast", "host-1")  # not a further zone
     await done(placement, ChangeAggregate(aggregate=EAST, remove=("host-1",)))
     assert await members(placement, WEST) == {host(1)}
 

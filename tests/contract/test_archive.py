@@ -27,9 +27,9 @@ from tests.support.placement_builders import (
     a_report,
     an_order,
     gone,
+    mark_published,
     offered_by,
     on_hosts,
-    tell_all,
 )  # fmt: skip
 from tests.support.placement_calls import claim, edit_aggregate, edit_cell, report
 from tests.support.virtual_time import TurnedClock
@@ -197,7 +197,7 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
     await placement.archive.store()
     await report(placement, a_report(1, inventories={"VCPU": Inventory(total=64)}))
     first = await claimed(placement, 1)
-    await tell_all(placement)
+    await mark_published(placement)
     async with placement.database.write() as tx:
         await changes.TRIM(tx, keep=0, unpublished=1000)
         assert len((await changes.since(tx, 0, 10)).changes) == first
@@ -206,7 +206,7 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
         wall.now += 100.0
         numbers.append(await claimed(placement, consumer))
         await placement.archive.store()
-    await tell_all(placement)
+    await mark_published(placement)
     async with placement.database.write() as tx:
         await changes.TRIM(tx, keep=0, unpublished=1000)
         assert not (await changes.since(tx, 0, 10)).changes

@@ -1,4 +1,4 @@
-"""The audit: quiet about a sound berth, and loud about every breach that was planted in its databases."""
+"""The audit finds nothing in a sound berth, and finds every breach that was planted in its databases."""
 
 import asyncio
 import io
@@ -36,7 +36,7 @@ from bus.vocabulary import Allocations
 from placement_worker import Placement
 from tests.support.aggregates import make
 from tests.support.berth_processes import run_berth
-from tests.support.databases import know, sql
+from tests.support.databases import insert_build, sql
 from tests.support.envelopes import a_letter, an_envelope
 from tests.support.fake_keystone import Answer, AnsweringServer, FakeKeystone
 from tests.support.ids import uid
@@ -53,7 +53,7 @@ from tests.support.placement_calls import claim, edit, edit_cell, load, report
 from tests.support.waiting import in_time, until
 
 NOW = 1_000_000.0
-ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
+ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # numbers of the builds in a sound berth
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def sound(settings: Settings) -> Settings:
         ("c1", DELETED, "deleted"),
         ("c2", BUILDING, "building"),
     ):
-        know(settings, cell, number, status, 1)
+        insert_build(settings, cell, number, status, 1)
     return settings
 
 
@@ -92,7 +92,7 @@ async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = 
 
 
 async def test_a_cell_asked_to_delete_a_build_of_another_cell_ignores_it(sound: Settings) -> None:
-    know(sound, "c2", ACTIVE, "deleted", 1)
+    insert_build(sound, "c2", ACTIVE, "deleted", 1)
     sql(sound, "cell_c2", "UPDATE placed_builds SET root = '' WHERE build = ?", uid(ACTIVE))
     found = await audited(sound)
     assert (found.breaches, found.builds["active"]) == ([], 1)
@@ -148,12 +148,12 @@ async def test_each_planted_breach_is_found_and_named(
 async def test_a_build_that_a_cell_should_not_know_is_a_breach(
     sound: Settings, cell: str, number: int, breach: str
 ) -> None:
-    know(sound, cell, number, "active", 2)
+    insert_build(sound, cell, number, "active", 2)
     assert breach in (await audited(sound)).breaches
 
 
 async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings) -> None:
-    """`PUT /resource_providers/{uuid}/aggregates` answers as Placement does, which knows of no zones."""
+    """`PUT /resource_providers/{uuid}/aggregates` checks no zones, because OpenStack Placement has none."""
     east, west, again, plain = (uid(number, "e") for number in range(1, 5))
     async with placement_of(sound) as placement:
         for id_, zone in ((east, "east"), (west, "west"), (again, "east")):
@@ -214,23 +214,23 @@ async def test_a_build_may_hold_resources_of_child_and_sharing_providers(
     sound: Settings, allocations: Allocations
 ) -> None:
     await holding(sound, SOMEBODY, allocations)
-    know(sound, "c1", SOMEBODY, "active", 2)
+    insert_build(sound, "c1", SOMEBODY, "active", 2)
     found = await audited(sound)
     assert (found.breaches, found.notes) == ([], [])
 
 
 async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -> None:
     await holding(sound, SOMEBODY, {uid(POOL, "a"): {"DISK_GB": 5}})
-    know(sound, "c1", SOMEBODY, "active", 2)
+    insert_build(sound, "c1", SOMEBODY, "active", 2)
     assert (await audited(sound)).breaches == [
         f"{uid(SOMEBODY)}: active on {A2}, but holds resources of {uid(POOL, 'a')}"
     ]
 
 
 async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
-    """Where both are in an aggregate."""
+    """The pool may serve an instance on a host if pool and host share an aggregate."""
     await holding(sound, SOMEBODY, on_hosts(SHARED, DISK_GB=5))
-    know(sound, "c1", SOMEBODY, "active", SERVED)
+    insert_build(sound, "c1", SOMEBODY, "active", SERVED)
     assert (await audited(sound)).breaches == []
     sql(sound, "placement", "DELETE FROM resource_provider_aggregates")
     assert len((await audited(sound)).breaches) == 1
@@ -331,7 +331,7 @@ async def test_placement_is_audited_alone_unless_cells_are_named(
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
-async def test_when_all_has_settled_nothing_may_be_under_way(sound: Settings) -> None:
+async def test_an_unfinished_build_is_a_breach_of_a_settled_berth(sound: Settings) -> None:
     found = await audited(sound, settled=True)
     assert found.breaches == [f"{uid(BUILDING)}: still building in cell c2"]
 
@@ -347,7 +347,7 @@ async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path
 async def test_a_missing_state_directory_is_reported(settings: Settings) -> None:
     with pytest.raises(Unavailable, match="there is no state of berth in"):
         await audited(settings)
-    assert list(Path(settings.database.state_dir).iterdir()) == []  # and asking has made nothing
+    assert list(Path(settings.database.state_dir).iterdir()) == []  # the audit creates no file
 
 
 QUIET = {"cells": ("c1",), "hosts": 2}
@@ -357,7 +357,7 @@ def of(found: list[Finding], level: str) -> dict[str, str]:
     return {finding.about: finding.says for finding in found if finding.level == level}
 
 
-async def test_an_embedded_berth_is_examined_and_found_well(
+async def test_doctor_finds_no_problem_of_an_embedded_berth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = Settings().having(state_dir=str(tmp_path), **QUIET)
@@ -388,7 +388,7 @@ class IronicWithoutClasses(AnsweringServer):
         return 200, version, {"nodes": nodes} if "/nodes" in path else {}
 
 
-async def test_keystone_and_ironic_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_checks_keystone_and_ironic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keystone, ironic = FakeKeystone(), IronicWithoutClasses()
     for name, value in keystone.access().auth.items():
         monkeypatch.setenv(f"OS_{name.upper()}", value)
@@ -408,7 +408,7 @@ async def test_keystone_and_ironic_are_examined(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.services
-async def test_planted_faults_are_found(
+async def test_doctor_finds_planted_faults(
     amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)

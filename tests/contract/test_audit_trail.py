@@ -127,7 +127,7 @@ async def test_acts_of_programs_are_deleted_sooner(trail: AuditTrail, wall: Turn
     assert sorted(left) == [("a month", False), ("new", False), ("new", True)]
 
 
-# What a connection records
+# Records of an operator's connection
 
 
 class RecordedRegion(ActingRegion):

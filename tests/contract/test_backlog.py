@@ -1,4 +1,4 @@
-"""The backlog of build requests: taken in from the broker, stored on both databases, served in fair order."""
+"""The backlog of build requests: received from the broker, stored on both databases, served in fair order."""
 
 import asyncio
 import random
@@ -84,7 +84,7 @@ class Broker:
             return sum((await stored_backlog.counts(tx)).values())
 
     async def stored(self) -> None:
-        """Wait until all messages are stored that do not stay in memory only."""
+        """Wait until all messages are stored, except the few that the backlog holds only in memory."""
         await until(lambda: self.unacknowledged() <= BOUND)
 
     def unacknowledged(self) -> int:
@@ -187,7 +187,7 @@ async def test_a_single_request_does_not_wait_until_a_flood_is_stored(
         await broker.stored()
 
 
-async def test_batches_beside_light_requests_are_followed_by_a_pause(
+async def test_a_batch_after_a_request_of_another_project_is_followed_by_a_pause(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "PAUSE", 1e9)  # so the longest pause applies
@@ -279,15 +279,15 @@ async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(bro
         async with broker.backlog(owner) as backlog:
             await backlog.stored.adopt(ended)
             assert {is_suspect(delivery) for delivery in await batch(backlog)} == {owner == "s2"}
-            assert len(backlog.stored.projects["p"].open) == 1  # few are handled alone
+            assert len(backlog.stored.projects["p"].open) == 1  # small batches
     async with broker.database.write() as tx:
         kept = await stored_backlog.following(tx, "s2", "p", 4)
         assert [each.strikes for each in kept] == [3, 1, 1, 1]
-        await stored_backlog.RELEASE(tx, owner="s2")  # it stops properly
+        await stored_backlog.RELEASE(tx, owner="s2")  # a clean stop
         assert not any(each.strikes for each in await stored_backlog.following(tx, "", "p", 4))
 
 
-async def test_a_released_backlog_is_of_nobody(broker: Broker) -> None:
+async def test_a_released_backlog_has_no_owner(broker: Broker) -> None:
     async with broker.backlog("s1") as backlog:
         await broker.publish("p", 1000)
         await broker.stored()

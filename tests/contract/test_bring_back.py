@@ -76,7 +76,7 @@ async def fill(door: HttpPlacement) -> None:
 
 
 @pytest.mark.parametrize("how", WRITERS)
-async def test_everything_is_carried_over_and_a_second_time_nothing_changes(
+async def test_everything_is_imported_and_a_repeated_import_changes_nothing(
     source: HttpPlacement, target: HttpPlacement, how: str
 ) -> None:
     await fill(source)
@@ -88,7 +88,7 @@ async def test_everything_is_carried_over_and_a_second_time_nothing_changes(
     assert await generations(target) == before
 
 
-async def test_changes_at_berth_are_carried_back_to_where_they_came_from(
+async def test_changes_at_berth_are_written_back_to_the_source(
     source: HttpPlacement, target: HttpPlacement
 ) -> None:
     await fill(source)
@@ -106,7 +106,7 @@ async def test_changes_at_berth_are_carried_back_to_where_they_came_from(
     assert (outcome.made, outcome.changed, outcome.claimed, outcome.released) == (1, 1, 2, 1)
 
 
-async def test_an_allocation_beyond_the_inventory_is_carried_back_and_the_inventory_stays(
+async def test_an_allocation_beyond_the_inventory_is_written_back_and_the_inventory_stays(
     source: HttpPlacement, target: HttpPlacement
 ) -> None:
     await fill(source)

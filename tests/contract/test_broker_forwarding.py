@@ -195,7 +195,7 @@ async def test_delayed_messages_and_dead_letters_arrive_where_they_were(brokers:
 
 
 async def test_refused_messages_stay_refused_at_the_new_broker(brokers: TwoRabbits) -> None:
-    """A queue that a client bound to its own exchange, or that dead-letters, must not pass as berth's."""
+    """Messages from a client's exchange, or dead-lettered by a client's queue, must stay refused."""
     async with plain_channel(brokers.old_url) as channel:
         foreign = await channel.declare_exchange(f"{brokers.name()}.x", ExchangeType.TOPIC)
         await (await channel.get_queue(brokers.name())).bind(foreign, "#")
@@ -244,7 +244,7 @@ async def test_a_message_stays_at_the_old_broker_until_the_new_one_has_confirmed
     assert sorted(await numbers(await brokers.old.consume(SPEC, 10), 5)) == list(range(5))
 
 
-async def test_received_messages_are_completed_when_it_is_stopped(brokers: TwoRabbits) -> None:
+async def test_received_messages_are_completed_when_forwarding_stops(brokers: TwoRabbits) -> None:
     both = SPEC, QueueSpec("worker:second", KEYS)  # whose messages the old broker delivers alternately
     for transport in (brokers.old, brokers.new):
         await transport.declare(both[1])
@@ -357,7 +357,7 @@ async def test_an_impossible_forwarding_is_refused_with_a_remedy(brokers: TwoRab
     found = await refusal(brokers.forwarder("none", all_must_exist=True))
     assert str(found).endswith("has no queue none")
     other = brokers.forwarder()
-    other.names = BrokerNames("other")  # with which workers would refuse all forwarded messages
+    other.names = BrokerNames("other")  # workers would refuse messages with these names
     assert "has no exchange other: import" in str(await refusal(other))
     itself = brokers.forwarder()
     itself._new = brokers.old_url.replace("127.0.0.1", "localhost")

@@ -108,7 +108,7 @@ async def scheduling(
 
 
 async def test_a_build_without_a_conductor_is_released_and_ends(connect: Connect) -> None:
-    """Its sister in another cell is placed, and another request, too."""
+    """The request's other instance is placed in another cell, and so is a later request."""
     placement = FakePlacement(a_candidate(1, cell="c1"), a_candidate(2, cell="typo"))
     async with scheduling(connect, placement) as bus:
         placed = await bus.listen(BUILD_PLACED.at(cell="c1"))

@@ -109,7 +109,7 @@ FAILED = an_agent_report(FIRST, "failed", cause="no disk")
 ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 
 
-async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
+async def test_a_hundred_placed_builds_take_two_statements_and_each_gets_an_order(
     builds: Builds, store: Database
 ) -> None:
     batch = [a_placed(number) for number in range(100)]
@@ -146,7 +146,7 @@ async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
     assert books.asked == [1]
 
 
-async def test_failures_that_come_together_are_swapped_together(builds: Builds, books: Books) -> None:
+async def test_failures_of_one_batch_are_swapped_by_one_query(builds: Builds, books: Books) -> None:
     batch = [a_placed(number) for number in range(10)]
     await placed(builds, books, *batch)
     reports = [
@@ -241,7 +241,7 @@ REQUEUED = Vacating(build=ONE.build, other=uid(9, "b"), cell=CELL, say="vacate",
 async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(
     builds: Builds, books: Books, time: TurnedClock, ending: Message
 ) -> None:
-    """The broker may have lost the order, or the agent's report, with a queue."""
+    """A deleted queue of the broker may have contained the order or the agent's report."""
     await placed(builds, books, ONE)
     await heard(builds, BUILT, ending)
     time.now += 601
@@ -298,7 +298,7 @@ async def test_allocations_are_released_if_the_agent_never_returns(
     assert books.held == {} and await builds.time_out() == []
 
 
-async def test_leftovers_survive_the_record_of_their_build(
+async def test_guests_left_behind_are_recorded_after_their_build_is_pruned(
     builds: Builds, books: Books, store: Database, time: TurnedClock
 ) -> None:
     patient = a_conductor(store, books, time, cleanup_timeout=30 * 86400.0)
@@ -427,7 +427,7 @@ async def test_a_build_whose_record_was_pruned_can_be_placed_again(
 
 class SomeAgents:
     def __init__(self, chance: random.Random, deaf: float) -> None:
-        self.guests: set[str] = set()  # where there is one, or may be
+        self.guests: set[str] = set()  # hosts on which a guest is or may be
         self.lost = 0
         self._chance, self._disconnected = chance, deaf
         self._fates: dict[int, str] = {}
@@ -482,7 +482,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
             assert agents.guests <= {root for _, held in books.held.values() for root in held}
             continue
         if chance.random() < 0.3:
-            waiting.append(event)  # delivered once more, some time
+            waiting.append(event)  # delivered again later
         books.away = chance.random() < 0.1
         books.answers_lost = int(chance.random() < 0.1)
         (outcome,) = await heard(conductor, event)
@@ -527,7 +527,7 @@ async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books
     assert isinstance(end, BuildEnded)
 
 
-# What was stored and cannot be read any more
+# Stored records that cannot be read
 
 
 async def spoil(builds: Builds, assignment: str, value: str, key: str = "id") -> None:

@@ -82,7 +82,7 @@ async def test_fields_that_a_load_does_not_name_stay(placement: Placement) -> No
 async def test_stored_trees_decide_which_loads_are_one_transaction(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when they would not fit into one transaction."""
+    """Loads for one stored tree are one transaction, even if they exceed the limit of a transaction."""
     monkeypatch.setattr(providers, "PROVIDERS_A_TRANSACTION", 2)
     await load(placement, a_load(1), a_load(2, 1), a_load(3, 1), a_load(9))
     await placement.claims.claim_many([an_order(a_claim(1, on_hosts(3)))])
@@ -106,7 +106,7 @@ async def test_trees_are_rearranged_in_one_load(url: str, placement: Placement) 
 
 
 async def test_thousands_of_providers_in_one_load(placement: Placement) -> None:
-    """Three transactions, in messages that fit the bus."""
+    """The load takes three transactions, and all messages about it fit the bus."""
     many = [a_load(number) for number in range(4500)]
     results = await load(placement, *many)
     assert [result.provider for result in results] == [load.id for load in many]
@@ -135,7 +135,7 @@ async def test_a_provider_deleted_during_a_load_is_read_again(
     look, calls = tree_reads.find, itertools.count(1)
 
     async def look_early(*given: Any) -> tree_reads.TreesNamed:
-        """The first time it still sees a third, as if it went right after."""
+        """At the first call, return provider 3 too, as if it was deleted just afterwards."""
         found = await look(*given)
         if next(calls) == 1:
             found.ids.add(uid(3, "a"))

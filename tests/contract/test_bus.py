@@ -68,7 +68,7 @@ async def test_caused_messages_carry_the_correlation_and_the_trace(connect: Conn
     assert seen[0].traceparent.split("-")[2] != span
 
 
-async def test_retry_comes_back_later_as_another_attempt(connect: Connect, bus: Bus) -> None:
+async def test_a_retried_message_is_delivered_later_as_another_attempt(connect: Connect, bus: Bus) -> None:
     attempts: list[tuple[int, float]] = []
     loop = asyncio.get_running_loop()
 
@@ -147,7 +147,7 @@ async def test_invalid_input_is_a_dead_letter_that_names_the_field(
         )
         await bus.transport.publish([envelope], expected=[True])
         (letter,) = await buried(bus.transport)
-        await bus.publish(a_small_request())  # and the worker goes on
+        await bus.publish(a_small_request())  # the worker continues
         async with asyncio.timeout(DEADLINE):
             await listener.get()
     assert names in letter.reason
@@ -408,7 +408,7 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
 
 
 async def test_a_publication_waits_until_a_consumer_exists(connect: Connect, bus: Bus) -> None:
-    """A conductor that was never started must not cost a build."""
+    """A build must not fail because its conductor was not started yet."""
     tried = asyncio.Event()
     heard: list[BuildRequested] = []
 

@@ -81,7 +81,7 @@ async def test_old_samples_become_means_of_hours_and_days(store: Database) -> No
         )
         await capacity.add(
             tx, [CapacitySample(now - 1800, "class", "VCPU", "z1", 1.0)]
-        )  # of another scheduler
+        )  # a sample of another scheduler
         await capacity.merge(tx, float(now))
         await capacity.merge(tx, float(now))
         found = await capacity.find(tx, FindCapacity())

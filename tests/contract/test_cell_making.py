@@ -1,4 +1,4 @@
-"""`berth cell add` and `remove`, repeated: the same user, the same passwords, the same cell."""
+"""`berth cell add` and `remove` can be repeated: user, password and cell stay the same."""
 
 import io
 import stat
@@ -125,7 +125,7 @@ async def making(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
 @pytest.mark.parametrize(
     ("name", "user"), [("c1-ferry", "berth-c1-ferry"), ("c1", "berth-c1"), ("ferry", "berth-ferry")]
 )
-def test_no_cell_has_the_user_of_a_ferry(name: str, user: str) -> None:
+def test_no_cell_has_the_same_user_as_a_ferry(name: str, user: str) -> None:
     assert user_of(SETTINGS, name) == user
     assert user not in {ferry_user_of(SETTINGS, cell) for cell in ("c1", "c1-ferry", "ferry")}
 
@@ -206,7 +206,7 @@ async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Ma
     await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
     with pytest.raises(OperationRefused, match=r"is not empty: 1 consumer.*drain c9 --wait"):
         await making.remove()
-    assert "berth-c9" in making.broker.known  # nothing was done
+    assert "berth-c9" in making.broker.known  # nothing was removed
     said = await making.remove(force=True)
     assert "RabbitMQ user berth-c9 is deleted" in said and "its hosts are deleted" in said
     assert not making.broker.known and not making.placement.memory.index.cell_facts

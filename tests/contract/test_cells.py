@@ -59,7 +59,7 @@ async def boots(placement: Placement, consumer: int, host: int) -> int:
 
 
 async def there(placement: Placement) -> dict[str, tuple[bool, int, int]]:
-    """Cell → is it enabled, its hosts, and its instances."""
+    """Return for each cell whether it is enabled, and its numbers of hosts and instances."""
     found = await placement.cells.find(FindCells())
     return {
         cell.name: (cell.enabled, found.hosts.get(cell.name, 0), found.instances.get(cell.name, 0))
@@ -137,7 +137,7 @@ async def test_cell_changes_received_in_any_order_leave_the_latest_state(
         assert not other.memory.index._described_at
 
 
-# The end of one
+# Removal
 
 
 async def test_a_dropped_cell_is_deleted_with_its_hosts_only(placement: Placement) -> None:
@@ -149,7 +149,7 @@ async def test_a_dropped_cell_is_deleted_with_its_hosts_only(placement: Placemen
     assert await there(placement) == {"c2": (True, 1, 0)}
     assert [provider.name for provider in await find_providers(placement)] == ["host-3"]
     assert await edit_cell(placement, DropCell(cell="c1")) == Missing(what="cell", names=("c1",))
-    await has_hosts(placement, "c1", 1, sequence=2)  # made anew, its agents may speak again
+    await has_hosts(placement, "c1", 1, sequence=2)  # the registered cell's reports are accepted again
     assert await there(placement) == {"c1": (True, 1, 0), "c2": (True, 1, 0)}
 
 
@@ -158,7 +158,7 @@ async def test_a_cell_with_instances_stays_and_is_closed(placement: Placement) -
     await boots(placement, 1, 1)
     assert await edit_cell(placement, DropCell(cell="c1")) == CellInUse(cell="c1", instances=1)
     assert await there(placement) == {"c1": (False, 2, 1)}
-    assert await open_hosts(placement) == {"host-1", "host-2"}  # enabled again, all is as it was
+    assert await open_hosts(placement) == {"host-1", "host-2"}  # enabling restores the former state
 
 
 async def test_a_cell_dropped_by_force_leaves_its_allocations_to_be_released(placement: Placement) -> None:

@@ -1,4 +1,4 @@
-"""Resource classes and traits: listed, made, renamed and dropped, here and in other processes."""
+"""Resource classes and traits are listed, made, renamed and dropped, with effect in all processes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -80,7 +80,7 @@ async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placemen
     assert await listed(placement, "trait", names=()) == []
 
 
-# Making
+# Creation
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +108,7 @@ async def test_one_of_several_concurrent_creations_of_a_name_succeeds(
         assert (await listed(other, kind, prefix="CUSTOM_")) == ["CUSTOM_A"]
 
 
-# Dropping
+# Deletion
 
 
 async def test_the_id_of_a_deleted_class_is_not_used_again(placement: Placement) -> None:

@@ -1,4 +1,4 @@
-"""The door of clients: which act and which row of an answer a client gets, by the projects it is bound to."""
+"""A client's permitted acts, and the rows of its answers, depend on the projects to which it is limited."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def a_consumer(id_: str, project: str, type_: str = "INSTANCE") -> Consumer:
 
 
 class FakeCloud:
-    """Placement with an instance of p1, one of q and a leftover of p1; cell c1 with a shelved one as well."""
+    """Scripted answers: instances of projects p1 and q, a guest left behind of p1, and a shelved instance."""
 
     silent = False
 
@@ -101,7 +101,7 @@ class FakeCloud:
             )
         )
 
-    # The scheduler's own parts
+    # Answers of the scheduler
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         every = [
@@ -161,7 +161,7 @@ async def become(door: ClientDoor, client: str, act: Any) -> Any:
 
 
 async def requested(door: ClientDoor, asked: ClientRequested) -> tuple[Any, ActRecord]:
-    """The outcome of a request, and its record for the audit trail."""
+    """Return the outcome of a request, and its record for the audit trail."""
     ((outcome, message),) = await door.request_many([asked])  # type: ignore[misc]
     (record,) = message.records  # type: ignore[union-attr]
     return outcome, record
@@ -243,7 +243,7 @@ async def test_only_the_client_receives_its_refusal(
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
-async def test_the_refusal_of_a_foreign_build_is_that_of_an_unknown_one(
+async def test_a_foreign_build_is_refused_like_an_unknown_build(
     door: ClientDoor, cloud: FakeCloud, silent: bool
 ) -> None:
     cloud.silent = silent

@@ -61,7 +61,7 @@ async def status(room: VisitedRoom, path: str = "/", **headers: str) -> int:
     return (await room.browser.get(path, headers={**HTML, **headers})).status_code
 
 
-# What every answer carries
+# Headers of every response
 
 
 @pytest.mark.parametrize("path", ["/", "/nowhere", "/static/room.css", "/static/none", "/healthz"])
@@ -78,7 +78,7 @@ async def test_no_answer_allows_resources_of_other_sites(room: VisitedRoom, path
 async def test_the_session_cookie_is_restricted_to_this_site(room: VisitedRoom) -> None:
     said = (await room.browser.get("/")).headers["set-cookie"].lower()
     assert "httponly" in said and "samesite=strict" in said
-    assert "set-cookie" not in (await room.browser.get("/")).headers  # once is enough
+    assert "set-cookie" not in (await room.browser.get("/")).headers  # the cookie is sent once
 
 
 async def test_a_request_with_a_foreign_host_name_is_refused(room: VisitedRoom) -> None:
@@ -138,7 +138,7 @@ def keystone(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKeystone]:
 
 @pytest.fixture
 async def cloud_room(keystone: FakeKeystone) -> AsyncIterator[VisitedRoom]:
-    """One whose users are in Keystone."""
+    """Yield a control room whose users are in Keystone."""
     settings = Settings().having(placement_auth="keystone", placement_cloud="envvars")
     async with a_visited_room(settings=settings) as visited:
         yield visited
@@ -221,7 +221,7 @@ async def test_errors_are_shown_as_pages_with_a_reason(room: VisitedRoom) -> Non
     assert (await room.browser.put("/", headers={"content-length": "0"})).status_code == 405
 
 
-# Now
+# The page Now
 
 
 async def test_the_first_page_names_workers_that_do_not_answer(room: VisitedRoom) -> None:
@@ -269,7 +269,7 @@ async def test_the_first_page_lists_the_cells_of_placement() -> None:
     assert '<th scope="row">c2</th><td class="n">1</td>' in page
 
 
-# How a session ends
+# Ends of sessions
 
 
 def cookies_of(room: VisitedRoom) -> str:
@@ -302,7 +302,7 @@ async def test_a_changed_token_ends_its_sessions(
     write_tokens(tokens, *then)
     assert await status(token_room) == 303
     write_tokens(tokens, ADMIN, READER)
-    assert await status(token_room) == 303  # a session that has ended stays so
+    assert await status(token_room) == 303  # the session has ended permanently
     assert (await token_room.sign_in("of-a-reader")).status_code == 303
     assert await status(token_room) == 200
 
@@ -400,7 +400,7 @@ async def test_failed_sign_ins_are_delayed_and_logged_without_the_token(
         assert {answer.status_code for answer in answers} == {401, 429} and len(tried) <= 6
         assert int(answers[-1].headers["retry-after"]) >= 1
         assert "Too many" in answers[-1].text
-        assert (await guesser.sign_in("of-an-admin")).status_code == 429  # not even with a right guess
+        assert (await guesser.sign_in("of-an-admin")).status_code == 429  # even with a valid token
         assert (await other.sign_in("of-an-admin")).status_code == 303
         assert len(re.findall(r"sign-in refused: .*10\.0\.0\.1", caplog.text)) == len(tried)
         assert "guess-" not in caplog.text and "of-an-admin" not in caplog.text

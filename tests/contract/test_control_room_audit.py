@@ -1,4 +1,4 @@
-"""The control room and the audit trail: what its forms and sign-ins record, its page, and its roles."""
+"""The control room records forms and sign-ins in the audit trail; its page shows records by role."""
 
 import json
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[VisitedRoom, AuditTrail,
 
 
 async def recorded(trail: AuditTrail, count: int, **question: Any) -> list[ActRecord]:
-    """The records that match, the latest first, once there are so many with an outcome."""
+    """Wait until `count` matching records have an outcome; return all matching records, the latest first."""
     found: list[ActRecord] = []
 
     async def are_there() -> bool:
@@ -105,7 +105,7 @@ async def test_the_role_decides_about_a_form(
     room, trail, _ = opened
     await room.sign_in(role)
     assert await set_quota(room) == status
-    await recorded(trail, 2, operator=f"{role}-user")  # with the sign-in
+    await recorded(trail, 2, operator=f"{role}-user")  # the second record is the sign-in
     found = [(record.act, record.outcome) for record in (await trail.find(FindActs())).records]
     assert found[:-1] == outcomes
 
@@ -120,7 +120,7 @@ async def test_sign_ins_are_recorded_without_the_token(opened: Opened) -> None:
     assert "a wrong token" not in str(denied)
 
 
-async def test_the_page_lists_and_filters_and_exports(opened: Opened) -> None:
+async def test_the_page_lists_filters_and_exports_records(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("admin")
     await set_quota(room)
@@ -138,7 +138,7 @@ async def test_the_page_ignores_a_malformed_position(opened: Opened, before: str
     assert "sign in" in await room.page(f"/audit?before={before}") or before
 
 
-async def test_the_page_escapes_what_it_lists(opened: Opened) -> None:
+async def test_the_page_escapes_records(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("reader")
     operator = Operator(name="<script>x</script>")

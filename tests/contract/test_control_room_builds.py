@@ -261,7 +261,7 @@ async def act(room: VisitedRoom, what: str, *ids: str, sure: str = "yes", **more
 
 
 async def counted(room: VisitedRoom, path: str = "/bus") -> str:
-    """The page, once it has been counted: the first time it may not wait for that."""
+    """Request the page repeatedly until it shows the counts of queues; return it."""
     pages: list[str] = []
 
     async def there() -> bool:
@@ -272,7 +272,7 @@ async def counted(room: VisitedRoom, path: str = "/bus") -> str:
     return pages[-1]
 
 
-# How full it is
+# Load of the bus
 
 
 async def test_a_slow_count_of_the_queues_continues_after_the_page_was_sent() -> None:
@@ -289,7 +289,7 @@ async def test_a_slow_count_of_the_queues_continues_after_the_page_was_sent() ->
         assert "Being counted" in await room.page("/bus")
         answer.set()
         await counted(room)
-        assert asked == 2  # which cells there are, and how much is in each: once for both pages
+        assert asked == 2  # one query for the cells and one for the counts serve both pages
 
 
 async def test_every_topic_is_listed_with_queue_depths_and_consumers(room: VisitedRoom) -> None:
@@ -337,7 +337,7 @@ async def test_dead_letters_are_paged_and_filtered_by_queue(room: VisitedRoom) -
     assert "was deleted: these are the oldest" in gone and gone.count("/bus/letter?id=") == 100
 
 
-# ... and acted on
+# Operations on dead letters
 
 
 @pytest.mark.parametrize(("what", "waits"), [("replay", 2), ("drop", 0)])
@@ -447,7 +447,7 @@ async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> No
     cancels: list[BuildCancelRequested] = []
 
     async def cancel(asked: BuildCancelRequested) -> BuildCancelled:
-        """The first cancellation finds a waiting request, the second none."""
+        """Answer that the first cancellation found a waiting request, and that the second found none."""
         cancels.append(asked)
         waited = len(cancels) == 1
         why = "cancelled" if waited else "no such build or request waits for a host"
@@ -488,7 +488,7 @@ async def test_a_change_updates_every_open_page_with_one_query(monkeypatch: pyte
         await until(lambda: all("1 × m2" in "".join(query) for query in (one, other)))
         assert len(asked) == 2
         there.clear()
-        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # nothing new
+        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # an unchanged number
         await room.bus.publish(SchedulerAlive(scheduler="s1", waits=2))
         await until(lambda: all("No requests wait" in "".join(query) for query in (one, other)))
         assert len(asked) == 3

@@ -1,4 +1,4 @@
-"""The control room before requests, stored rows and messages that no page of it and no worker makes."""
+"""The control room handles requests, rows and messages that no page and no worker would create."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -100,7 +100,7 @@ async def filled(_: FillReservation) -> ReservationFilled:
 
 @asynccontextmanager
 async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator[VisitedRoom]:
-    """A room with hosts; `odd` sets a column of the inventories of the first."""
+    """Yield a control room with hosts; `odd` is an SQL assignment for the first host's inventories."""
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert not any(await report(placement, *reports))
         if odd:
@@ -291,7 +291,7 @@ async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
                 assert not answer.headers.get("location", "/").startswith(("//", "/\\"))
 
 
-# What is stored
+# Stored data
 
 PAGES = (
     "/hosts.json",

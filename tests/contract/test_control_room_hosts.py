@@ -61,7 +61,7 @@ HOST = f"/hosts/{ROOT}"
 
 
 async def data(room: VisitedRoom, since: dict[str, Any] | None = None) -> dict[str, Any]:
-    room.clock.passed += 10.0  # what was read is no longer fresh
+    room.clock.passed += 10.0  # the cached hosts expire
     more = f"&since={since['number']}&layout={since['layout']}" if since else ""
     found: dict[str, Any] = json.loads(await room.page(f"/hosts.json?flavor=VCPU:3{more}"))
     return found
@@ -79,7 +79,7 @@ async def test_hosts_are_sent_once_and_then_only_changes(room: VisitedRoom, plac
     assert (news["at"], news["used"], news["fits"]) == ([1], {"VCPU": [4]}, [1])
     assert (await data(room, news))["at"] == []
     assert await report(placement, gone(2, 2, cell="c2"), a_report(3)) == ["", ""]
-    anew = await data(room, news)  # another layout: all of it
+    anew = await data(room, news)  # all hosts, because the layout changed
     assert anew["name"] == ["host-1", "host-3", "host-10"]
 
 
@@ -264,7 +264,7 @@ async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None
     let, asked = asyncio.Event(), list[int]()
 
     async def late(question: FindTrees) -> TreesFound:
-        """The second of two pages is."""
+        """Return two pages of trees, the second one only after the test permits it."""
         asked.append(question.after)
         if question.after:
             await let.wait()
@@ -277,10 +277,10 @@ async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None
         let.set()
         async with capacity_room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:
             await until(lambda: "0 whole mixes fit now" in "".join(told))
-        assert asked == [0, 7]  # it went on while the page was shown without it
+        assert asked == [0, 7]  # the read continued after the page was sent
 
 
-# How much work a reader may cause
+# Limits of the work for one reader
 
 
 def nothing_known() -> dict[str, Any]:
@@ -344,7 +344,7 @@ async def test_plans_of_one_reader_run_in_turn_and_do_not_delay_other_readers(
         await until(lambda: order)
         async with capacity_room.visitor() as other:
             asking = group.create_task(other.page("/what-if/capacity?wait=1&mix=VCPU:1&zone=b1"))
-            await other.browser.get("/healthz")  # the event loop goes on meanwhile
+            await other.browser.get("/healthz")  # the event loop is not blocked
             go.set()
             await asking
     assert order == ["a1", "b1", "a2", "a3"]
@@ -520,7 +520,7 @@ async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyP
         await room.bus.publish(
             MoveEnded(move=MOVE, build=uid(1), kind=stands.kind, cell="c1", end="done", host="host-9")
         )
-        await until(lambda: "30 s" in "".join(told))  # it took
+        await until(lambda: "30 s" in "".join(told))  # the duration of the move
 
 
 async def test_the_page_without_moves_names_silent_cells() -> None:

@@ -80,7 +80,7 @@ def bars(page: str) -> list[float]:
     return [float(width) for width in re.findall(r'width="([\d.]+)" height="4"', page)]
 
 
-# What the table shows
+# The table
 
 
 async def test_each_project_is_listed_with_usage_limits_and_waiting_requests(
@@ -184,7 +184,7 @@ async def test_an_open_page_shows_changed_quotas_and_waiting_requests(
         await limit(placement, VCPU=7)
 
         async def announced() -> bool:
-            """Placement's change is announced until the page has subscribed."""
+            """Publish placement's change, which is repeated until the page has subscribed."""
             await patient.bus.publish(PlacementChanged(number=1, changes=(), projects=("p1",)))
             return ">p1</a>" in "".join(told)
 

@@ -131,14 +131,14 @@ async def test_the_session_ends_with_the_token(room: VisitedRoom, keystone: Fake
     token = await token_of(await begin(room))
     keystone.know(token, name="ann", scope={}, seconds=1e9)
     keystone.known[token]["expires_at"] = "2027-01-15T09:00:00Z"
-    room.clock.now = 1_800_000_000.0  # an hour before
+    room.clock.now = 1_800_000_000.0  # an hour before the token's expiry
     await post_token(room, token, origin_of(keystone))
     assert await is_signed_in(room)
     room.clock.now += 3601
     assert not await is_signed_in(room)
 
 
-# Forms that are not of this sign-in
+# Forms of other sign-ins
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", ROOM, ""])
@@ -164,7 +164,7 @@ async def test_a_token_without_the_cookie_of_this_browser_is_refused(
     forged = {"cookie": f"__Host-berth_8780_sso={cookie}"}
     answer = await post_token(room, token, origin_of(keystone), **forged)
     assert answer.status_code == 403 and "did not begin in this browser" in answer.text
-    assert keystone.asked == []  # Keystone need not check the token
+    assert keystone.asked == []  # the token was not sent to Keystone
 
 
 async def test_a_token_that_comes_after_ten_minutes_is_refused(

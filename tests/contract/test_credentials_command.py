@@ -80,7 +80,7 @@ def listed(*users: str, clients: tuple[RegisteredClient, ...] = ()) -> list[dict
         ("berth.client.gone", {"kind": "RabbitMQ user", "name": "berth.client.gone"}),
     ],
 )  # fmt: skip
-def test_a_rabbitmq_user_is_listed_as_what_it_is_for(user: str, facts: dict[str, Any]) -> None:
+def test_a_rabbitmq_user_is_listed_with_its_purpose(user: str, facts: dict[str, Any]) -> None:
     ann = RegisteredClient(name="ann", projects=(), role="operator", cells=("c1",))
     (found,) = listed(user, clients=(ann,))
     assert found["id"] == user

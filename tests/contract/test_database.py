@@ -65,7 +65,7 @@ async def test_a_transaction_commits_all_or_nothing(things: Database) -> None:
     assert await used(things) == {"a": 0, "b": 1, "c": 2}
     with pytest.raises(IntegrityError):
         await things.write_single(PUT.of([("d", 1), ("a", 2)]))
-    assert await used(things) == {"a": 0, "b": 1, "c": 2}  # nothing of it
+    assert await used(things) == {"a": 0, "b": 1, "c": 2}  # no part of the transaction
     await things.write_single(PUT.of([("d", 3)]))
     assert (await used(things))["d"] == 3
 
@@ -108,7 +108,7 @@ async def test_a_read_stores_no_changes(things: Database) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_cancelled_transaction_has_no_effect_at_any_moment(things: Database, times: int) -> None:
-    """Whatever await it hits, once or again while it rolls back: all or nothing, and the next one gets in."""
+    """If cancelled at any `await`, a transaction writes all or nothing, and blocks no other one."""
 
     async def write(number: int) -> None:
         async with things.write() as tx:
@@ -141,7 +141,7 @@ async def test_a_reader_sees_only_committed_rows(things: Database) -> None:
 
     async with meanwhile(write(), used(things)) as (writing, reading):
         await written.wait()
-        done, _ = await asyncio.wait({reading}, timeout=0.05)  # one connection for all: it waits its turn
+        done, _ = await asyncio.wait({reading}, timeout=0.05)  # waits for the only connection
         assert not done or reading.result() == {"a": 0}
         go_on.set()
         await writing
@@ -306,7 +306,7 @@ async def test_a_server_killed_in_a_transaction_causes_one_failure(
         assert await used(on_postgres) == {"a": 0}
 
 
-# The driver's own statements, which only begin with one of SQLAlchemy's
+# Statements sent by the driver itself, in transactions that SQLAlchemy begins
 
 TAKE = "UPDATE things SET used = used + $1 WHERE id = $2 RETURNING used, id"
 
@@ -336,7 +336,7 @@ INSERT = "INSERT INTO things (id, used) VALUES ($1, $2)"
 async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_to_the_next(
     way: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver prepares it and then executes it: between the two the server is in the midst of it."""
+    """The statement is cancelled after the driver has prepared it and before the driver executes it."""
     prepare = asyncpg.Connection._get_statement
     count = Statement("SELECT count(*) AS count FROM pg_class WHERE relname = :name")
     database = Database(database_url, pool_size=1)
@@ -357,7 +357,7 @@ async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_t
 
     try:
         async with database.read():
-            pass  # its one connection is there
+            pass  # opens the only connection
         with monkeypatch.context() as patched:
             patched.setattr(asyncpg.Connection, "_get_statement", prepared_and_cancelled)
             with pytest.raises(asyncio.CancelledError):
@@ -563,7 +563,7 @@ async def test_many_processes_can_open_a_new_file_concurrently(tmp_path: Any) ->
             await database.close()
 
 
-async def test_a_pause_comes_before_every_statement_and_commit() -> None:
+async def test_the_given_pause_is_awaited_before_every_statement_and_commit() -> None:
     pauses = 0
 
     async def pause() -> None:

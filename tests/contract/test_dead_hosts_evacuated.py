@@ -52,7 +52,7 @@ def cell_of(number: int) -> str:
 
 @dataclass
 class FakeCell:
-    """A cell with one instance on each host, which records no move until a test says so."""
+    """A cell with one instance on each host, which records a move only when a test lets it."""
 
     instances: dict[str, Instance] = field(default_factory=dict)
     moves: dict[str, MoveStands] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class DeadHostsWorld:
                 if number not in silent:
                     self.heartbeat(number)
             requests = [*await self.schedulers[scheduler].step()]
-            for _ in range(10):  # a hook that was to be called has been called
+            for _ in range(10):  # long enough for a due call of the hook
                 await asyncio.sleep(0)
         return requests
 

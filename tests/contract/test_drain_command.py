@@ -1,4 +1,4 @@
-"""`berth drain` and `berth evacuate`: hosts are closed and emptied, and what stays there is named."""
+"""`berth drain` and `berth evacuate` close and empty hosts, and name the instances that stay there."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ Berth = Callable[..., Coroutine[Any, Any, str]]
 
 @dataclass
 class HostsToEmpty:
-    """Hosts 1, 2 and 9 in a real placement; two instances on the first, one on the second."""
+    """Hosts 1, 2 and 9 in a real placement: two instances are on host 1, and one instance is on host 2."""
 
     movers: FakeMovers
     placement: Placement
@@ -140,7 +140,7 @@ async def test_an_instance_that_changed_during_a_drain_is_read_again(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
     def meanwhile(asked: MoveRequested) -> list[Message]:
-        if asked.build == B1:  # its owner was faster
+        if asked.build == B1:  # its owner deletes the instance first
             cloud.movers.builds.pop(B1, None)
             return [cloud.movers.refused(asked, "status")]
         first = sum(request.build == B2 for request in cloud.movers.asked) == 1
@@ -287,7 +287,7 @@ async def test_invalid_input_is_refused_with_the_reason(
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
-# Evacuating
+# Evacuation
 
 
 async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(

@@ -43,7 +43,7 @@ LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
 
 @pytest.fixture
 async def hosts(placement: Placement) -> Placement:
-    """Three hosts with eight processors each."""
+    """Report three hosts with eight processors each."""
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
     return placement
 
@@ -297,7 +297,7 @@ async def test_roles_without_a_fitting_slot_of_an_open_reservation_use_free_capa
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, use="open", count=2, hosts=("host-2",), flavor=Flavor(name="m", vcpus=4))
     large, *small = await placed_on(scheduler, with_roles(1, (8, 1), (4, 1)))
-    assert large in ("host-1", "host-3") and small == ["host-2"]  # the second role draws
+    assert large in ("host-1", "host-3") and small == ["host-2"]  # only the second role draws from the slot
     assert await undrawn(hosts) == 1
     # three instances do not fit into the slot that is left
     assert "" not in await placed_on(scheduler, with_roles(2, (3, 2), (2, 1), alternates=1))
@@ -370,7 +370,7 @@ async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts
     first = await a_scheduler_for(hosts)
     await reserve(hosts, first)
     await fill_up(hosts)
-    found = [await hosts.reservations.find(FindReservations(ids=(R1,)))]  # both slots, as not drawn
+    found = [await hosts.reservations.find(FindReservations(ids=(R1,)))]  # both slots are undrawn
 
     async def find(query: FindReservations) -> ReservationsFound:
         return found.pop() if found else await hosts.reservations.find(query)
@@ -390,7 +390,7 @@ async def test_a_refusal_by_reserved_capacity_names_the_purpose_and_nothing_else
     assert refusal.decision.helps[0] == "without the capacity reserved for 'Black Friday': 3 hosts"
     told = str(refusal.decision.helps)
     assert "season" not in told and "p1" not in told and R1 not in told
-    # it does not help where the capacity is not enough either
+    # without the reservation, the capacity is still too small
     huge = replace(LARGE, vcpus=9)
     [refusal] = await messages_of(scheduler, a_request(2, flavor=huge, project="p2"))
     assert "reserved" not in str(refusal.decision.helps)

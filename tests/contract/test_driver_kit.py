@@ -67,7 +67,7 @@ async def test_rules_about_guests_are_skipped_for_a_hardware_driver() -> None:
 
 
 class _Forgetful(FolderDriver):  # type: ignore[misc]
-    """Knows only the guests of this object."""
+    """A driver that lists only guests that the same object created."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -82,28 +82,28 @@ class _Forgetful(FolderDriver):  # type: ignore[misc]
 
 
 class _Strict(FolderDriver):  # type: ignore[misc]
-    """Refuses to delete what does not exist."""
+    """A driver that refuses to delete a guest that does not exist."""
 
     async def destroy(self, guest: GuestRecord) -> None:
         self._file(guest.root, guest.build, guest.attempt).unlink()
 
 
 class _Deaf(FolderDriver):  # type: ignore[misc]
-    """Ignores stop."""
+    """A driver that ignores calls of stop()."""
 
     async def stop(self, guest: GuestRecord) -> None:
         pass
 
 
 class _Boundless(FolderDriver):  # type: ignore[misc]
-    """Accepts guests of any size."""
+    """A driver that accepts guests of any size."""
 
     async def create(self, guest: GuestRecord, spec: BuildSpec) -> None:
         self._write(guest, "running")
 
 
 class _Growing(FolderDriver):  # type: ignore[misc]
-    """Reports another amount at each call."""
+    """A driver that reports another amount at each call."""
 
     def update_provider_tree(self, tree: ProviderTree, in_use: Any) -> None:
         self.vcpus += 1
@@ -111,7 +111,7 @@ class _Growing(FolderDriver):  # type: ignore[misc]
 
 
 class _Twin(FolderDriver):  # type: ignore[misc]
-    """Gives a child of every host the same name."""
+    """A driver that gives a child provider of every host the same name."""
 
     def update_provider_tree(self, tree: ProviderTree, in_use: Any) -> None:
         super().update_provider_tree(tree, in_use)
@@ -119,7 +119,7 @@ class _Twin(FolderDriver):  # type: ignore[misc]
 
 
 class _Hanging(FolderDriver):  # type: ignore[misc]
-    """Never completes the deletion of a guest that runs."""
+    """A driver that never completes the deletion of a running guest."""
 
     async def destroy(self, guest: GuestRecord) -> None:
         if self._file(guest.root, guest.build, guest.attempt).exists():
@@ -127,7 +127,7 @@ class _Hanging(FolderDriver):  # type: ignore[misc]
 
 
 class _Doubling(FolderDriver):  # type: ignore[misc]
-    """Leaves the guest running at the source of a move."""
+    """A driver that leaves the guest running on the source host of a move."""
 
     async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
         if order.phase != "send":
@@ -268,7 +268,7 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-# The command
+# `berth agent check`
 
 
 async def test_the_command_reports_each_rule_and_fails_if_one_is_broken(

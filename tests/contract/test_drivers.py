@@ -70,7 +70,7 @@ def flavor(vcpus: int = 1, memory_mb: int = 64, disk_gb: int = 1, **specs: str) 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """PostgreSQL where the bus is RabbitMQ."""
+    """Return the URL of a PostgreSQL database if the bus is RabbitMQ, else of an SQLite database."""
     if request.node.callspec.params["connect"] == "local":
         return f"sqlite+aiosqlite:///{tmp_path}/"
     return str(request.getfixturevalue("database_url"))
@@ -156,7 +156,7 @@ async def test_concurrent_requests_use_a_pf_as_a_whole_or_by_its_vfs(connect: Co
         on: dict[str, list[int]] = {}
         for end in ends:
             if isinstance(end, BuildEnded):
-                assert [attempt.outcome for attempt in end.attempts] == ["built"]  # no agent had to refuse
+                assert [attempt.outcome for attempt in end.attempts] == ["built"]  # no agent refused an order
                 for id_, amounts in (await cloud.held(end.build)).items():
                     on.setdefault(names[id_], []).append(amounts.get("SRIOV_NET_VF", 0))
         taken = {name: Counter(filter(None, amounts)) for name, amounts in on.items() if name.endswith("_p0")}

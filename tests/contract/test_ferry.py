@@ -1,4 +1,4 @@
-"""The ferry between two brokers: all of it over, in order, rather twice than not at all, and nothing back."""
+"""The ferry forwards every message between two brokers, in order and at least once, and never back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -40,7 +40,7 @@ HERE = (
     "ask.cell.builds.c2",
     "ask.placement.providers.c2",
 )
-CROSSINGS = tuple(  # fewer queues to make for each test than there are
+CROSSINGS = tuple(  # a selection: to declare all queues for each test takes long
     crossing
     for crossing in crossings("c2", wiring.all_workers_without_a_bus("c2"))
     if crossing.name in HERE or crossing.of is None
@@ -87,11 +87,11 @@ class TwoBrokers:
                 yield
             finally:
                 stopping.set()
-                await asyncio.wait([serving])  # it may be about to read from it
+                await asyncio.wait([serving])  # it may still use the connection
                 await own.close()
 
     async def know_the_ferry(self) -> None:
-        """Its queues are there, as after its first start."""
+        """Declare the queues of the ferry, as after its first start."""
         for connect, way in ((self.middle, "in"), (self.own, "out")):
             side = await self.connected(connect)
             await side.declare(*(crossing.queue for crossing in CROSSINGS if crossing.way.value == way))
@@ -104,7 +104,7 @@ async def brokers(request: pytest.FixtureRequest) -> AsyncIterator[TwoBrokers]:
         made = TwoBrokers(lambda: LocalTransport(middle), lambda: LocalTransport(own))
     else:
         url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
-        made = TwoBrokers(  # two exchanges of one RabbitMQ are as good as two of them
+        made = TwoBrokers(  # two exchanges of one RabbitMQ stand for two brokers
             lambda: RabbitTransport(url, exchange=f"{name}m", quorum=False),
             lambda: RabbitTransport(url, exchange=f"{name}o", quorum=False),
         )
@@ -197,14 +197,14 @@ async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers:
         while len({envelope.id for envelope in found}) < 10 or len(found) < 11:
             found.append((await take(ear)).envelope)
     order = [msgspec.json.decode(envelope.body)["n"] for envelope in found]
-    assert list(dict.fromkeys(order)) == list(range(10))  # the first time of each, in order
+    assert list(dict.fromkeys(order)) == list(range(10))  # the first delivery of each
     twice = {envelope.id for envelope in found if order.count(msgspec.json.decode(envelope.body)["n"]) > 1}
     assert (
         twice and len({envelope.id for envelope in found}) == 10
-    )  # the same message, which its hearers know
+    )  # receivers recognize a repeated message by its id
 
 
-async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(brokers: TwoBrokers) -> None:
+async def test_messages_wait_in_order_while_the_cells_broker_is_unreachable(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     ear = await brokers.hears(brokers.own, PLACED)
     failures = iter([Unavailable("away"), Unavailable("still away")])
@@ -214,7 +214,7 @@ async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(b
     async def fail(envelopes: Sequence[Envelope]) -> None:
         if envelopes[0].key == PLACED:
             tried.append(len(envelopes))
-            await more.wait()  # what comes behind is there when it fails
+            await more.wait()  # later messages have arrived when this message fails
             if (problem := next(failures, None)) is not None:
                 raise problem
 
@@ -260,7 +260,7 @@ async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(b
 
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)
-async def test_a_bug_is_tried_again_and_then_a_dead_letter_with_its_traceback(
+async def test_a_message_that_fails_by_a_bug_is_retried_and_then_a_dead_letter(
     brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bus.ferry.passage.FAULT_DELAYS", (0.1,))

@@ -55,7 +55,7 @@ async def test_workers_start_again_if_the_process_that_forks_them_ends() -> None
     async with supervised() as supervisor:
         before = {pid for pid, _ in supervisor.processes().values()}
         stat = Path(f"/proc/{next(iter(before))}/stat").read_text().rpartition(")")[2].split()
-        os.kill(int(stat[1]), signal.SIGKILL)  # their parent
+        os.kill(int(stat[1]), signal.SIGKILL)  # the process that forks workers
         await until(lambda: len(now(supervisor) - before) == len(before))
         await until(lambda: not any(map(alive, before)))
 

@@ -1,4 +1,4 @@
-"""Builds that ask for groups: the scheduler claims what placement offered, provider by provider."""
+"""Builds with request groups: the scheduler claims the offered amounts, provider by provider."""
 
 from collections import Counter
 
@@ -29,7 +29,7 @@ NUMA = Flavor(
 
 @pytest.fixture
 async def cells(placement: Placement) -> Placement:
-    """Two hosts of two NUMA cells; each has 4 CPUs and a card with 2 VFs, fast in the first."""
+    """Report two hosts with two NUMA cells; each has 4 CPUs and a card with 2 VFs, fast in the first cell."""
     for host in (1, 2):
         children = []
         for cell in (10 * host + 1, 10 * host + 2):
@@ -84,7 +84,7 @@ async def test_a_batch_is_spread_over_hosts_until_they_are_full(cells: Placement
 
 @pytest.fixture
 async def four(placement: Placement) -> Placement:
-    """One host of four NUMA cells of 4 CPUs."""
+    """Report one host with four NUMA cells of 4 CPUs each."""
     cpus = {"VCPU": Inventory(total=4)}
     children = [a_provider(cell, 1, inventories=cpus) for cell in (11, 12, 13, 14)]
     report = a_report(1, *children, inventories={"MEMORY_MB": Inventory(total=1024)})
@@ -108,7 +108,7 @@ async def test_allocations_late_in_the_search_are_found(placement: Placement) ->
 
 
 async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(url: str, four: Placement) -> None:
-    """The memory that candidates come from is behind: three cells of the best host are full by now."""
+    """The scheduler's index is outdated: another process has filled three cells of the best host."""
     other = a_report(2, a_provider(21, 2, inventories={"VCPU": Inventory(total=4)}))
     assert await four.reports.report_many([other]) == [None]
     scheduler = await a_scheduler_before(four)

@@ -55,7 +55,7 @@ async def test_a_packed_group_stays_in_the_rack_of_its_members(placement: Placem
     assert await breaches(placement.database) == []
 
 
-async def test_a_spread_group_has_so_many_members_in_each_rack(placement: Placement) -> None:
+async def test_a_spread_group_has_a_limited_number_of_members_in_each_rack(placement: Placement) -> None:
     await make(placement, DomainConstraints(spread="rack", max_per_domain=2))
     together = [a_claim(number, on_hosts(1 + number % 2), group=GROUP) for number in (1, 2)]
     assert all(isinstance(result, Claimed) for result in await take(placement, *together))
@@ -72,7 +72,9 @@ async def test_a_host_without_a_label_is_refused(placement: Placement, topology:
     assert refused == Refused(refusals=(violated(5, str(topology).partition(":")[0]),))
 
 
-async def test_claims_of_one_request_are_refused_together_if_they_break_it(placement: Placement) -> None:
+async def test_claims_of_one_request_are_refused_together_if_they_break_its_topology(
+    placement: Placement,
+) -> None:
     await make(placement, DomainConstraints(pack="rack"))
     results = await take(
         placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(3), group=GROUP)
@@ -83,7 +85,7 @@ async def test_claims_of_one_request_are_refused_together_if_they_break_it(place
 async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged(
     placement: Placement,
 ) -> None:
-    """A conductor's claim for the next alternate names no group."""
+    """The conductor's claim of an alternate names no group, and is still checked by the group's topology."""
     topology = DomainConstraints(pack="rack")
     claims = [a_claim(n, on_hosts(n), group=GROUP, topology=topology) for n in (1, 2)]
     results = await take(placement, *claims)
@@ -110,7 +112,7 @@ async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement
     assert not (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
 
 
-async def test_a_claim_of_a_topology_without_a_group_is_made_without_it(placement: Placement) -> None:
+async def test_a_claim_with_a_topology_and_no_group_makes_no_group(placement: Placement) -> None:
     await take(placement, a_claim(1, on_hosts(1), topology=DomainConstraints(pack="rack")))
     assert not (await placement.server_groups.find(FindGroups(members=(uid(1),)))).groups
 

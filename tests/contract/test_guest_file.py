@@ -1,4 +1,4 @@
-"""An agent's guests outlive its process, however that ends; and a thousand builds a second are few writes."""
+"""An agent's guests survive any end of its process, and a thousand builds a second take few writes."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ async def built(disk: AgentDisk, *orders: BuildOrdered) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[], AgentDisk]]:
-    """The agent's disk, as each of its processes finds it."""
+    """Yield a function that opens the agent's disk, as a new process of the agent does."""
     opened: list[AgentDisk] = []
 
     def open_() -> AgentDisk:
@@ -273,7 +273,7 @@ async def test_an_unfinished_phase_begins_again(disk: Callable[[], AgentDisk]) -
 
 
 async def test_a_file_of_the_previous_version_is_read(tmp_path: Path) -> None:
-    """Byte for byte as berth wrote it when guests did not move."""
+    """The bytes are those of a version whose guests could not move."""
     build, root = uid(1, "b"), uid(1, "c")
     holds = f'{{"{root}":{{"VCPU":1}}}}'
     there = f'["GuestThere",["{build}",1,"c1","a","{root}","h",{holds},{{}},"deb",["a=b"]],true]'

@@ -32,7 +32,7 @@ R1 = uid(1, "7")
 
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
-    """Three hosts with eight processors; hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
+    """Report three hosts with eight processors: hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
     for number, rack, names in ((1, "r1", ("host-1", "host-2")), (2, "r2", ("host-3",))):
         order = MakeAggregate(
@@ -112,7 +112,7 @@ async def test_an_instance_whose_host_has_no_label_of_the_level_is_not_covered(p
     assert "no label of level row" in found.history[0].lacking
 
 
-async def test_headroom_that_does_not_fit_is_lacking(placement: Placement) -> None:
+async def test_headroom_that_does_not_fit_is_reported_as_missing(placement: Placement) -> None:
     await keep(placement, "host")
     for consumer, host in ((2, 1), (3, 2), (4, 3)):
         await boot(placement, consumer, host, vcpus=5)
@@ -156,7 +156,7 @@ async def test_a_closed_host_gets_no_slot_and_its_instances_are_covered(placemen
     assert {moved, root} == {uid(2, "a"), uid(3, "a")}
 
 
-async def test_an_evacuation_draws_the_slot_and_headroom_is_kept_anew(placement: Placement) -> None:
+async def test_an_evacuation_draws_the_slot_and_headroom_is_reserved_again(placement: Placement) -> None:
     await boot(placement, 2, host=1)
     await keep(placement, "host")
     [(slot, (root, _))] = (await slots(placement)).items()

@@ -50,7 +50,7 @@ from placement_worker.store.audit import holdings, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import a_move, a_placed, an_agent_report
-from tests.support.databases import know, sql
+from tests.support.databases import insert_build, sql
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, report, silent_placement
@@ -69,7 +69,7 @@ class WitnessedCell:
     placement: Placement
     database: Database
     guests: list[ReportedGuest]
-    strays: list[ReportedGuest]  # of agent-2
+    strays: list[ReportedGuest]  # guests that agent-2 reports
 
     async def repairs(self, *known: str) -> list[str]:
         """Compare the agents' guests with these builds, and return the results of the repairs."""
@@ -255,12 +255,12 @@ async def test_a_build_without_a_guest_at_any_agent_is_deleted(cell: WitnessedCe
 BUILD = 1
 KEEPER = holder_consumer(uid(BUILD), 1)
 TO_A_BERTH = wiring.transport
-OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # long before any audit of today
+OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # earlier than every audit
 
 
 @pytest.fixture
 async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Settings]:
-    """An instance that was moved from host 1 to host 2, by a claim like a scheduler's."""
+    """Yield the settings of a berth with an instance that a scheduler's claim moved from host 1 to host 2."""
     settings = Settings().having(state_dir=str(tmp_path), cells=("c1",))
     monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("BERTH_CELLS", "c1")
@@ -282,7 +282,7 @@ async def _claim(placement: Placement, claim: Any) -> None:
 
 
 def stands(settings: Settings, status: str, attempt: int, host: int = 2, leftovers: str = "") -> None:
-    know(settings, "c1", BUILD, status, host)
+    insert_build(settings, "c1", BUILD, status, host)
     where = "UPDATE builds SET attempt = ?, leftovers = ? WHERE id = ?"
     sql(settings, "cell_c1", where, attempt, leftovers, uid(BUILD))
 
@@ -335,7 +335,7 @@ async def test_unconfirmed_differences_are_listed_and_not_healed(
     assert (await audit(settings)).consumers == 2
 
 
-async def test_an_instance_that_waits_to_be_confirmed_holds_the_place_it_went_to(settings: Settings) -> None:
+async def test_an_instance_that_waits_for_confirmation_holds_its_destination(settings: Settings) -> None:
     stands(settings, "verifying", 2, host=1)
     a1, a2 = uid(1, "a"), uid(2, "a")
     assert (await audit(settings)).breaches == [
@@ -353,7 +353,7 @@ async def add_build(settings: Settings, build: Build) -> None:
 
 @asynccontextmanager
 async def a_cell_with(settings: Settings, *guests: ReportedGuest) -> AsyncIterator[None]:
-    """A conductor of the cell, and two agents: agent-1 without guests, agent-2 with `guests`."""
+    """Run a conductor of the cell, and two agents: agent-1 without guests, agent-2 with `guests`."""
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with Bus(wiring.transport(settings, "test")) as bus:
         claim_many, release_many = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)

@@ -21,7 +21,7 @@ from tests.support.virtual_time import in_virtual_time
 
 
 class SmallPlacement:
-    """Allocations of builds, and of the holders of attempts that they left on the source."""
+    """Answers queries for the allocations of builds, and of the holder consumers of earlier attempts."""
 
     def __init__(self, build_on: str = "", kept: str = "", attempt: int = 1) -> None:
         self.held: dict[str, tuple[str, str]] = {}  # consumer → provider, type
@@ -64,7 +64,7 @@ class SmallPlacement:
         )
 
 
-OLD_PROVIDER = uid(9, "d")  # which the source had when its guest came, and has not now
+OLD_PROVIDER = uid(9, "d")  # a provider that the source had when the guest arrived, and that was removed
 
 
 Guests = dict[int, tuple[str, str]]
@@ -96,8 +96,8 @@ RUNS, WAITS = {1: ("source", "running")}, {1: ("source", "(running)")}
         (DESTINATION, "MIGRATION", WAITS, WAITS),
         (SOURCE, "MIGRATION", WAITS, WAITS),
         (DESTINATION, "CLEANUP", {}, {}),
-        (SOURCE, "CLEANUP", {}, {}),  # the build has come back here, as another guest
-        (DESTINATION, "", {}, WAITS),  # placement may be of an earlier day
+        (SOURCE, "CLEANUP", {}, {}),  # the build is here again, as the guest of a later attempt
+        (DESTINATION, "", {}, WAITS),  # placement may be a restored older database
         ("", "", {}, WAITS),
         (uid(8, "d"), "", {}, WAITS),
     ],
@@ -113,7 +113,7 @@ async def test_a_returning_agent_destroys_guests_that_placement_has_elsewhere(
     expected = spared if spares else guests
     assert (agent.guests(), agent.does.ready) == (expected, True)
     assert [(report.outcome, report.attempt) for report in reports] == [("destroyed", 1)] * (not expected)
-    if not expected:  # a late order of it is void
+    if not expected:  # a late order has no effect
         again = await agent.does.build(a_build())
         assert again is not None and again.outcome == "destroyed"
 
@@ -147,7 +147,7 @@ async def test_guests_and_orders_wait_for_placements_answer_except_destroys() ->
         assert await home.check() == []
         await asyncio.sleep(0.5)
     assert agent.disk.running() == [] and not building.done()
-    assert 2 <= placement.asked <= 8  # ever less often
+    assert 2 <= placement.asked <= 8  # with growing pauses
     placement.away = None
     while not agent.does.ready:
         assert await home.check() == []

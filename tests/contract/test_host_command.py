@@ -57,7 +57,7 @@ async def placement(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 async def host_command(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> CommandLine:
-    """`berth host ...` where there are three hosts."""
+    """Return a runner of `berth host` in a berth with three hosts."""
     some = a_report(1, traits=("COMPUTE_NODE",)), a_report(2, CELL), a_report(3, traits=(DISABLED,))
     assert await report(placement, *some) == ["", "", ""]
     return CommandLine("host", commands, monkeypatch, capsys)
@@ -429,7 +429,7 @@ OURS = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1)).project
 async def group(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> CommandLine:
-    """`berth group ...` where the group of another project has a member that moved from host 1 to host 2."""
+    """Return a runner of `berth group`. A group of another project has a member that moved to host 2."""
     await has_hosts(placement, 2)
     for made in (
         MakeGroup(group=WEB, name="web", policy="anti-affinity", max_per_host=2),

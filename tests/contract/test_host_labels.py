@@ -40,7 +40,7 @@ async def east(placement: Placement, **metadata: str) -> None:
 
 
 async def labels_of(placement: Placement, root: str = HOST) -> dict[str, str]:
-    """The labels as queries show them; the index must show the same."""
+    """Return a host's labels as queries show them; fail if the index has other labels."""
     await placement.memory.fresh()
     query = FindProviders(ids=(root,), parts=("owner", "labels"))
     [provider] = (await placement.lookups.providers(query)).providers
@@ -105,7 +105,7 @@ async def test_metadata_of_an_aggregate_labels_its_hosts_whenever_it_changes(pla
         assert await labels_of(placement) == expected
 
 
-async def test_the_levels_of_every_host_cannot_be_labelled(placement: Placement) -> None:
+async def test_levels_that_every_host_has_cannot_be_labelled(placement: Placement) -> None:
     assert await label(placement, zone="north") == LevelReserved(level="zone")
     [refusal] = await placement.reports.report_many(
         [replace(a_report(1), sequence=9, labels={"host": "elsewhere"})]

@@ -35,7 +35,7 @@ SMALL = Flavor(name="small", vcpus=2)
 
 @pytest.fixture
 async def decisions(url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    """The scheduler's database, of the same type as placement's."""
+    """Yield the scheduler's database, of the same type as placement's."""
     if url.startswith("sqlite"):
         database = Database(f"sqlite+aiosqlite:///{tmp_path}/scheduler.db")
     else:
@@ -91,7 +91,7 @@ async def test_all_instances_of_a_request_are_claimed_or_none(
     assert await held(placement, 4) == {}
 
 
-async def test_the_instances_are_those_of_a_client_so_the_audit_expects_no_cell_to_know_them(
+async def test_the_audit_expects_no_cell_to_have_records_of_the_instances(
     placement: Placement, selection: HostSelection
 ) -> None:
     await ask(selection, 1)
@@ -129,7 +129,9 @@ async def test_the_limit_of_builds_at_once_can_be_enabled_for_nova(
     assert "io_ops removed 3" in answer.why
 
 
-async def test_a_refused_instance_may_ask_again(placement: Placement, selection: HostSelection) -> None:
+async def test_hosts_can_be_requested_again_after_a_refusal(
+    placement: Placement, selection: HostSelection
+) -> None:
     refused = await ask(selection, 1, ignore_hosts=("host-1", "host-2", "host-3"))
     assert refused.refused is not None
     assert hosts_of(await ask(selection, 1, wanted_host="host-2")) == ["host-2"]

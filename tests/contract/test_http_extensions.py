@@ -12,7 +12,7 @@ from tests.support.ids import uid
 A, B = uid(1, "a"), uid(2, "a")
 
 
-# Why there is nothing
+# Reasons for empty answers
 
 
 async def test_an_empty_answer_has_the_reason_in_a_header(near: HttpPlacement) -> None:
@@ -59,7 +59,7 @@ async def test_explain_validates_like_the_api(near: HttpPlacement) -> None:
     assert error_of(await near("GET", "/berth/explain?limit=1"))[0] == 400
 
 
-# Bulk
+# Bulk load
 
 
 def a_load_in_json(number: int, parent: int | None = None, **given: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ async def test_an_invalid_load_is_refused_with_the_field(near: HttpPlacement, bo
     assert (error[0], says in error[2]) == (400, True), error
 
 
-# Changes
+# The change feed
 
 
 def change_of(event: str) -> tuple[int, dict[str, Any]]:
@@ -117,7 +117,7 @@ async def test_the_feed_sends_every_change_in_order_and_resumes(door: HttpPlacem
         assert [number for number, _ in told] == list(range(start + 1, start + 1 + len(told)))
         assert told[-1][1]["provider"] == A
         assert (told[-1][1]["used"], told[-1][1]["reshaped"]) == ({"VCPU": 2}, False)
-        await door("DELETE", f"/allocations/{uid(1)}")  # while it is being followed
+        await door("DELETE", f"/allocations/{uid(1)}")  # while a client follows the feed
         number, change = change_of((await stream.events(1))[0])
         assert change["used"] == {"VCPU": 0}
     async with a_stream(door, "/berth/changes", last_event_id=str(number - 1)) as stream:
@@ -132,7 +132,7 @@ async def test_the_feed_without_a_number_begins_with_new_changes(door: HttpPlace
 
 
 async def test_a_future_change_number_is_refused(door: HttpPlacement) -> None:
-    """A slip, or a database that was put back: what the client knows is of no use either way."""
+    """The number is a mistake, or the database was restored: the client must read everything again."""
     newest = await seen(door)
     for number in (newest + 1, 10**17):
         answer = await door("GET", f"/berth/changes?after={number}")

@@ -1,4 +1,4 @@
-"""The Placement API on both databases: what the published tests of Placement do not show.
+"""The Placement API on both databases: tests in addition to the published tests of Placement.
 
 Those tests run on both databases, too (`make compliance`).
 """
@@ -27,7 +27,7 @@ STOCK = f"/resource_providers/{A}/inventories"
 
 
 async def test_a_refused_claim_has_the_figures_in_a_header(near: HttpPlacement) -> None:
-    """The sentence is the API's own, which clients match."""
+    """The text of the error stays that of OpenStack Placement, because clients match it."""
     await near.provider(A, VCPU=8)
     inventory = {"resource_class": "MEMORY_MB", "total": 64, "max_unit": 8}
     await near.made(STOCK, inventory, method="POST")
@@ -122,7 +122,7 @@ async def test_a_request_that_keystone_cannot_check_may_be_repeated_later() -> N
         answer = await near("GET", "/resource_providers")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert "temporarily unavailable" in error_of(answer)[2]
-        for path in ("/", "/healthz", "/metrics"):  # need no token
+        for path in ("/", "/healthz", "/metrics"):  # paths that need no token
             assert (await near("GET", path)).status_code == 200
 
 
@@ -130,7 +130,7 @@ HERE = "/berth/aggregates"
 ZONE = {"availability_zone": "e"}
 
 
-async def test_a_life(door: HttpPlacement) -> None:
+async def test_an_aggregate_is_created_read_changed_and_deleted(door: HttpPlacement) -> None:
     await has_hosts(door.placement)
     made = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert made.status_code == 201

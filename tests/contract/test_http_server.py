@@ -1,4 +1,4 @@
-"""The HTTP server of every worker: what keeps it waiting ends, and what is no request is refused."""
+"""The HTTP server of every worker ends slow and idle connections, and refuses invalid requests."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ from bus.tls import TlsFiles
 from tests.support.servers import Authority
 from tests.support.waiting import until
 
-SECONDS = 20.0  # after which a test gives up
-SOON = 0.2  # more than it takes to be scheduled on a busy machine
+SECONDS = 20.0  # time limit of a test
+SOON = 0.2  # enough for a task switch on a busy machine
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 HALF = b"GET / HTTP/1.1\r\nhost"
 HALF_A_BODY = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n12345"
@@ -34,7 +34,7 @@ LARGE = 32 << 20  # bytes; more than any socket holds
 
 @dataclass
 class MeasuringSite:
-    """An application that answers with the length of the body, and what became of its requests."""
+    """An application that answers with the length of the body, and records how its requests ended."""
 
     port: int = 0
     gone: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class MeasuringSite:
         headers = [(b"content-length", b"%d" % len(told))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": told, "more_body": scope["path"] == "/large"})
-        if scope["path"] == "/large":  # waits until all of that is read
+        if scope["path"] == "/large":  # waits until the client has read the whole body
             await send({"type": "http.response.body", "body": b""})
             self.given_up.set()
 
@@ -99,7 +99,7 @@ async def answered(reader: StreamReader) -> bytes:
     return await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(1)
 
 
-# What keeps it waiting
+# Slow and idle connections
 
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", GET, GET + GET], ids=["nothing", "a line end", "one", "two"])
@@ -150,7 +150,7 @@ async def test_an_unread_answer_is_abandoned() -> None:
         await site.given_up.wait()
 
 
-# How many
+# Limits of the number of connections
 
 
 async def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
@@ -160,7 +160,7 @@ async def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
             assert await answered(second)
             async with site.connected(GET) as (third, _):
                 assert await answered(third)
-                assert await first.read() == b""  # it was hung up on
+                assert await first.read() == b""  # the server has closed the connection
                 writer.write(GET)
                 assert await answered(second)
 
@@ -186,7 +186,7 @@ async def _first_answer(site: MeasuringSite) -> bytes:
         return await answered(reader)
 
 
-# What is no request
+# Invalid requests
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ async def _leave_early() -> None:
                 await site.asked.wait()
             site.asked.clear()
             client.close()
-        await _first_answer(site)  # by now the server has seen it
+        await _first_answer(site)  # then the server has received the request
         site.go_on.set()
         await _first_answer(site)
 
 
-# Where it listens
+# Addresses
 
 
 async def test_an_address_in_use_is_reported_in_one_sentence() -> None:
@@ -280,7 +280,7 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
     async with served(tls=files) as site:
         before, answer = await answered_over_tls(site.port, trusted)
         assert b"200 OK" in answer
-        install(second.certificate, first.key)  # no pair
+        install(second.certificate, first.key)  # certificate and key do not belong together
         await until(lambda: "stays as it was" in caplog.text, "the mistake is logged")
         assert (await answered_over_tls(site.port, trusted))[0] == before
         install(second.certificate, second.key)

@@ -63,7 +63,7 @@ def as_http(method: str, path: str, body: object = None) -> bytes:
 
 
 async def a_berth_process(directory: Path, *arguments: str, files: int = 1024, **variables: str) -> Process:
-    """So many files it may have open."""
+    """Start a process of berth that may have at most `files` open files."""
     around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
     return await asyncio.create_subprocess_exec(
         "sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, "-W",
@@ -113,7 +113,7 @@ async def test_one_command_serves_the_api_and_creates_its_tables(tmp_path: Path)
         door.process.send_signal(signal.SIGTERM)
         _, complaints = await door.process.communicate()
         assert (door.process.returncode, complaints) == (0, b"")
-    async with served(tmp_path) as door:  # what was written is there
+    async with served(tmp_path) as door:  # data of the first process
         assert (await door.ask("GET", f"/resource_providers/{uid(1, 'a')}"))[0] == 200
 
 
@@ -180,7 +180,7 @@ async def test_tokens_and_a_policy_from_files(tmp_path: Path) -> None:
         assert (await door.ask("GET", "/resource_providers"))[0] == 403
 
 
-# What is sent, and what must be in the answer.
+# The sent bytes, and a text that the answer must contain.
 NO_REQUESTS = (
     (b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: hi mom\r\n\r\n", 400, b"must be an integer"),
     (

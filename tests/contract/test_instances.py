@@ -62,7 +62,7 @@ def named(build: int, project: str = "p", name: str = "") -> BuildPlaced:
 
 
 async def six_builds(database: Database) -> Builds:
-    """1 to 6: building, active, in error, deleted, deleting, and one on its second host."""
+    """Return a cell's builds 1 to 6: building, active, error, deleted, deleting, and on its second host."""
     books = Books()
     builds = Builds(database, books.claim_many, books.release_many)
     placed = [named(n, "even" if n % 2 == 0 else "odd", "web" if n < 4 else "") for n in range(1, 7)]
@@ -289,7 +289,7 @@ async def nothing_held(world: WaitingWorld) -> None:
 async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
     async with a_cloud() as (world, _):
         assert await anywhere(world) == (False, False, {})
-        assert await anywhere(world) == (False, True, {})  # the second time it is known to be unwanted
+        assert await anywhere(world) == (False, True, {})  # the first deletion is recorded
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
         await world.say(a_request(1, flavor=VM, instances=3))
         await world.until(1, world.unplaceable)
@@ -302,7 +302,7 @@ async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
 
 
 @in_virtual_time
-async def test_unknown_id_that_is_not_fenced_stays_usable() -> None:
+async def test_an_unknown_id_can_be_used_after_a_deletion_without_a_fence() -> None:
     async with a_cloud() as (world, _):
         assert await anywhere(world, fence=False) == (False, False, {})
         assert await anywhere(world, fence=False) == (False, False, {})
@@ -314,7 +314,7 @@ async def test_unknown_id_that_is_not_fenced_stays_usable() -> None:
 
 @in_virtual_time
 async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
-    """Claimed, and its conductor is away: the deletion and the placing wait for it, in any order."""
+    """While the conductor is down, the broker holds the placed build and its deletion, in any order."""
     async with a_cloud() as (world, start):
         await world.kill("conductor")
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))

@@ -62,7 +62,7 @@ class PlacementBesideIronic:
                 stopping.set()
 
     def following(self, bus: Bus) -> Worker:
-        """The ironic worker, which sweeps when it starts."""
+        """Return the ironic worker, which sweeps when it starts."""
         return ironic_sync(self.followed(), bus.publish, bus.asker(topics.PROVIDERS), clock=bus.clock)
 
 
@@ -115,7 +115,7 @@ async def test_the_json_diff_has_one_line_per_difference(
 
 
 async def claimed(house: PlacementBesideIronic, number: int, build: str) -> None:
-    """Placement gives the node to this build."""
+    """Claim the node for a build."""
     choice = Choice({node_number(number): {"CUSTOM_GOLD": 1}})
     order = ClaimRequested(claims=(ConsumerClaim(consumer=build, generation=None, choices=(choice,)),))
     async with Bus(LocalTransport(house.broker)) as bus:

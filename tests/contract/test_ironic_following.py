@@ -26,7 +26,7 @@ from placement_worker.core.trees import Tree
 from placement_worker.store.tree_reads import changes_between
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 from tests.support.ironic_builders import a_notification
-from tests.support.swept_ironic import PlacedTrees, SaidByHand
+from tests.support.swept_ironic import ManualNotifications, PlacedTrees
 from tests.support.virtual_time import in_virtual_time
 
 FOLLOWED = NodeSelection(cell="c1")
@@ -40,7 +40,7 @@ class FollowedWorld:
         self.ironic = FakeIronic()
         self.placed = PlacedTrees()
         self.ahead = 0.0  # seconds by which berth's wall clock is wrong
-        self.replicas: list[SaidByHand] = []
+        self.replicas: list[ManualNotifications] = []
         self._loop = asyncio.get_running_loop()
         self._bus = bus
         self._broker = broker
@@ -55,8 +55,8 @@ class FollowedWorld:
     def time(self) -> float:
         return NOON + self._loop.time()
 
-    async def start(self) -> SaidByHand:
-        voice = SaidByHand()
+    async def start(self) -> ManualNotifications:
+        voice = ManualNotifications()
         clock = Clock(now=lambda: self.time + self.ahead, chance=random.Random(1), monotonic=self._loop.time)
         ironic = FollowedIronic(
             selection=FOLLOWED,
@@ -83,12 +83,14 @@ class FollowedWorld:
         self._lives.clear()
         self.replicas.clear()
 
-    async def change(self, heard_by: SaidByHand | None, number: int, event: str, **changes: Any) -> None:
+    async def change(
+        self, receiver: ManualNotifications | None, number: int, event: str, **changes: Any
+    ) -> None:
         await asyncio.sleep(3.0)
         self.ironic.now = int(self.time)
         self.ironic.change(number, **changes)
-        if heard_by is not None:
-            await heard_by.say(event, self.time, self.ironic.nodes[node_number(number)])
+        if receiver is not None:
+            await receiver.say(event, self.time, self.ironic.nodes[node_number(number)])
 
     async def takes(self, number: int, *, open: bool) -> float:
         began = self._loop.time()
@@ -160,7 +162,7 @@ def with_nodes(world: FollowedWorld, count: int = 1) -> None:
         world.ironic.have(number)
 
 
-async def with_three_nodes(world: FollowedWorld) -> SaidByHand:
+async def with_three_nodes(world: FollowedWorld) -> ManualNotifications:
     with_nodes(world, 3)
     replica = await world.start()
     assert world.placed.open() == {1, 2, 3}
@@ -228,7 +230,7 @@ async def test_changes_without_notifications_are_found_within_seconds(nulls_firs
         world.ironic = FakeIronic(nulls_first=nulls_first)
         replica = await with_three_nodes(world)
         await world.change(replica, 2, "update.end", name="changed once")
-        replica.goes_deaf()
+        replica.disconnect()
         for maintenance in (True, False, True):
             await world.change(None, 1, "", maintenance=maintenance)
             assert await world.takes(1, open=not maintenance) < 6.0
@@ -249,9 +251,9 @@ async def test_missed_changes_are_read_when_notifications_resume() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_three_nodes(world)
         for maintenance in (True, False, True):
-            replica.goes_deaf()
+            replica.disconnect()
             await world.change(None, 1, "", maintenance=maintenance)
-            replica.was_interrupted()
+            replica.reconnect()
             assert await world.takes(1, open=not maintenance) < 1.0
 
 
@@ -259,9 +261,9 @@ async def test_missed_changes_are_read_when_notifications_resume() -> None:
 async def test_a_node_deleted_without_a_notification_is_found() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_three_nodes(world)
-        replica.goes_deaf()
+        replica.disconnect()
         del world.ironic.nodes[next(iter(world.ironic.nodes))]
-        replica.was_interrupted()
+        replica.reconnect()
         assert await world.takes(1, open=False) < 6.0
 
 
@@ -269,7 +271,7 @@ async def test_a_node_deleted_without_a_notification_is_found() -> None:
 async def test_an_ironic_without_notifications_is_polled_often() -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         replica = await with_three_nodes(world)
-        replica.goes_deaf()
+        replica.disconnect()
         world.ironic.now = int(world.time)
         world.ironic.have(9)
         assert await world.takes(9, open=True) < 6.0
@@ -283,8 +285,8 @@ async def test_changes_reported_by_another_replica_are_checked() -> None:
     async with followed() as world:
         with_nodes(world)
         a, b = await world.start(), await world.start()
-        for heard_by, maintenance in ((a, True), (b, False), (a, True), (b, False)):
-            await world.change(heard_by, 1, "maintenance_set.end", maintenance=maintenance)
+        for receiver, maintenance in ((a, True), (b, False), (a, True), (b, False)):
+            await world.change(receiver, 1, "maintenance_set.end", maintenance=maintenance)
             assert await world.takes(1, open=not maintenance) < SOON
 
 
@@ -312,7 +314,7 @@ async def test_a_reconnected_replica_reads_the_reported_state_again() -> None:
         await world.takes(1, open=False)
         world.reopen_by_hand(1)
         world.ironic.proxy = lambda request: fault(503, "away")
-        a.was_interrupted()
+        a.reconnect()
         await world.change(a, 1, "maintenance_set.end", maintenance=True)
         assert await world.takes(1, open=False) < SOON
 

@@ -26,7 +26,7 @@ METAL = {"CUSTOM_GOLD": Inventory(total=1)}
 
 @dataclass
 class FlaggedNodes:
-    """Ironic's nodes with the calls that change their flags."""
+    """Ironic's nodes, with a record of the calls that changed their maintenance flags."""
 
     nodes_by_id: dict[str, dict[str, Any]]
     calls: list[tuple[str, bool]] = field(default_factory=list)
@@ -71,7 +71,7 @@ async def test_a_window_sets_the_flag_once_and_removes_it_at_the_end(bus: Bus) -
     flags = MaintenanceFlags(nodes, bus.asker(topics.PROVIDERS))
     await flags.step()
     assert nodes.calls == []
-    for name in ("host-1", "host-3"):  # the latter is no node of Ironic's
+    for name in ("host-1", "host-3"):  # host-3 is no node of Ironic
         await disabling(CAUSE)(bus, await host_named(bus, name))
     nodes.fails = True
     await flags.step()

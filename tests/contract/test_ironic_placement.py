@@ -225,7 +225,7 @@ async def test_recorded_notifications_lead_to_the_documented_placement_state(
     async def publish(*reports: InventoryReported) -> None:
         await placement.reports.report_many(reports)
 
-    following = Following(rules, publish, clock, reader.wish)
+    following = Following(rules, publish, clock, reader.request)
     selection = NodeSelection(cell=PLACE.cell)
     survey = Survey(ironic, placement.lookups.providers, selection, rules, following.moment)
     sweep = Sweep(survey, following.repair, clock, pages_per_second=1e9)
@@ -235,7 +235,7 @@ async def test_recorded_notifications_lead_to_the_documented_placement_state(
         told = None if node is None else rules.report(node, PLACE)
         has = [provider for provider in await find_providers(placement, ids=(uuid,)) if not provider.gone]
         if told is None:
-            return not has or node is not None  # of one without a class what is known stays
+            return not has or node is not None  # a node without a resource class keeps its provider
         return [_facts(provider) for provider in has] == [_facts(told.providers[0])]
 
     async with asyncio.TaskGroup() as group:

@@ -98,7 +98,7 @@ async def test_partial_sweeps_read_only_changed_nodes() -> None:
             read_changed,
             read_changed,
             [*read_changed, "", "", ""],
-        ]  # the third reads everything
+        ]  # the third round reads all nodes
         assert world.told_of() >= {7, 1000, 1001, 1002}
 
 
@@ -109,7 +109,7 @@ async def test_changes_committed_late_are_not_missed() -> None:
         world.ironic.change(1)
         await world.sweep.round()
         world.ironic.now -= 2
-        world.ironic.change(2, maintenance=True)  # dated before what was seen already
+        world.ironic.change(2, maintenance=True)  # with a date before the newest known date
         await world.sweep.round()
         assert await world.differences() == []
 
@@ -139,13 +139,13 @@ async def test_an_ironic_whose_database_cannot_sort_by_time_is_read_whole(never_
         ironic.change(0, maintenance=True)
         before = len(ironic.requests)
         await world.sweep.round()
-        assert len(ironic.requests) == before  # it is left to the next that is whole
+        assert len(ironic.requests) == before  # a later round, which reads all nodes, finds the change
         await world.sweep.round()
         assert await world.differences() == []
 
 
 @pytest.mark.parametrize("nulls_first", [False, True])
-async def test_nodes_without_updates_need_no_order(nulls_first: bool) -> None:
+async def test_changes_are_found_wherever_ironic_lists_nodes_without_updates(nulls_first: bool) -> None:
     ironic = FakeIronic(nulls_first=nulls_first)
     async with SweptIronic(ironic=ironic, full_every=99) as world:
         await world.swept(150)
@@ -210,7 +210,7 @@ async def test_many_deleted_nodes_at_once_are_not_removed(
         await world.sweep.round()
         assert len(world.placed.open()) == nodes - removed
         assert ("berth ironic sweep --allow-removals" in caplog.text) == (removed < gone)
-        assert await world.differences() == ["gone"] * (gone - removed)  # all else is repaired, and this seen
+        assert await world.differences() == ["gone"] * (gone - removed)  # all other differences are repaired
 
 
 async def test_a_refused_removal_does_not_read_every_missing_node() -> None:

@@ -13,7 +13,7 @@ from tests.support.swept_ironic import SweptIronic
 
 
 def when_listed(world: SweptIronic, page: int, then: Callable[[], object]) -> None:
-    """Something happens while this page is on its way: it is older than that."""
+    """Call `then` after Ironic made the page with this number and before the sweep receives the page."""
     answer, pages = world.ironic._list, [0]
 
     def listing(params: dict[str, str], fields: list[str] | None) -> httpx.Response:

@@ -57,7 +57,7 @@ def test_limits_of_domains_are_left_out() -> None:
 
 
 class UnifiedLimits:
-    """A Keystone that answers with these limits."""
+    """A Keystone that answers with scripted limits."""
 
     def __init__(self) -> None:
         self.registered: list[dict[str, Any]] = []

@@ -79,7 +79,7 @@ FOUND: list[tuple[dict[str, Any], set[str]]] = [
     # fit: (total - reserved) x ratio, less what is used
     (like(resources={"VCPU": 2}), {A, C}),
     (like(resources={"VCPU": 10}), NOBODY),
-    (like(resources={"VCPU": 1, "CUSTOM_GPU": 2}), NOBODY),  # each by itself
+    (like(resources={"VCPU": 1, "CUSTOM_GPU": 2}), NOBODY),  # each resource is compared separately
     (like(resources={"CUSTOM_GPU": 4}), {B}),
     (like(resources={"CUSTOM_NO": 1}), NOBODY),
     (like(required=("CUSTOM_NO",)), NOBODY),
@@ -133,7 +133,7 @@ async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, wa
     for edit in edits:
         wall.now += 10
         await rack.providers.edit_many([EditRequested(edit=edit)])
-    assert await times() == [30, 30, 30]  # the generation moved with each
+    assert await times() == [30, 30, 30]  # each change increased the generation
     wall.now += 10
     await rack.providers.edit_many([EditRequested(edit=ChangeProvider(provider=D, name="another"))])
     assert await times() == [40, 40, 40]
@@ -151,7 +151,7 @@ async def test_another_process_sees_commits_immediately(url: str, rack: Placemen
 
 
 def old(consumer: int, **resources: int) -> ConsumerClaim:
-    """A claim of a client that knows no consumer types."""
+    """Return a claim of a client whose microversion has no consumer types."""
     claim = a_claim(consumer, on_hosts(3, **resources), project="p2")
     return ConsumerClaim(
         consumer=claim.consumer, generation=None, choices=claim.choices, project="p2", user="u2", type=None
@@ -210,7 +210,7 @@ async def test_usages_are_summed_by_project_user_and_consumer_type(rack: Placeme
 
 
 async def test_usages_do_not_read_consumers_of_other_projects(placement: Placement) -> None:
-    """By the database's own plan, even where a table is so small that it would rather read it all."""
+    """Check the database's query plan; PostgreSQL must not prefer to read the whole small table."""
     made = lookups._USED.made(placement.database.dialect, False)
     async with placement.database.read() as tx:
         if placement.database.dialect == "postgresql":

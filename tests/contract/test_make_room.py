@@ -173,7 +173,7 @@ async def test_one_controller_of_rebalancing_runs_at_a_time(hosts: ClosableHosts
     hosts.clock.now += 50
     assert await is_taken(hosts.other, "b")
     assert (await hosts.other.switch_balancing(SwitchBalancing())).controller_until == hosts.clock.now + 10
-    hosts.clock.now += 50  # the first one is silent
+    hosts.clock.now += 50  # the first controller sends nothing
     assert not await is_taken(hosts.other, "b")
     assert await is_taken(hosts.holds, "a", renew=True)
     assert not await is_taken(hosts.holds, "b", seconds=0.0, renew=True)
@@ -286,7 +286,7 @@ async def test_the_moves_of_a_plan_that_is_given_up_are_undone(monkeypatch: pyte
     result = await made(planner, movers)
     assert (result.plan.code, result.done.moved, list(result.done.failed)) == ("destinations", [], [uid(3)])
     undone = [(asked.build, asked.wanted_host) for asked in movers.asked[3:]]
-    assert undone == [(uid(2), H1), (uid(1), H1)]  # the last one first
+    assert undone == [(uid(2), H1), (uid(1), H1)]  # the last move is undone first
     assert opened_before == [False] * 3 + [True] * 2 and len(planner.held) == 2
 
 

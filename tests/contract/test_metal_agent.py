@@ -54,7 +54,7 @@ async def test_a_repeated_order_is_built_once() -> None:
 )
 @in_virtual_time
 async def test_a_refusal_by_ironic_fails_the_attempt(method: str, status: int) -> None:
-    """And nothing is left behind: not even our name."""
+    """After the failure the node is available, and no instance is recorded on it."""
     async with metal_world() as world:
         world.line.refused = {method: status}
         assert await world.order(world.build()) == [("failed", f"Ironic refused ({status}): not here")]
@@ -120,7 +120,7 @@ async def test_a_failing_tear_down_is_retried_with_pauses() -> None:
 
 
 @in_virtual_time
-async def test_a_protected_instance_is_destroyed_once_it_no_longer_is() -> None:
+async def test_a_protected_instance_is_destroyed_when_its_protection_ends() -> None:
     async with metal_world() as world:
         await world.order(world.build())
         world.ironic.conductor.change(world.nodes[0], protected=True)
@@ -161,7 +161,7 @@ async def test_a_destroy_before_its_build_prevents_the_build() -> None:
 
 @in_virtual_time
 async def test_the_next_attempt_waits_for_the_tear_down_of_the_previous_one() -> None:
-    """Ironic lets an instance be on one node only."""
+    """Ironic permits an instance on one node only."""
     async with metal_world(SLOW) as world:
         await world.order(world.build())
         await world.bus.publish(world.build(node=1, attempt=2), world.destroy())

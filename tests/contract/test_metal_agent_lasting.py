@@ -180,9 +180,7 @@ def test_a_killed_agent_continues_from_ironics_state(fault: str | None) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 10.0, 30.0, 31.0, 59.0, 61.0])
 @in_virtual_time
-async def test_a_deploy_in_hand_when_the_agent_is_killed_is_ended_by_the_destroy_it_finds(
-    seconds: float,
-) -> None:
+async def test_a_restarted_agent_ends_its_earlier_deploy_if_a_destroy_order_waits(seconds: float) -> None:
     async with metal_world(CALLS_BACK) as world:
         await world.bus.publish(world.build())
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Builds on bare metal from request to end: every worker, a simulated Ironic, and what may go wrong."""
+"""Builds on bare metal from request to end, with all workers, a simulated Ironic, and faults."""
 
 import asyncio
 import random
@@ -31,18 +31,18 @@ from tests.support.waiting import receive_all
 
 
 class MetalCloud(MetalCell):
-    """Every worker of one cell of bare metal, with placement and a scheduler."""
+    """All workers of one cell of bare-metal nodes, with placement and a scheduler."""
 
     def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool, build_timeout: float) -> None:
         super().__init__(nodes, plan, seed, chaos)
         self.placement_db = Database("sqlite+aiosqlite://", inline=True)
         self.build_timeout = build_timeout
         self.unplaceable: dict[str, BuildUnplaceable] = {}
-        voice = BusNotifier(
+        sink = BusNotifier(
             lambda *given: self.bus.publish(*given), lambda node: (CELL, AGENT, ""), self.clock
         )
-        self.ironic = Simulation(self.enrolled, plan=plan, voice=voice, clock=self.clock)
-        voice.introduce(self.enrolled)
+        self.ironic = Simulation(self.enrolled, plan=plan, sink=sink, clock=self.clock)
+        sink.introduce(self.enrolled)
         self.line = WayToSimulatedIronic(self.ironic)
 
     def factories(self) -> dict[str, Callable[[Bus], Worker]]:
@@ -65,7 +65,7 @@ class MetalCloud(MetalCell):
         return build
 
     async def end_of(self, build: str) -> str:
-        """active, error or unplaceable."""
+        """Wait for the end of a build; return active, error or unplaceable."""
         await self.until(lambda: build in self.ended or build in self.unplaceable)
         return self.ended[build].status if build in self.ended else "unplaceable"
 
@@ -74,13 +74,13 @@ class MetalCloud(MetalCell):
         return found
 
     async def held(self) -> dict[str, str]:
-        """Consumer → node."""
+        """Return the node of each consumer with allocations."""
         ask = self.bus.asker(topics.ALLOCATIONS)
         consumers = (await ask(FindAllocations(providers=tuple(self.nodes)))).consumers
         return {consumer.id: next(iter(consumer.allocations)) for consumer in consumers}
 
     async def is_open(self, root: str) -> bool:
-        """Could a build be placed there now?"""
+        """Return whether a build can be placed on the node now."""
         one = await self.provider(root)
         only = one.inventories["CUSTOM_BAREMETAL"]
         return only.reserved == 0 and one.used["CUSTOM_BAREMETAL"] == 0
@@ -166,7 +166,7 @@ async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) 
     "seed", [pytest.param(seed, marks=() if seed in (1, 3) else pytest.mark.soak) for seed in range(40)]
 )
 def test_after_random_faults_every_build_is_on_its_node(seed: int) -> None:
-    """Works that fail; workers killed; messages doubled and out of order; an Ironic that is away."""
+    """Ironic's operations fail, workers are killed, messages are repeated, and Ironic is unreachable."""
 
     @in_virtual_time
     async def told() -> None:

@@ -39,7 +39,7 @@ def upgrade() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The migrations of a package made for the test."""
+    """Yield the folder for migrations of a package that the test creates."""
     folder = tmp_path / "code" / PACKAGE / "migrations"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def add(folder: Path) -> Add:
-    """Adds a migration to it."""
+    """Return a function that adds a migration to the folder."""
 
     def add_(name: str, down: str | None, upgrade: str = "pass", revision: str = "") -> None:
         content = FILE.format(name=name, revision=revision or name, down=down, upgrade=upgrade)
@@ -82,7 +82,7 @@ async def test_missing_migrations_are_applied_in_order_and_once(store: Database,
         assert (await tx.execute(text("SELECT used FROM things"))).scalar_one() == 2
 
 
-async def test_a_migration_that_fails_leaves_nothing_of_any(store: Database, add: Add) -> None:
+async def test_a_failed_migration_undoes_all_migrations_of_its_run(store: Database, add: Add) -> None:
     add("0001", None, table("things"))
     add("0002", "0001", "op.execute('this is no SQL')")
     with pytest.raises(DBAPIError):
@@ -146,7 +146,7 @@ async def test_a_migration_waits_for_a_long_transaction_and_does_not_hold_up_oth
 async def test_an_up_to_date_database_is_only_checked(
     store: Database, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is locked, and no alembic loaded: every start of a process does it."""
+    """The check locks nothing and does not import alembic, because every start of a process makes it."""
     add("0001", None, table("things"))
     await migrate(store, PACKAGE)
     monkeypatch.setattr("bus.sql.migrations._upgrade", None)
@@ -156,7 +156,7 @@ async def test_an_up_to_date_database_is_only_checked(
 
 
 @pytest.mark.parametrize("oldest", ["'0008'", "NULL"], ids=["taken away from", "never said"])
-async def test_a_database_from_the_future_is_left_alone(store: Database, add: Add, oldest: str) -> None:
+async def test_a_database_of_a_newer_version_is_not_changed(store: Database, add: Add, oldest: str) -> None:
     add("0001", None)
     add("0002", "0001")
     await migrate(store, PACKAGE)
@@ -191,7 +191,7 @@ def forget(folder: Path, *names: str) -> None:
         (folder / f"{name}.py").unlink()
 
 
-async def test_code_of_before_a_migration_that_only_adds_still_starts(
+async def test_older_code_starts_after_a_migration_that_only_adds(
     store: Database, add: Add, folder: Path
 ) -> None:
     add("0001", None, table("things"))
@@ -230,7 +230,7 @@ async def test_a_process_whose_column_a_newer_version_removed_waits_for_its_rest
         "op.create_table('others', sa.Column('id', sa.BigInteger), sa.Column('word', sa.Text))",
     )
     await migrate(store, PACKAGE)
-    with pytest.raises(DBAPIError):  # a bug as always
+    with pytest.raises(DBAPIError):  # an error in a statement still raises
         async with store.read() as tx:
             await tx.execute(text("SELECT id FROM nothing"))
     gone = "op.drop_table('things'); op.drop_column('others', 'word')"

@@ -43,7 +43,7 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
 
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
-    """`berth("move", ...)`, whichever file the command is in."""
+    """Return a function that runs a command of berth about moves, as in `berth("move", ...)`."""
     homes = dict.fromkeys(("confirm", "revert", "abort", "force", "moves"), move_list)
 
     async def command(word: str, *words: str, ends: int = 0) -> str:
@@ -53,7 +53,7 @@ def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return command
 
 
-# What is asked for
+# Requests
 
 B1, B2 = uid(1), uid(2)
 ASKED: list[tuple[list[str], dict[str, Any]]] = [
@@ -313,7 +313,7 @@ async def test_a_waiting_move_prints_its_missing_resources_once(
     ]
 
 
-# What would become of it
+# Dry runs
 
 
 async def test_a_dry_run_shows_destinations_and_requests_nothing(movers: FakeMovers, berth: Berth) -> None:
@@ -372,7 +372,7 @@ async def test_an_ended_move_cannot_be_steered(movers: FakeMovers, berth: Berth)
         await berth("revert", B1)
 
 
-# Looking
+# Listing
 
 
 async def test_moves_under_way_are_listed_and_ended_ones_with_all(movers: FakeMovers, berth: Berth) -> None:

@@ -1,4 +1,4 @@
-"""Moves on both databases: begun by one claim and once only, their old places kept, and taken over again."""
+"""Moves on both databases: one claim begins a move once, and a holder keeps the source for a revert."""
 
 import asyncio
 import random
@@ -56,7 +56,7 @@ FIVE = {"VCPU": 5}
 
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
-    """Three with room for eight, the build on the first."""
+    """Report three hosts with eight VCPUs each; the build is on host 1."""
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
     [done] = await claim(placement, an_order(a_claim(BUILD, on_hosts(1, **FIVE), project="mine")))
     assert isinstance(done, Claimed)
@@ -96,7 +96,7 @@ async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None,
 
 
 async def told_of(placement: Placement, after: int) -> set[str]:
-    """The providers that changed since."""
+    """Return the providers that changed after this change number."""
     async with placement.database.read() as tx:
         told = (await changes.since(tx, after, 10)).changes
     return {change.provider for one in told for change in one.changes}
@@ -106,7 +106,7 @@ async def over(placement: Placement) -> set[str]:
     return await retired(placement.database)
 
 
-# Begun once
+# Begin of a move
 
 
 async def test_one_claim_begins_a_move_and_publishes_both_hosts(placement: Placement) -> None:
@@ -134,7 +134,7 @@ async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: P
     assert await held(placement) == {}
 
 
-async def test_a_move_begun_and_cancelled_concurrently_does_one_of_both(
+async def test_a_move_begun_and_cancelled_concurrently_is_either_begun_or_cancelled(
     placement: Placement, url: str
 ) -> None:
     won: set[str] = set()
@@ -162,7 +162,7 @@ async def test_a_move_begun_and_cancelled_concurrently_does_one_of_both(
                 assert began == Retired(why="no host")
                 assert there.keys() == {BUILD}
     await placement.memory.fresh()
-    assert won  # on a quick machine either may win every time
+    assert won  # on a fast machine, the same call may always win
 
 
 # On a pool
@@ -215,7 +215,7 @@ async def test_a_move_on_one_pool_holds_its_share_once(
     assert await breaches(placement.database) == []
 
 
-# Taken over again
+# Reverts
 
 
 async def test_on_the_way_back_the_instance_holds_its_former_allocations(placement: Placement) -> None:
@@ -235,13 +235,13 @@ async def test_on_the_way_back_the_instance_holds_its_former_allocations(placeme
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
 
 
-# Whatever comes
+# Concurrent moves, shelving and pools
 
 
 async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
     placement: Placement, url: str, every_commit: EveryCommit
 ) -> None:
-    """Two processes move the same builds there and back; at every commit what is used is what is held."""
+    """Two processes move the same builds back and forth; at every commit, usage equals the allocations."""
     builds, size = range(10, 14), {"VCPU": 1}
     for build in builds:
         await claim(placement, an_order(a_claim(build, on_hosts(1 + build % 2, VCPU=1))))
@@ -304,7 +304,7 @@ async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placemen
     assert await breaches(placement.database) == []
 
 
-async def test_a_shelved_instance_that_is_deleted_is_remembered(placement: Placement) -> None:
+async def test_a_shelved_and_deleted_instance_cannot_be_moved(placement: Placement) -> None:
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
     [other] = await claim(placement, an_order(a_claim(6, on_hosts(2, VCPU=1))))
     assert isinstance(other, Claimed)

@@ -45,7 +45,7 @@ MOVE = a_move(decision=Decision(considered=3, record=Record(seed="s")))
 
 
 class MovingCell:
-    """A conductor that can be killed, its database, and a placement that keeps books."""
+    """A conductor that can be killed, its database, and a placement that records allocations."""
 
     def __init__(self, database: Database) -> None:
         self.now = 1000.0
@@ -112,7 +112,7 @@ async def cell() -> AsyncIterator[MovingCell]:
 
 @pytest.fixture
 async def everywhere(database: Database) -> MovingCell:
-    """For what is about its SQL: on every database there is."""
+    """Return a cell for tests of its SQL, which run on each type of database."""
     return await a_cell(database)
 
 
@@ -157,7 +157,7 @@ async def test_a_move_runs_its_phases_and_ends_on_the_claimed_host(cell: MovingC
     assert (stands.chosen, stands.spec.flavor.name, stands.host) == (a_selection(5), "large", "host5")
 
 
-async def test_while_placement_is_away_the_way_back_waits(cell: MovingCell) -> None:
+async def test_a_revert_waits_while_placement_is_unreachable(cell: MovingCell) -> None:
     prepare = await cell.ordered(cell.claimed(replace(MOVE, alternates=())))
     cell.books.away = True
     failed = a_move_report(prepare, "failed", cause="no")
@@ -225,7 +225,7 @@ async def test_moves_are_listed_newest_first_a_page_at_a_time(everywhere: Moving
     rest = await cell.moves.find(FindMoves(cell=CELL, limit=2, after=first.last))
     (oldest,) = rest.moves
     assert (oldest.move, oldest.source, oldest.host, rest.more) == (MOVE.move, "host0", "host5", False)
-    assert oldest.decision.record == Record(seed="s")  # the list has what its end does not
+    assert oldest.decision.record == Record(seed="s")  # the list has the decision record, which the end lacks
     asked = {
         "under_way": ({"under_way": True}, [2]),
         "host": ({"host": "host0"}, [0]),
@@ -247,7 +247,7 @@ async def test_ended_moves_are_republished_and_later_pruned(everywhere: MovingCe
     rebuild = replace(a_move("rebuild", number=2, hosts=(5,)), attempt=2)
     said = await cell.came_of(rebuild)
     await to_the_end(cell, a_move_report(said[-1], "done"), twice=False)  # type: ignore[arg-type]
-    assert await cell.came_of(placed) == [end]  # though its build has been in another since
+    assert await cell.came_of(placed) == [end]  # although its build was in a later move
     cell.now += 8 * 86400.0
     await cell.builds.prune()
     assert (await cell.moves.find(FindMoves(cell=CELL))).moves == ()
@@ -287,7 +287,7 @@ async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: Movin
 
 
 async def test_a_reshape_can_arrive_before_its_move(cell: MovingCell) -> None:
-    """Its destination is reshaped before the cell knows that there is one."""
+    """The destination is reshaped before the cell has received the move."""
     placed = cell.claimed()
     assert placed.chosen is not None
     told = BuildReshaped(
@@ -308,7 +308,7 @@ async def test_a_move_with_an_unreadable_record_is_a_dead_letter(cell: MovingCel
         await cell.hears(a_delete(ONE))
 
 
-# Of a build that is not known
+# Moves of unknown builds
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["", "and was deleted"])

@@ -1,4 +1,4 @@
-"""A simulated agent's part in moves: phases in order, twice, late, cut short, and while the power fails."""
+"""A simulated agent executes phases of moves: in order, repeated, late, interrupted, in a power failure."""
 
 import asyncio
 
@@ -48,7 +48,7 @@ async def test_a_guest_is_moved_phase_by_phase_and_never_runs_twice() -> None:
 
 
 @in_virtual_time
-async def test_the_way_back_gives_the_source_another_name_and_spares_it() -> None:
+async def test_a_revert_gives_the_source_guest_a_new_attempt_and_a_late_destroy_spares_it() -> None:
     agent = await MovingAgent().build()
     await agent.move(PREPARE, SEND, START)
     await agent.destroy(a_destroy(2, DESTINATION, above=1))
@@ -208,7 +208,7 @@ async def test_phases_count_as_orders_until_the_power_fails() -> None:
 
 
 @in_virtual_time
-async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_them() -> None:
+async def test_a_heartbeat_counts_guests_and_running_jobs() -> None:
     image = Image(name="debian", properties={"hw_disk_bus": "scsi"})
     agent = await MovingAgent().build(replace(a_build(), spec=replace(a_spec(), image=image)))
     hosts = list(agent.trees._hosts.values())
@@ -236,7 +236,7 @@ async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_the
     assert await seen() == [(1, 0, ("debian",)), (0, 0, ("debian",))]
 
 
-# Guests that were there before berth
+# Adopted guests
 
 
 ADOPTED = replace(a_build(vcpus=99), adopt=True)  # more than its host has: it runs all the same

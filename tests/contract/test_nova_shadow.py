@@ -30,7 +30,7 @@ DATABASES = [
 
 @pytest.fixture
 async def hosts() -> AsyncIterator[Placement]:
-    """Two hosts with 4 CPUs each, as nova-compute reports them to placement."""
+    """Yield a placement with two hosts with 4 CPUs each, as nova-compute reports them."""
     async with a_placement("sqlite+aiosqlite://") as placement:
         inventories = {
             "VCPU": Inventory(total=4), "MEMORY_MB": Inventory(total=4096), "DISK_GB": Inventory(total=100)
@@ -81,7 +81,7 @@ async def test_a_boot_is_decided_without_a_claim_and_compared(
         assert allocations.consumers == (), "nothing is claimed"
 
 
-async def test_the_order_and_the_number_of_deliveries_are_of_no_importance(
+async def test_reordered_and_repeated_notifications_have_the_same_result(
     hosts: Placement, open_database: Callable[..., Database]
 ) -> None:
     async with a_shadowed_nova(hosts, open_database()) as world:
@@ -151,7 +151,7 @@ async def test_a_period_without_notifications_is_in_the_report(
     hosts: Placement, open_database: Callable[..., Database]
 ) -> None:
     async with a_shadowed_nova(hosts, open_database(), has_scheduler=False) as world:
-        await world.notifications.interrupt()  # the first start has missed nothing that it knows of
+        await world.notifications.interrupt()  # at the first start no notification counts as lost
         await world.notifications.deliver(used("compute-1", 1))
         assert (await world.report()).missing == ()
         world.now[0] = START + 600

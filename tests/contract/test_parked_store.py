@@ -79,7 +79,7 @@ async def test_a_waiting_request_is_stored_once_and_completely(store: Database) 
     assert await add(store, "s2", kept(1), kept(3)) == {uid(3, "a")}
     again = kept(1, since=5.0, instances=2)
     assert await add(store, "s1", again, kept(4), kept(4)) == {uid(1, "a"), uid(4, "a")}
-    assert await of(store, "s1") == [one, kept(2), kept(4)]  # as each was stored first
+    assert await of(store, "s1") == [one, kept(2), kept(4)]  # a later version of a stored request is ignored
     async with store.write() as tx:
         await parked.drop(tx, [uid(1, "a"), uid(9, "a")])
     assert await of(store, "s1") == [kept(2), kept(4)]
@@ -160,11 +160,11 @@ async def test_requests_of_a_dead_scheduler_are_adopted_page_by_page_and_once(st
 
 async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: Database) -> None:
     async with store.write() as tx:
-        assert not await parked.beat(tx, "s1", "{}", 0)  # it is entered
+        assert not await parked.beat(tx, "s1", "{}", 0)  # the first beat adds the scheduler
         assert await parked.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
         [one] = await parked.roster(tx)
         assert (one.owner, one.beat, one.rescued) == ("s1", 1, 2)
-        await parked.BURY(tx, owner="s1", beat=0)  # it has moved since
+        await parked.BURY(tx, owner="s1", beat=0)  # without effect: the beat has changed since
         assert await parked.beat(tx, "s1", "{}", 2)
         await parked.BURY(tx, owner="s1", beat=2)
         assert not await parked.beat(tx, "s1", "{}", 2)
@@ -306,7 +306,7 @@ WHY = "no heartbeat from it, though its agent agent reports other hosts"
 
 
 class Life:
-    """A scheduler from one start to its end, by kill -9."""
+    """A scheduler process from its start until it is killed."""
 
     def __init__(self, database: Database, time: TurnedClock) -> None:
         self.database, self.time = database, time
@@ -388,7 +388,7 @@ async def test_a_heartbeat_deletes_the_row_that_another_scheduler_stored(store: 
     first, second = await Life.begins(store, time), await Life.begins(store, time)
     await first.heartbeats(1, 2, 3)
     await first.heartbeats(1, seconds=35)
-    await second.heartbeats(1, 2, 3)  # the first one is killed before it comes
+    await second.heartbeats(1, 2, 3)  # the first scheduler was killed before these heartbeats
     assert await second.stored() == ["host2", "host3"]
     third = await Life.begins(store, time)
     await third.heartbeats(1, 2)

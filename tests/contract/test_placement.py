@@ -30,9 +30,9 @@ from tests.support.placement_builders import (
     an_order,
     gone,
     looking_for,
+    mark_published,
     on_hosts,
     seen_by,
-    tell_all,
 )
 from tests.support.placement_calls import claim, report
 from tests.support.virtual_time import TurnedClock
@@ -140,7 +140,7 @@ async def test_conflicts_are_retried_and_then_reported(
 async def test_new_consumers_take_three_statements_however_many(
     placement_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is a round trip: one inserts consumers and locks providers, one reads these, one writes."""
+    """The statements: insert consumers and lock providers, read both, and write. Each is a round trip."""
     statements: list[str] = []
     fetch = PostgresTransaction.fetch
 
@@ -150,7 +150,7 @@ async def test_new_consumers_take_three_statements_however_many(
 
     async with a_placement(placement_url) as placement:
         await report(placement, a_report(1), a_report(2))
-        await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # owners have numbers now
+        await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # then project and user have ids
         monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
         results = await claim(placement, *(an_order(a_claim(n, on_hosts(n, VCPU=1))) for n in (1, 2)))
     assert all(isinstance(result, Claimed) for result in results)
@@ -214,7 +214,7 @@ async def test_retired_consumers_are_deleted_after_keep_ids(placement: Placement
 
 
 def figures(placement: Placement, number: int) -> tuple[int, int]:
-    """Shape and generation."""
+    """Return a provider's shape and generation in the index."""
     row = placement.memory.index.rows[uid(number, "a")]
     return row.shape, row.generation
 
@@ -246,7 +246,7 @@ async def test_a_deleted_tree_is_not_created_again_by_a_late_report(placement: P
     await report(placement, a_report(1, sequence=2))
     assert placement.memory.index.rows == {}
     await report(placement, a_report(1, sequence=4))
-    assert figures(placement, 1)[0] > shape  # never one it had before
+    assert figures(placement, 1)[0] > shape  # never an earlier shape
 
 
 async def test_a_deleted_tree_in_use_closes_and_is_removed_when_free(placement: Placement) -> None:
@@ -355,7 +355,7 @@ async def test_a_process_that_missed_more_than_the_log_holds_reloads(
     async with a_placement(url) as other:
         for number in (1, 2, 3):
             await report(placement, a_report(number))
-        await tell_all(placement)
+        await mark_published(placement)
         await placement.log.trim()
         await other.memory.fresh()
         assert seen_by(other) == seen_by(placement)
@@ -370,7 +370,7 @@ async def test_a_feed_from_a_pruned_or_future_number_is_refused(
     monkeypatch.setattr(changes, "KEEP", 1)
     for number in (1, 2, 3):
         await report(placement, a_report(number))
-    await tell_all(placement)
+    await mark_published(placement)
     await placement.log.trim()
     with pytest.raises(Forgotten, match=f"from {after + 1} on|{after} was expected"):
         await anext(placement.memory.feed(after))

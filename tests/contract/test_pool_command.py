@@ -21,7 +21,7 @@ Pool = Callable[..., Awaitable[str]]
 
 @pytest.fixture
 async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
-    """Three hosts without disks."""
+    """Yield a placement with three hosts without disks."""
     async with a_served_placement(monkeypatch, "c1") as placement:
         assert await report(placement, *(a_report(number) for number in (1, 2, 3))) == [""] * 3
         yield placement

@@ -29,7 +29,7 @@ HIGH, LOW, LOWER, HOLDER, HOLDER2 = 1, 2, 3, 4, 5
 
 @pytest.fixture(autouse=True)
 async def full_host(placement: Placement) -> None:
-    """Host 1 has 8 processors: 6 of the instance LOW, 2 of the instance LOWER."""
+    """Fill the 8 processors of host 1: the instance LOW uses 6, and the instance LOWER uses 2."""
     await placement.reports.report_many([a_report(number) for number in (1, 2)])
     for consumer, vcpus in ((LOW, 6), (LOWER, 2)):
         assert isinstance(await take(placement, consumer, vcpus), Claimed)
@@ -61,7 +61,7 @@ async def is_sound(placement: Placement) -> bool:
     return not await breaches(placement.database)
 
 
-async def test_the_claim_takes_what_it_lacks_and_a_holder_keeps_the_rest(placement: Placement) -> None:
+async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(placement: Placement) -> None:
     assert isinstance(await take(placement, HIGH, 4, preempts=taking(a_victim())), Claimed)
     assert await held(placement) == {
         uid(HIGH): (4, "INSTANCE"), uid(LOWER): (2, "INSTANCE"), uid(HOLDER): (2, CLEANUP)
@@ -84,7 +84,7 @@ async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placemen
     assert VICTIMS.labels(0)._value.get() - counted == 2
 
 
-async def test_a_holder_without_a_rest_is_not_kept(placement: Placement) -> None:
+async def test_a_holder_without_remaining_resources_is_deleted(placement: Placement) -> None:
     both = taking(a_victim(), a_victim(LOWER, HOLDER2))
     assert isinstance(await take(placement, HIGH, 8, preempts=both), Claimed)
     assert await held(placement) == {uid(HIGH): (8, "INSTANCE")}

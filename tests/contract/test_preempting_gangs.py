@@ -194,7 +194,7 @@ async def test_members_of_a_gang_with_victims_get_alternates_that_keep_its_topol
     ("on_host_1", "on_host_2", "left"),
     [
         ([(4, 1), (4, 1)], [(8, 2)], {21}),  # two victims on one host
-        ([(8, 1)], [(2, 3), (6, 2)], {21}),  # the rest of a victim is free only after its deletion
+        ([(8, 1)], [(2, 3), (6, 2)], {21}),  # a victim's remaining resources are not free yet
     ],
 )
 async def test_requests_of_a_batch_choose_different_victims(

@@ -1,4 +1,4 @@
-"""`berth provider`, `class`, `trait` and `usage`: who has what, and assigning hosts to cells."""
+"""`berth provider`, `class`, `trait` and `usage` list placement's records; hosts are assigned to cells."""
 
 import io
 import json
@@ -29,7 +29,7 @@ SETTINGS = Settings().having(cells=("c1", "c2"))
 
 @pytest.fixture
 async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
-    """Host 1 is of c2 in truth, and c1 has reported it."""
+    """Yield a placement in which cell c1 has reported host 1, which belongs to cell c2."""
     async with a_served_placement(monkeypatch, "c1", "c2") as placement:
         assert await placement.reports.report_many([a_report(1, sequence=7)]) == [None]
         yield placement
@@ -64,7 +64,7 @@ async def test_invalid_input_is_refused_with_the_reason(placement: Placement) ->
 async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hosts 2 to 6 were imported, 7 is a pool that an operator made; host 1 has a cell already."""
+    """Hosts 2 to 6 were imported, 7 is a pool made by an operator, and host 1 has a cell already."""
     monkeypatch.setattr(host_states, "A_PAGE", 2)
     monkeypatch.setattr(providers, "_AT_ONCE", 2)
     for number in range(2, 8):
@@ -97,7 +97,7 @@ def test_a_reset_requires_a_root_or_all_without_owner(words: tuple[str, ...]) ->
     )
 
 
-# Who has what
+# Providers and their consumers
 
 Berth = Callable[..., Awaitable[str]]
 
@@ -106,7 +106,7 @@ Berth = Callable[..., Awaitable[str]]
 async def berth(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Berth:
-    """Host 1 has a NUMA node with a trait, and an instance of project p1 on it."""
+    """Return a runner of commands. Host 1 has a NUMA node with a trait and with an instance of project p1."""
     await edit(placement, MakeProvider(provider=uid(2, "a"), name="numa0", parent=uid(1, "a")))
     stock = {"PCPU": Inventory(total=4, allocation_ratio=2.0)}
     await edit(placement, SetInventories(provider=uid(2, "a"), inventories=stock))

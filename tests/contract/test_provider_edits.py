@@ -54,7 +54,7 @@ async def edited(placement: Placement, one: Edit) -> Provider | None:
 
 
 async def make(placement: Placement, *pairs: tuple[str, str | None], stock: Any = STOCK) -> None:
-    """Providers with inventory: each with its parent."""
+    """Make providers, given with their parents, and set their inventories."""
     for uuid, parent in pairs:
         await edited(placement, MakeProvider(provider=uuid, name=uuid[-1], parent=parent))
         if stock:
@@ -67,14 +67,14 @@ async def read(placement: Placement, uuid: str) -> Provider | None:
 
 
 def roots(placement: Placement) -> dict[str, tuple[str, ...]]:
-    """Root → its providers, as the index has them."""
+    """Return the providers of each root in the index."""
     found: dict[str, list[str]] = {}
     for row in placement.memory.index.rows.values():
         found.setdefault(row.root, []).append(row.uuid)
     return {root: tuple(sorted(members)) for root, members in found.items()}
 
 
-# A provider's life
+# Creation, changes and deletion
 
 
 async def test_a_provider_is_created_changed_and_deleted(placement: Placement) -> None:
@@ -171,7 +171,7 @@ async def test_owners_and_clients_change_the_same_tree(placement: Placement) -> 
     await make(placement, (C, B))
     await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
     assert await report(placement, a_report(1, a_provider(2, 1), sequence=2)) == [""]
-    assert roots(placement) == {A: (A, B, C)}  # what clients put there stays
+    assert roots(placement) == {A: (A, B, C)}  # a provider that a client created stays
     assert placement.memory.index.rows[A].traits == ("COMPUTE_NODE",)
     for provider in (C, B, A):
         await edited(placement, DropProvider(provider=provider))
@@ -240,11 +240,11 @@ async def test_a_reshape_moves_inventory_and_allocations(url: str, placement: Pl
     assert found.generations == {A: 6, B: 3, C: 3}
 
 
-# Races
+# Concurrent edits
 
 
 async def test_the_second_writer_of_a_name_is_refused(url: str, placement: Placement) -> None:
-    """By another process, between our looking and our writing."""
+    """Two processes concurrently make providers with the same names."""
     async with a_placement(url) as other:
         for turn in range(5):
             names = [f"n-{turn}-{number}" for number in range(4)]

@@ -1,4 +1,4 @@
-"""Quotas on both databases: set, found, and judged where hosts are claimed."""
+"""Quotas on both databases: set, found, and checked in the transaction of a claim."""
 
 import asyncio
 
@@ -123,7 +123,7 @@ async def test_pages_of_projects_begin_with_the_default(placement: Placement) ->
     assert [each.project for each in (*first.quotas, *rest.quotas)] == [DEFAULT, "a", "b", "c"]
 
 
-# Judged in the claim
+# Checked in claims
 
 
 async def test_a_claim_up_to_the_limit_succeeds_and_one_beyond_is_refused(placement: Placement) -> None:
@@ -281,7 +281,7 @@ async def test_concurrent_claims_of_two_processes_never_exceed_a_limit(placement
     await placement.memory.fresh()
 
 
-# Reported to those who wait
+# Notices to waiting requests
 
 
 async def changes_after(placement: Placement, number: int) -> list[PlacementChanged]:

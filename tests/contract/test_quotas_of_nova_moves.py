@@ -49,7 +49,7 @@ class Nova:
         return await self.door("PUT", f"/allocations/{consumer}", body, minor=28)
 
     async def swap(self, giver: str, receiver: str, shares: dict[str, int]) -> httpx.Response:
-        """Move the allocations of a consumer to another, which loses what it held."""
+        """Give the allocations of a consumer to another one, which loses its former allocations."""
         body = {receiver: await self.body(receiver, shares), giver: await self.body(giver, {})}
         return await self.door("POST", "/allocations", body, minor=28)
 
@@ -114,7 +114,7 @@ async def test_an_instance_goes_back_and_moves_again_after_a_failure(nova: Nova)
     await nova.ok(nova.claim(OTHER, {TARGET: 1}))
 
 
-async def test_what_a_deleted_instance_left_to_its_migration_counts_once(nova: Nova) -> None:
+async def test_allocations_that_a_deleted_instance_left_to_its_migration_count_once(nova: Nova) -> None:
     await nova.start()
     await nova.ok(nova.swap(INSTANCE, MIGRATION, {SOURCE: 4}))
     await nova.ok(nova.claim(INSTANCE, {TARGET: 4}))
@@ -148,7 +148,7 @@ async def test_a_limit_that_is_set_during_a_move_counts_the_instance_once(nova: 
 
 @pytest.fixture
 async def limited(placement: Placement) -> Placement:
-    """Project p1 is limited to 4 VCPU; instances 1 and 2 use 2 each."""
+    """Limit project p1 to 4 VCPU, and place its instances 1 and 2, which use 2 each."""
     await placement.reports.report_many([a_report(number) for number in (1, 2)])
     edit = SetQuota(project="p1", limits={"VCPU": 4})
     await placement.quotas.edit(QuotaEditRequested(edit=edit))

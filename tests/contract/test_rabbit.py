@@ -39,14 +39,14 @@ QUEUE = QueueSpec("q", ("build.requested",))
 
 @pytest.fixture
 async def channel(amqp_url: str) -> AsyncIterator[AbstractChannel]:
-    """A plain client's view of the same broker."""
+    """Yield a channel of a plain AMQP client to the same broker."""
     connection = await connect(amqp_url)
     yield await connection.channel()
     await connection.close()
 
 
 async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMessage]:
-    """The AMQP messages in a queue."""
+    """Receive and return all AMQP messages in a queue."""
     found = []
     named = await channel.get_queue(queue)
     while (message := await named.get(no_ack=True, fail=False)) is not None:
@@ -55,7 +55,7 @@ async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMe
 
 
 async def test_the_broker_under_test_is_the_wanted_version(amqp_url: str) -> None:
-    """With BERTH_TEST_RABBITMQ that is RabbitMQ 4, else a version that `berth doctor` accepts."""
+    """With BERTH_TEST_RABBITMQ the version is 4, else any version that `berth doctor` accepts."""
     connection = await dial(amqp_url)
     assert connection.transport is not None
     version = str(connection.transport.connection.server_properties["version"])
@@ -81,7 +81,7 @@ async def test_few_large_messages_are_prefetched(transport: RabbitTransport) -> 
         return inbox._reading.in_advance
 
     def are_many() -> bool:
-        return in_advance() >= 512 / 4  # within a factor of four it is left as it is
+        return in_advance() >= 512 / 4  # the count is changed only for a factor of four
 
     await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
     await settled(100)
@@ -92,7 +92,7 @@ async def test_few_large_messages_are_prefetched(transport: RabbitTransport) -> 
     await settled(1)
     await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
     await settled(100)
-    await until(are_many)  # and when that is over it is as before
+    await until(are_many)  # afterwards the count returns to its former value
 
 
 # Frames
@@ -179,7 +179,7 @@ async def test_a_queue_with_other_properties_is_refused_by_name(
         BrokerRefused, match=f"the queue {bus_name}:q exists with other properties .* delete it"
     ):
         await transport.declare(QUEUE)
-    await transport.declare(QueueSpec("other", ("build.requested",)))  # and we can go on
+    await transport.declare(QueueSpec("other", ("build.requested",)))  # the connection is still usable
 
 
 async def test_a_queue_of_an_earlier_version_is_used_without_spreading_its_leader(
@@ -335,7 +335,7 @@ async def test_a_closing_transport_finishes_its_check_of_the_exchanges(
     for number in range(40):
         transport = RabbitTransport(amqp_url, exchange=bus_name, poll_seconds=0.0)
         await transport.open()
-        await asyncio.sleep(number / 2000)  # each time at another moment of it
+        await asyncio.sleep(number / 2000)  # at another moment each time
         await transport.close()
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
 
@@ -490,7 +490,7 @@ async def test_a_message_with_only_a_body_is_accepted(
     assert delivery.problem == ""
     delivery.requeue()
     assert re.fullmatch(r"[0-9a-f-]{36}", said.id)
-    assert (await take(inbox)).envelope.id == said.id  # as often as it comes
+    assert (await take(inbox)).envelope.id == said.id  # also if repeated
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ async def test_an_unreadable_message_is_delivered_with_its_bytes_and_the_problem
 async def test_a_frame_of_more_than_256_envelopes_is_one_dead_letter(
     amqp_url: str, transport: RabbitTransport, bus_name: str
 ) -> None:
-    """Buried one by one, 26,000 empty envelopes held everybody else up for more than a minute."""
+    """To dead-letter 26,000 empty envelopes one by one would delay other messages for more than a minute."""
     inbox = await transport.consume(QUEUE, 1000)
     empty = b'{"id":"","type":"","key":"","body":0}'
     frame = b"[" + b",".join([empty] * 26_000) + b"]"
@@ -532,7 +532,7 @@ async def test_a_frame_of_more_than_256_envelopes_is_one_dead_letter(
     delivery = await take(inbox)
     assert delivery.problem == "not a frame: it holds 26000 envelopes; the bus carries at most 256"
     assert (bytes(delivery.envelope.body), delivery.envelope.id) == (frame, "m-1")
-    assert (await take(inbox)).envelope.id == sent.id  # and right behind it comes the next
+    assert (await take(inbox)).envelope.id == sent.id  # the next message follows immediately
 
 
 async def test_an_empty_frame_is_ignored(amqp_url: str, transport: RabbitTransport, bus_name: str) -> None:

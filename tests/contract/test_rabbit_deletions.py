@@ -64,7 +64,7 @@ async def test_under_traffic_nothing_is_lost_however_often_the_exchange_is_delet
         while not enough.is_set():
             try:
                 await publish(publisher, an_envelope(number))
-            except Unroutable:  # in the very moment of the deletion: the bus tries it again later
+            except Unroutable:  # published during the deletion: the bus retries later
                 await asyncio.sleep(LOOK)
                 continue
             published.add(number)

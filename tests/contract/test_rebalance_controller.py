@@ -1,4 +1,4 @@
-"""A controller of rebalancing goes on after failures of schedulers, and one runs at a time."""
+"""A controller of rebalancing continues after failures of schedulers; only one runs at a time."""
 
 from dataclasses import dataclass, field
 from unittest.mock import AsyncMock, Mock
@@ -31,7 +31,7 @@ TAKEN = BalancingSwitched(stopped=False, taken=True)
 
 
 class SwitchingScheduler:
-    """A scheduler with the stop switch of rebalancing; a controller has reported until 1,800,000,060."""
+    """A scheduler with the stop switch of rebalancing. A controller counts as running until 1,800,000,060."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -136,7 +136,7 @@ async def test_a_second_controller_is_refused() -> None:
     assert scheduler.planned == 0
 
 
-async def test_a_controller_whose_place_another_one_took_begins_no_further_move() -> None:
+async def test_a_replaced_controller_begins_no_further_move() -> None:
     scheduler, movers = FailingScheduler([GOES_ON, TAKEN]), FakeMovers()
     assert not await controlled(scheduler, movers)
     assert (scheduler.planned, movers.asked) == (1, [])

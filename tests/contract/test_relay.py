@@ -19,7 +19,7 @@ from placement_worker.core.trees import unpacked
 from placement_worker.store import changes
 from placement_worker.store.changes import LAST_CHANGE, LAST_TOLD
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_report, last_told
+from tests.support.placement_builders import a_placement, a_report, last_published
 from tests.support.waiting import DEADLINE
 
 
@@ -63,7 +63,7 @@ def wire() -> RememberingBus:
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries come quickly, and the poll so late that a test which waits for it fails."""
+    """Make retries quick, and the poll so rare that a test that needs the poll fails."""
     monkeypatch.setattr("placement_worker.change_log.SHORTEST_WAIT", 0.005)
     monkeypatch.setattr("placement_worker.change_log.LONGEST_WAIT", 0.05)
     monkeypatch.setattr("placement_worker.change_log.POLL_SECONDS", 1000.0)
@@ -83,7 +83,7 @@ def a_change(of: int = 1) -> ProviderChange:
 
 
 async def change(placement: Placement, times: int = 1, *, noticed: bool = True) -> None:
-    """So many commits; the relay of their process notices unless it has died."""
+    """Commit `times` changes; wake this process's relay unless `noticed` is False, as after a crash."""
     for _ in range(times):
         async with placement.database.write() as tx:
             await changes.announce(tx, [a_change()], DETAILS)
@@ -93,7 +93,7 @@ async def change(placement: Placement, times: int = 1, *, noticed: bool = True) 
 
 async def told_up_to(placement: Placement, number: int) -> None:
     async with asyncio.timeout(DEADLINE):
-        while await last_told(placement) < number:
+        while await last_published(placement) < number:
             await asyncio.sleep(0.005)
 
 
@@ -124,7 +124,7 @@ async def test_a_commit_is_published_immediately(placement: Placement, wire: Rem
     (told,) = wire.told
     assert replace(told, trees=None, history="") == PlacementChanged(number=1, changes=(change,))
     assert told.trees is not None
-    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # found in the log, known from memory
+    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # the message has the tree
 
 
 async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:
@@ -290,7 +290,7 @@ async def test_publishing_is_retried_if_the_bus_does_not_answer(
     async with relaying((placement, wire)):
         await change(placement)
         await wire.tried(2)
-        assert await last_told(placement) == 0
+        assert await last_published(placement) == 0
         wire.open.set()
         await wire.holds(1)
     assert wire.numbers == [1]
@@ -303,7 +303,7 @@ async def test_the_next_relay_publishes_the_changes_of_a_killed_relay(
     async with relaying((placement, wire)):
         await change(placement, 2)
         await wire.tried()
-    assert (wire.told, await last_told(placement)) == ([], 0)
+    assert (wire.told, await last_published(placement)) == ([], 0)
     wire.open.set()
     async with a_placement(url) as another, relaying((another, wire)):
         await wire.holds(2)
@@ -374,7 +374,7 @@ async def test_two_processes_publish_one_after_the_other(database_url: str, wire
 async def test_a_slow_relay_does_not_decrease_the_published_number(
     url: str, placement: Placement, wire: RememberingBus
 ) -> None:
-    """On SQLite, where relays do not wait for one another."""
+    """On SQLite, two relays can publish concurrently."""
     wire.open.clear()
     other_wire = RememberingBus()
     async with a_placement(url) as other, relaying((placement, wire)):
@@ -391,7 +391,7 @@ async def test_a_slow_relay_does_not_decrease_the_published_number(
 
 
 @pytest.mark.services
-async def test_a_database_that_restarts_costs_nothing_but_time(
+async def test_a_restart_of_the_database_loses_no_change(
     postgres: Postgres, database_url: str, wire: RememberingBus
 ) -> None:
     async with a_placement(database_url) as placement, relaying((placement, wire)):
@@ -405,7 +405,7 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
         await wire.holds(2)
         await asyncio.to_thread(postgres.start)
         await told_up_to(placement, 2)
-        assert wire.numbers == [1, 2]  # the process remembers
+        assert wire.numbers == [1, 2]  # the process knows what it has published
         await change(placement)
         await wire.holds(3)
     assert wire.numbers == [1, 2, 3]
@@ -420,7 +420,7 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
         (1, 9, 4, [4]),
         (3, 9, 4, [2, 3, 4]),
         (9, 9, 4, [1, 2, 3, 4]),
-        (1, 3, 0, [2, 3, 4]),  # the bus was away for too long
+        (1, 3, 0, [2, 3, 4]),  # the bus was unreachable for too long
         (1, 3, 3, [4]),
         (2, 2, 0, [3, 4]),
     ],

@@ -66,7 +66,7 @@ class RemovingCell:
         return await self.deliver(*await self.builds.end_orders_of_removed())
 
     async def deliver(self, *messages: Message) -> list[Message]:
-        """Return the messages to others that lead from these messages, without progress of moves."""
+        """Deliver messages and the resulting reports to the conductor; return its other messages."""
         waiting, others = list(messages), list[Message]()
         for _ in range(100):
             if not waiting:
@@ -147,7 +147,7 @@ async def test_a_guest_left_behind_is_not_awaited_for_a_day(cell: RemovingCell) 
     await cell.place(ONE)
     cell.time.now += 100
     assert SECOND in await cell.deliver(*await cell.builds.time_out())
-    assert len(cell.books.held) == 2  # the build's, and the holder of its first host
+    assert len(cell.books.held) == 2  # the build, and the holder consumer of its first host
     await cell.remove("agent0")
     assert set(cell.books.held) == {ONE.build}
     assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
@@ -239,7 +239,7 @@ async def test_orders_for_shared_nodes_wait_for_another_agent(cell: RemovingCell
     assert await cell.remove("a", "pool") == []
     await cell.builds.ring.lend(replace(lease, agent="b"))
     await cell.builds.ring.lend(replace(lease, leaves=True))
-    await cell.edit("a", "remove")  # a node with a build moves only after this, to an agent that is there
+    await cell.edit("a", "remove")  # only then a node with a build gets another agent
     await cell.builds.ring.check_leases()
     (moved,) = await cell.builds.move()
     assert isinstance(moved, BuildOrdered) and moved.agent == "b"

@@ -46,10 +46,10 @@ from tests.support.placement_builders import (
     a_report,
     an_order,
     gone,
+    mark_published,
     offered_by,
     on_hosts,
     seen_by,
-    tell_all,
 )
 from tests.support.placement_calls import claim, edit, report
 from tests.support.schedulers import scheduler_of
@@ -60,7 +60,7 @@ Lose = Callable[[PlacementChanged], bool]
 
 
 class ReplicatedPlacement:
-    """One database; placements come and go, and so do replicas."""
+    """A database of placement, with placement workers and replicas that a test starts and stops."""
 
     def __init__(self, connect: Connect, database: Database, stack: AsyncExitStack) -> None:
         self._connect = connect
@@ -224,7 +224,7 @@ class Doings:
         return uid(self._chance.randint(1, self._hosts), "a")
 
 
-# Each broker, and each database placement may have; what it does on the one is not the other's business.
+# Each type of broker and each type of database once: other combinations behave the same.
 pytestmark = pytest.mark.parametrize(
     ("connect", "url"),
     [
@@ -329,7 +329,7 @@ async def test_a_scheduler_asks_placement_before_it_reports_no_host(
 
     await report(placement, a_report(1, aggregates=(uid(1, "e"),)))
     assert await hosts(1) == []
-    assert (kept.index.seen, world.asked) == (placement.memory.index.seen, 2)  # once when it was read
+    assert (kept.index.seen, world.asked) == (placement.memory.index.seen, 2)  # one query at the start
     allowed = MakeAggregate(aggregate=uid(1, "e"), name="of p", metadata={"filter_tenant_id": "p"})
     await placement.aggregates.edit(AggregateEditRequested(edit=allowed))
     assert await hosts(2) == ["host-1"]
@@ -364,7 +364,7 @@ async def test_a_replica_waits_for_placement_and_logs_it_once(
         placement = await world.start()
         await report(placement, a_report(1))
         await in_time(world.agrees(kept))
-    # On a slow machine it may answer, and then once more be too slow.
+    # On a slow machine, placement may answer in time and then be too slow again.
     assert said() == ["does not answer", "answers again"] * (len(said()) // 2)
 
 
@@ -379,7 +379,7 @@ async def test_a_replica_reloads_if_missed_changes_are_pruned(
     before = kept.index
     await world.stop()
     await Doings(Random(3)).some(placement, 30)
-    await tell_all(placement)
+    await mark_published(placement)
     await placement.archive.store()
     await placement.log.trim()
     await world.start()

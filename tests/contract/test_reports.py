@@ -1,4 +1,4 @@
-"""Reports in parallel with operators' edits and claims: origins are kept, and nothing is over-allocated."""
+"""Reports in parallel with operators' edits and claims lose no edit, and nothing is over-allocated."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ async def shown(placement: Placement, provider: str) -> Provider:
 
 
 def a_shape(children: int, sequence: int) -> InventoryReported:
-    """All VCPUs at the root, or in so many children."""
+    """Return a report with all VCPUs at the root, or divided among `children` child providers."""
     share = {"VCPU": Inventory(total=TOTAL // children)} if children else {}
     below = [a_provider(2 + position, 1, inventories=share) for position in range(children)]
     return a_report(
@@ -50,7 +50,7 @@ SOLD = text(
 
 
 async def sold(placement: Placement) -> tuple[int, int]:
-    """VCPUs that are used, and that could be taken now."""
+    """Return the numbers of used VCPUs and of VCPUs that can be claimed now."""
     async with placement.database.read() as tx:
         sums: Sequence[Any] = (await tx.execute(SOLD)).one()
     used, free = sums
@@ -59,7 +59,7 @@ async def sold(placement: Placement) -> tuple[int, int]:
 
 @pytest.mark.parametrize("ratio", [1.0, 1.5, 16.0])
 async def test_a_sweep_reads_only_trees_with_releasable_amounts(placement: Placement, ratio: float) -> None:
-    """All hosts of a cloud may withhold something for weeks: claims must not wait for sweeps over them."""
+    """All hosts of a cloud may have withheld capacity for weeks, so sweeps must not delay claims."""
 
     def split(sequence: int, *totals: int) -> InventoryReported:
         share = [{"VCPU": Inventory(total=total, allocation_ratio=ratio)} for total in totals]

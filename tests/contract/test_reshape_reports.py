@@ -1,4 +1,4 @@
-"""A report that moves what is held: in one commit or not at all, and nothing is ever sold twice."""
+"""A report that moves allocations does so in one commit or not at all, and over-allocates nothing."""
 
 import asyncio
 import random
@@ -178,7 +178,7 @@ async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placem
     async def away(*messages: Message) -> None:
         raise Unavailable("the bus is away")
 
-    for _ in range(2):  # killed, or cut off, before the bus has taken it
+    for _ in range(2):  # killed or disconnected before the bus has confirmed the message
         with pytest.raises(Unavailable):
             await placement.reports.reshaped_builds._round(away)
     said = await told(placement)
@@ -197,7 +197,7 @@ async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placem
     assert await told(placement) == []
 
 
-# The wall
+# Restrictions of a cell
 
 
 async def test_a_reported_reshape_moves_allocations_of_its_tree_only(placement: Placement) -> None:
@@ -233,7 +233,7 @@ async def test_a_cell_sees_the_holders_of_its_own_hosts_only(placement: Placemen
 async def test_concurrent_claims_swaps_and_releases_lose_nothing(
     url: str, placement: Placement, every_commit: EveryCommit
 ) -> None:
-    """Claims of the shape that was just seen, swaps to keepers and releases, by two processes."""
+    """Two processes make claims for the shape last read, swaps to holder consumers, and releases."""
     chance = random.Random(7)
     await report(placement, flat(), a_report(5, inventories=has(VCPU=16, MEMORY_MB=64)))
     stayers = [await claimed_some(placement, number, of_host(1, 1)) for number in (901, 902, 903)]
@@ -296,7 +296,7 @@ async def test_concurrent_claims_swaps_and_releases_lose_nothing(
 
 async def given_back(by: Placement, order: ReleaseRequested) -> None:
     done: Any = Contended()
-    while isinstance(done, Contended):  # the host is reshaped again and again
+    while isinstance(done, Contended):  # because the host is reshaped repeatedly
         done = (await by.claims.release_many([order]))[0].result
     assert isinstance(done, Released), done
 
@@ -333,7 +333,7 @@ GOES_ON = {
 async def test_a_claim_on_a_concurrently_reshaped_provider_reads_it_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, gate: Gate, goes_on: Any, back: bool
 ) -> None:
-    """PostgreSQL: it waits for the providers of old, which the reshape has locked."""
+    """On PostgreSQL, the claim waits for the old providers, which the reshape has locked."""
     async with a_placement(database_url) as placement:
         await report(placement, flat(), a_report(5))
         await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(3))))

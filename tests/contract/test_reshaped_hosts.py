@@ -42,7 +42,7 @@ FLAT, CELLS = hosts(), hosts(NUMA)
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """PostgreSQL where the bus is RabbitMQ."""
+    """Return the URL of a PostgreSQL database if the bus is RabbitMQ, else of an SQLite database."""
     if request.node.callspec.params["connect"] == "local":
         return f"sqlite+aiosqlite:///{tmp_path}/"
     return str(request.getfixturevalue("database_url"))
@@ -63,7 +63,7 @@ async def all_know(cloud: DriverCloud, builds: Sequence[str]) -> bool:
 
 
 async def in_cells(cloud: DriverCloud) -> bool:
-    """No processor is the root's any more, on any host."""
+    """Return whether no root provider has processors any more."""
     found = await cloud.providers()
     return len(found) == 3 * len(cloud.hosts) and not any(
         "VCPU" in one.inventories for one in found.values() if one.parent is None
@@ -89,7 +89,7 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
         over = asyncio.Event()
 
         async def keeps_booting() -> list[str]:
-            """One after the other, and every second one goes again."""
+            """Boot pairs of instances repeatedly, and delete the second of each pair; return the others."""
             stay: list[str] = []
             while not over.is_set() or len(stay) < 3:
                 stay += (more := await active(cloud, SMALL, SMALL))[:1]
@@ -143,7 +143,7 @@ async def test_an_agent_killed_during_a_reshape_learns_the_result(
         await until(lambda: in_cells(cloud), "the tree has cells")
         await cloud.agent.kill()
         assert [sums(cloud.guest(build).allocations) for build in builds] == [SMALL_FIGURES] * 2
-        for _ in range(2):  # and it is in its file then
+        for _ in range(2):  # the second time after a restart, from its file
             await cloud.agent.start()
             await until(lambda: all_know(cloud, builds), "all know")
             await cloud.agent.stop()
@@ -159,7 +159,7 @@ async def test_an_agent_killed_during_a_reshape_learns_the_result(
 async def test_guests_that_do_not_fit_numa_cells_delay_the_reshape(
     connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent goes on with its flat tree: it builds there, and reports again and again."""
+    """The agent continues to build with its flat tree, and repeats its report."""
     monkeypatch.setattr("compute_sim.reporting.FIRST_GAP", 0.2)
     tight = hosts(
         NumaDriver(cells=2, vcpus=2, vcpu_ratio=1.0, pcpus=0, memory_mb=4096, pages={}, disk_gb=500), count=1

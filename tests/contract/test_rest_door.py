@@ -1,4 +1,4 @@
-"""The REST API after a crash at any point: a repeated request is published, and an end keeps its number."""
+"""The REST API after a crash at any point: repeated requests are published, and ends keep their numbers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +27,7 @@ BOOT = a_boot(uid(1), 2)
 
 
 class FakeBus:
-    """A bus that loses what is published while it is away."""
+    """A bus that loses messages that are published while it is unreachable."""
 
     clock = Clock()
 
@@ -58,7 +58,7 @@ Doors = Callable[[FakeBus], RestDoor]
 
 @pytest.fixture
 async def a_door(stored: Database) -> AsyncIterator[Doors]:
-    """Makes doors as after a start: their memory is empty."""
+    """Yield a function that makes a REST API as after a start, with an empty memory."""
     working: list[asyncio.Task[None]] = []
 
     def make(bus: FakeBus) -> RestDoor:

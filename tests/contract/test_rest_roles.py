@@ -114,7 +114,7 @@ async def a_region(**rules: str) -> AsyncIterator[RestRegion]:
         await accept(tx, [StoredRequest(id=WAITS, project="p1", digest="d", builds=[WAITS])], 1.0)
     records = RecordedRequests(cloud.publish, cloud.clock, AccessPolicy(rules), "token file")
     ends = EndLog(database, cloud.clock, 60.0, 60.0)
-    ends.close()  # so that a stream ends after the events that are there
+    ends.close()  # so that a stream ends after the existing events
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
     door = RestDoor(bus, settings, database, ends)
     app = rest_app(door, RestAccess(authenticate, without_token, records))

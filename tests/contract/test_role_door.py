@@ -1,4 +1,4 @@
-"""Clients with a role: every act of the table by a client's own query, on every message of the bus."""
+"""Clients with a role: the table of acts decides about every topic and query of the bus."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ from tests.support.waiting import until
 
 
 class RelayedRegion(ActingRegion):
-    """A region whose acts arrive through a scheduler."""
+    """A region that receives the acts of clients through a scheduler."""
 
     def __init__(self, bus: RecordingBus, database: Database) -> None:
         super().__init__()
@@ -89,14 +89,14 @@ async def test_an_operator_is_denied_what_takes_an_admin() -> None:
 
 
 def a_message_of(way: Query[Any, Any] | Topic[Any]) -> Message:
-    """A message of this topic or query, from the golden bytes."""
+    """Return a message of this topic or query, decoded from the golden bytes."""
     kind: type[Message] = way.asks if isinstance(way, Query) else way.message
     return decode(kind, GOLDEN[kind.__name__])
 
 
 @pytest.mark.parametrize("role", ["", "reader", "operator", "admin"])
 async def test_no_message_passes_that_the_table_denies(role: Any) -> None:
-    """Every topic and query: below the role of its act, the answer is the refusal, and no worker gets it."""
+    """For each query, a client without the role of its act gets a refusal, and no worker gets the query."""
     least = {message: act.role for act in reversed(ACTS) for message in act.messages}
     async with a_client(role) as (bus, _):
         for name, way in _WAYS.items():
@@ -166,7 +166,7 @@ async def test_an_unusable_message_is_refused_with_the_reason(to: str, message: 
     assert answered.why
 
 
-async def test_an_unregistered_client_may_nothing() -> None:
+async def test_an_unregistered_client_is_denied_everything() -> None:
     async with a_client("admin") as (_, region):
         relay = ClientRelay(client="eve", to="placement.quotas", message="{}")
         assert (await region.door.relay(relay)).problem == "denied"

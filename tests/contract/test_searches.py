@@ -37,7 +37,7 @@ VFS = {"CUSTOM_VF": Inventory(total=4)}
 
 @pytest.fixture
 async def placement() -> AsyncIterator[Placement]:
-    """A host with many children, and a simple one."""
+    """Yield a placement with a host with many child providers, and a host without any."""
     async with a_placement("sqlite+aiosqlite://") as one:
         wide = a_report(1, *(a_provider(10 + position, 1, inventories=VFS) for position in range(CHILDREN)))
         assert await one.reports.report_many([wide, a_report(2)]) == [None, None]
@@ -75,7 +75,7 @@ async def test_a_query_does_not_wait_for_four_slow_queries(placement: Placement)
 
 
 async def test_a_time_slice_is_measured_by_the_given_clock() -> None:
-    """So that a simulation runs alike however busy the machine is."""
+    """A simulation with its own clock must not depend on the load of the machine."""
     monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))
     async with a_placement("sqlite+aiosqlite://", Clock(monotonic=monotonic)) as placement:
         assert await placement.reports.report_many([a_report(1), a_report(2)]) == [None, None]

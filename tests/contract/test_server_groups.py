@@ -1,4 +1,4 @@
-"""Server groups on both databases: made, found, dropped, and judged where hosts are claimed."""
+"""Server groups on both databases: made, found, dropped, and checked in the transaction of a claim."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def crowded(root: str, members: int = 1, policy: GroupPolicy = "anti-affinity") 
     return GroupPolicyViolated(provider=root, group=GROUP, policy=policy, members=members)
 
 
-# Made, found, dropped
+# Creation, queries and deletion
 
 
 async def test_creating_a_group_twice_creates_it_once(placement: Placement) -> None:
@@ -151,7 +151,7 @@ async def test_a_group_without_members_can_be_dropped(placement: Placement) -> N
     assert await edit(placement, DropGroup(group=GROUP)) == GroupEdited(changed=True)
 
 
-# Judged in the claim
+# Checked in claims
 
 
 async def test_a_claim_joins_its_group_once(placement: Placement) -> None:
@@ -190,7 +190,7 @@ async def test_released_consumers_leave_their_group(placement: Placement) -> Non
     await take(placement, a_claim(3, on_hosts(1), group=GROUP))
     [again] = await take(placement, a_claim(1, on_hosts(1)))
     assert isinstance(again, Claimed)
-    [gone] = await take(placement, a_claim(3, {}, generation=1))  # gives all back
+    [gone] = await take(placement, a_claim(3, {}, generation=1))  # releases all allocations
     assert isinstance(gone, Claimed)
     assert (await found(placement)).members == {}
 
@@ -205,7 +205,7 @@ async def test_the_api_reports_a_violated_group_policy(url: str, placement: Plac
         assert status == 409 and str(crowded(H2)) in why
 
 
-# And checked
+# Audits
 
 
 @pytest.mark.parametrize(

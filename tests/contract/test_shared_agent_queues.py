@@ -127,7 +127,7 @@ async def nothing_more(listener: Listener[AgentReported]) -> bool:
     return True
 
 
-# A cell
+# A cell with gateway and agents
 
 
 @in_virtual_time
@@ -137,7 +137,7 @@ async def test_an_order_reaches_its_agent_and_is_reported_once() -> None:
         assert await soon(cell.reports) == an_agent_report(FIRST, "built")
         await cell.bus.publish(a_destroy_order(a_placed(1), 1))
         reports = [await soon(cell.reports)]
-        while reports[-1].outcome == "built":  # of the copy
+        while reports[-1].outcome == "built":  # reports of the repeated order
             reports.append(await soon(cell.reports))
         assert reports[-1] == an_agent_report(FIRST, "destroyed")
         assert await nothing_more(cell.reports)
@@ -164,7 +164,7 @@ async def test_orders_of_an_absent_agent_wait_and_others_are_not_delayed() -> No
         async with asyncio.timeout(0.5):
             await cell.bus.publish(SECOND)
             assert (await cell.reports.get()).build == SECOND.build
-        assert cell.kept() >= len(orders) - 1  # one may be on its way to the agent
+        assert cell.kept() >= len(orders) - 1  # one order may be in delivery to the agent
         await cell.start("agent0")
         built = {(await soon(cell.reports, 2 * LONGEST_PAUSE)).build for _ in orders}
         assert built == {order.build for order in orders}
@@ -212,7 +212,7 @@ async def test_heartbeats_of_a_second_are_one_message_and_a_silent_agent_is_miss
         await asyncio.sleep(10.0)
         await cell.kill("agent1")
         await asyncio.sleep(3.0)
-        while True:  # what came before
+        while True:  # earlier messages
             try:
                 async with asyncio.timeout(0):
                     await cell.merged.get()
@@ -329,7 +329,7 @@ async def test_a_silent_agent_is_asked_by_one_order_at_a_time_and_a_busy_one_by_
         await asyncio.sleep(0)
         assert len(asked) == 1
         answer.set_result(OrderAnswered(state="handled"))
-    await orders.build(FIRST)  # it answers again
+    await orders.build(FIRST)  # the agent answers again
 
 
 async def refused_or_not(orders: RelayingOrders, order: BuildOrdered) -> Exception | None:
@@ -385,7 +385,7 @@ def test_a_cell_cannot_send_heartbeats_of_another_cell() -> None:
 
 @dataclass
 class HandledOrders:
-    """The handlers of an agent, with failures to raise, and what was published."""
+    """The order handlers of an agent: they raise given errors; published messages are recorded."""
 
     problems: list[Exception] = field(default_factory=list)
     builds: int = 0
@@ -460,7 +460,7 @@ async def test_an_order_that_an_agent_does_not_take_is_refused() -> None:
         assert (answer.state, answer.why) == ("refused", "agent agent0 takes no GuestsAsked")
 
 
-def test_a_relayed_order_is_exactly_one() -> None:
+def test_a_relay_message_contains_exactly_one_order() -> None:
     with pytest.raises(ValueError, match="exactly one order"):
         OrderRelayed()
     with pytest.raises(ValueError, match="exactly one order"):

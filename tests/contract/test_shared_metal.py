@@ -184,7 +184,7 @@ async def test_two_agents_of_one_name_never_have_a_lease_together(world: RingWor
 
 
 async def test_leases_are_kept_while_all_agents_are_silent(world: RingWorld) -> None:
-    """The broker was away: everybody comes back to what he had."""
+    """Silence of all agents means that the broker was unreachable: each agent keeps its nodes."""
     await all_dealt(world, "a", "b", "c")
     before = {name: dict(agent.nodes) for name, agent in world.agents.items()}
     await world.pass_(60.0, "a", "b", "c")
@@ -270,7 +270,7 @@ async def test_leftovers_of_a_dead_agent_are_destroyed_by_another_agent(world: R
     again = said[-1]
     assert isinstance(again, BuildOrdered)
     assert (again.agent, again.attempt) == ("b", 2)
-    assert len(world.books.held) == 2  # its build's, and what keeps the room on the first node
+    assert len(world.books.held) == 2  # the build, and the holder consumer on the first node
     world.said.clear()
     await world.pass_(7.0, "a")
     (destroy,) = [message for message in world.said if isinstance(message, DestroyOrdered)]

@@ -45,7 +45,7 @@ class RecordingTransport(LocalTransport):
 class SharedProcess:
     def __init__(self) -> None:
         self.broker = LocalBroker()
-        self.carried: list[str] = []  # by the broker
+        self.carried: list[str] = []  # messages that the broker carried
 
     def connect(self) -> DirectTransport:
         return DirectTransport(self.connect_alone())
@@ -99,7 +99,7 @@ async def test_a_report_counts_as_published_when_it_is_handled(process: SharedPr
 
 
 async def test_an_order_is_published_as_soon_as_its_agent_has_it(process: SharedProcess) -> None:
-    """The conductor has stored it, and repeats it at its next start."""
+    """A crash loses nothing: the conductor has stored the order, and repeats it at its next start."""
     ordered = asyncio.Event()
 
     async def carry_out(order: DestroyOrdered) -> None:
@@ -124,7 +124,7 @@ async def test_a_query_and_its_answer_need_no_broker(process: SharedProcess) -> 
     assert process.carried == []
 
 
-async def test_a_message_for_others_goes_to_the_broker(process: SharedProcess) -> None:
+async def test_a_message_for_a_worker_in_another_process_goes_to_the_broker(process: SharedProcess) -> None:
     async def refuse(report: AgentReported) -> None:
         raise AssertionError
 
@@ -224,7 +224,7 @@ async def test_messages_not_handled_when_the_process_stops_stay_at_the_broker(pr
 
 
 async def test_a_request_stays_at_the_broker_until_its_consequence_is_handled(process: SharedProcess) -> None:
-    """So a kill in between loses nothing."""
+    """A crash before the resulting message is handled loses nothing."""
     handling = asyncio.Event()
 
     async def report(request: BuildRequested) -> AgentReported:

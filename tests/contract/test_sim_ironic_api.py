@@ -1,4 +1,4 @@
-"""The simulated Ironic's API: versions, reads, writes and refusals as clients of a real one meet them."""
+"""The simulated Ironic's API: versions, reads, writes and refusals are those of a real Ironic."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.support.simulated_ironic import ALICE, INSTANCE, NOW, OTHER, client_o
 
 
 def fault_of(response: httpx.Response) -> str:
-    """The sentence inside the JSON inside the JSON."""
+    """Return the text of an error, which is in JSON inside the response's JSON."""
     assert list(response.json()) == ["error_message"]
     fault = json.loads(response.json()["error_message"])
     assert (fault["faultcode"], fault["debuginfo"]) == ("Client", None)
@@ -34,7 +34,7 @@ async def read_until(
             answer: dict[str, Any] = (await client.get(path)).json()
             if check(answer):
                 return answer
-            await asyncio.sleep(0)  # an application in the same loop answers without giving it a turn
+            await asyncio.sleep(0)  # let other tasks run, which the in-process application does not
 
 
 async def names(client: httpx.AsyncClient, query: str) -> list[str]:
@@ -66,7 +66,7 @@ async def test_an_unsupported_version_is_refused_with_the_supported_range(
 async def test_a_request_without_a_version_gets_the_oldest(client: httpx.AsyncClient) -> None:
     del client.headers["X-OpenStack-Ironic-API-Version"]
     node = (await client.get(f"/v1/nodes/{ALICE}")).json()
-    assert node["provision_state"] is None  # what available was called
+    assert node["provision_state"] is None  # null means available in old versions
     assert not {"name", "resource_class", "traits", "conductor_group", "shard"} & node.keys()
 
 
@@ -298,7 +298,7 @@ async def test_writes_wait_while_notifications_cannot_be_sent() -> None:
         async def run(self) -> None:
             await asyncio.Event().wait()
 
-    async with client_of(Simulation(enrolled(1, now=NOW), voice=Full("amqp://localhost/"))) as client:
+    async with client_of(Simulation(enrolled(1, now=NOW), sink=Full("amqp://localhost/"))) as client:
         assert (await client.get(f"/v1/nodes/{ALICE}")).status_code == 200
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):

@@ -153,7 +153,7 @@ def settings_in(directory: Path) -> Settings:
 
 
 async def at_work(directory: Path) -> None:
-    """Returns when each worker has its database open."""
+    """Wait until each worker has opened its database."""
     while not all((directory / f"{name}.db-wal").exists() for name in ("placement", "scheduler", "cell_c1")):
         await asyncio.sleep(0.01)
 
@@ -165,7 +165,7 @@ def modes(directory: Path) -> dict[str, int]:
 @pytest.mark.parametrize("existed", [False, True])
 async def test_the_state_directory_is_private(tmp_path: Path, umask: None, existed: bool) -> None:
     directory = tmp_path / "deep" / "state"
-    if existed:  # as an earlier berth left it
+    if existed:  # the directory of an earlier berth
         directory.mkdir(parents=True)
         for name in ("bus.db", "placement.db", "cell_c1.db"):
             with closing(sqlite3.connect(directory / name)) as file, file:

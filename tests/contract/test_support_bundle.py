@@ -73,9 +73,7 @@ def content(files: dict[str, str], name: str) -> Any:
     return json.loads(files[name])
 
 
-async def test_a_bundle_names_the_parts_that_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bundle_names_unavailable_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (bundle_module, looking):
         monkeypatch.setattr(module, "BROKER_SECONDS", 0.5)
     nowhere = "127.0.0.1:1"
@@ -85,7 +83,7 @@ async def test_a_bundle_names_the_parts_that_cannot_be_had(
     )  # fmt: skip
     dead = tmp_path / "support/1.sock"
     dead.parent.mkdir()
-    dead.touch()  # not even a socket
+    dead.touch()  # a plain file in place of the socket
     bundle = await collect(Effective(settings), seconds=0.0, directories=[tmp_path])
     assert {why.partition(":")[0] for why in bundle.missing} == {
         "process 1", "dead letters", "database placement", "database scheduler", "database cell_c1",

@@ -62,7 +62,7 @@ def test_every_topic_and_query_of_a_worker_is_declared(worker: Worker) -> None:
     assert {row.query for row in worker.answers} | set(worker.asks) <= set(QUERIES)
 
 
-# What the design gives each side of a cell: topics to publish and to consume, queries to send and to answer.
+# The topics that each side of a cell may publish and consume, and the queries that it may send and answer.
 PERMITTED = {
     "conductor": (
         "agent.build agent.destroy agent.report agent.move agent.moved build.ended build.deleted"
@@ -141,7 +141,7 @@ def references(value: Any) -> Iterator[str]:
 
 def test_the_asyncapi_document_is_complete() -> None:
     document = topology.asyncapi(WORKERS)
-    document = json.loads(json.dumps(document))  # it is JSON, and nothing but
+    document = json.loads(json.dumps(document))  # only types that JSON has
     assert document["asyncapi"].startswith("3.")
     assert {"title", "version"} <= set(document["info"])
     assert len(list(references(document))) > 100

@@ -32,7 +32,7 @@ Connect = Callable[[], Awaitable[Transport]]
 
 @pytest.fixture(params=["local", "door", pytest.param("rabbit", marks=pytest.mark.services)])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
-    """Opens one more connection to the same broker."""
+    """Yield a function that opens a further connection to one broker."""
     make: Callable[[], Transport]
     if request.param == "door":
         with TemporaryDirectory() as directory:
@@ -190,7 +190,7 @@ async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
     bare = an_envelope()
     await publish(transport, full)
     await publish(transport, bare)
-    await publish(transport, full, bare)  # together they may travel another way
+    await publish(transport, full, bare)  # several messages may be in one frame
     for sent in (full, bare, full, bare):
         delivery = await take(inbox)
         assert delivery.envelope == sent
@@ -205,13 +205,13 @@ async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
 async def test_an_out_of_range_number_is_clamped_when_it_is_read(
     transport: Transport, field: str, said: float, read: float
 ) -> None:
-    """So that what came with it can be put off, buried and replayed like anything else."""
+    """A message with such a number can then be delayed, dead-lettered and replayed."""
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
     forged = [an_envelope(number) for number in range(3)]
     for envelope in forged:
         setattr(envelope, field, said)
     await publish(transport, forged[0])
-    await publish(transport, *forged[1:])  # together they may travel another way
+    await publish(transport, *forged[1:])  # several messages may be in one frame
     for envelope in forged:
         delivery = await take(inbox)
         assert (delivery.envelope.id, delivery.problem) == (envelope.id, "")
@@ -231,7 +231,7 @@ async def test_a_consumer_receives_in_publishing_order(transport: Transport) -> 
     assert await numbers(inbox, 700) == list(range(700))
 
 
-# Settling
+# Acknowledgements
 
 
 async def test_messages_are_settled_independently(connect: Connect) -> None:
@@ -254,7 +254,7 @@ async def test_at_most_the_prefetch_count_is_delivered(transport: Transport) -> 
     first, second = await take(inbox), await take(inbox)
     assert inbox.get_nowait() is None
     third = asyncio.create_task(inbox.get())
-    await publish(transport, an_envelope(5))  # time enough for a third to come, if it could
+    await publish(transport, an_envelope(5))  # long enough for a third message to arrive
     assert not third.done()
     second.done()
     async with asyncio.timeout(DEADLINE):
@@ -272,7 +272,7 @@ async def test_the_bytes_in_hand_of_a_reader_are_limited(transport: Transport) -
     for _ in range(24):
         await publish(transport, an_envelope(body=msgspec.Raw(body)))
     held = [await take(inbox) for _ in range(MAX_IN_HAND_BYTES // mib)]
-    await publish(transport, an_envelope(1))  # time enough for another to come, if it could
+    await publish(transport, an_envelope(1))  # long enough for another message to arrive
     assert inbox.get_nowait() is None
     held.pop().done()
     held.pop().requeue()
@@ -306,7 +306,7 @@ async def test_one_message_of_a_frame_is_requeued_alone(connect: Connect) -> Non
     await publish(first, *(an_envelope(number) for number in range(4)))
     held = [await take(inbox) for _ in range(4)]
     held[1].requeue()
-    again = await take(inbox)  # although its companions are still in hand
+    again = await take(inbox)  # although other messages of its frame are not settled
     assert again.envelope == held[1].envelope
     for delivery in (held[0], held[2], held[3], again):
         delivery.done()
@@ -369,7 +369,7 @@ async def test_messages_returned_by_a_stopping_reader_do_not_count_as_crashed(co
         await publish(one, an_envelope(number))
     in_hand = [await take(leaving), await take(leaving)]
     await leaving.stop()
-    in_hand[1].requeue()  # as of a handler that did not end in time
+    in_hand[1].requeue()  # like a handler that does not end in time
     staying = await other.consume(queue, 100)
     returned = [await take(staying) for _ in range(8)]
     assert sorted(map(number_in, returned)) == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -405,7 +405,7 @@ async def test_many_delayed_messages_are_all_delivered(transport: Transport) -> 
 async def depths_are(
     transport: Transport, names: list[str], *, queues: dict[str, tuple[int, int]], dead: int, delayed: int
 ) -> None:
-    """Soon enough: a broker may take a moment to count."""
+    """Wait until the transport reports these numbers; a broker counts with a delay."""
     expected = BusDepths({name: QueueDepth(*one) for name, one in queues.items()}, dead, delayed)
 
     async def they_are() -> bool:
@@ -426,7 +426,7 @@ async def test_queue_depths_count_messages_and_consumers(connect: Connect) -> No
     await transport.store_dead_letter(a_letter(1))
     await depths_are(transport, names, queues={"q": (3, 0), "read": (0, 1)}, dead=1, delayed=1)
     reading = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
-    assert await numbers(reading, 3) == [0, 1, 2]  # nothing was taken by looking
+    assert await numbers(reading, 3) == [0, 1, 2]  # counting removes no message
     await depths_are(transport, ["q"], queues={"q": (0, 1)}, dead=1, delayed=1)
     await reading.stop()
     await transport.remove_dead_letters(None)
@@ -449,13 +449,13 @@ async def test_dead_letters_are_listed_oldest_first_and_stay(connect: Connect) -
 async def test_dead_letters_come_page_by_page(transport: Transport) -> None:
     for number in range(25):
         await transport.store_dead_letter(a_letter(number))
-    await transport.store_dead_letter(a_letter(3))  # twice, and still one
+    await transport.store_dead_letter(a_letter(3))  # stored twice, listed once
     ids: list[str] = []
     while page := await transport.dead_letters(10, after=ids[-1] if ids else ""):
         assert len(page) <= 10
         ids += [letter.id for letter in page]
     assert ids == [f"letter-{number}" for number in range(25)]
-    assert len(await transport.dead_letters()) == 25  # and they are all still there
+    assert len(await transport.dead_letters()) == 25  # all letters remain
 
 
 async def test_dead_letters_are_read_one_by_one(transport: Transport) -> None:

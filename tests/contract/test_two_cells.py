@@ -1,4 +1,4 @@
-"""A move from one cell to another, as two halves: each in its cell, and the order above deciding."""
+"""Moves from one cell to another: each cell executes its half, and the scheduler's handover decides."""
 
 import random
 from collections import defaultdict
@@ -80,12 +80,12 @@ def root(number: int) -> str:
 class Unkind:
     twice: float = 0.0
     dies: float = 0.0
-    fails: float = 0.0  # an order
+    fails: float = 0.0  # probability that an order fails
     hangs: float = 0.0
 
 
 class PlainCell:
-    """One cell: its conductor, in a database, and its agents."""
+    """A cell: its conductor with a database, and its agents."""
 
     def __init__(self, name: str, database: Database, placement: Placement, clock: Clock) -> None:
         self.name = name
@@ -152,7 +152,7 @@ class PlainGuests:
 
 
 class CellsApart:
-    """All of it, and what is on its way."""
+    """Two cells, placement and a scheduler, with the messages that are not delivered yet."""
 
     def __init__(
         self, placement: Placement, databases: dict[str, Database], time: TurnedClock, chance: random.Random
@@ -164,7 +164,7 @@ class CellsApart:
         self.unkind = Unkind()
         self.on_its_way: list[Message] = []
         self.said: list[Message] = []
-        self.failing = ""  # the phase that always does
+        self.failing = ""  # name of the phase that always fails
         self.databases = databases
         self.scheduler = scheduler_of(placement, clock=clock, undeliverable_for=5000.0)
         self.handovers = Handovers(
@@ -192,7 +192,7 @@ class CellsApart:
         await self.comes_to(placed)
         return placed.build
 
-    # How it goes on
+    # Deliveries
 
     async def comes_to(self, *messages: Message) -> None:
         self.on_its_way += messages
@@ -200,7 +200,7 @@ class CellsApart:
         assert not self.on_its_way, [type(message).__name__ for message in self.on_its_way]
 
     async def goes_on(self, steps: int) -> None:
-        """So many deliveries; when there is nothing to deliver time passes."""
+        """Deliver up to `steps` messages; let time pass when there is none; stop if nothing more happens."""
         quiet = 0
         for _ in range(steps):
             if self.on_its_way:
@@ -265,7 +265,7 @@ class CellsApart:
             case _:
                 return await deliver(self.cells[message.cell].builds, message)  # type: ignore[attr-defined]
 
-    # What is promised
+    # Invariants
 
     def checked(self) -> None:
         for build in {build for _, build in self.guests.there}:
@@ -278,7 +278,7 @@ class CellsApart:
         return {names[consumer.id]: set(consumer.allocations) for consumer in found.consumers}
 
     async def listed(self, build: str) -> list[tuple[str, str, str]]:
-        """Cell, status and host, wherever it is listed."""
+        """Return the cell, status and host of each row that lists the build."""
         found = []
         for name, cell in self.cells.items():
             page = await cell.builds.find_instances(FindInstances(cell=name))
@@ -379,7 +379,7 @@ async def is_dead(world: CellsApart, build: str) -> None:
     world.guests.there[root(1), build][1] = "stopped"
 
 
-# How it goes
+# Successful moves
 
 
 async def test_a_moved_instance_belongs_to_the_new_cell_only(world: CellsApart) -> None:
@@ -427,7 +427,7 @@ async def test_a_dead_host_is_evacuated_into_another_cell(world: CellsApart) -> 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["", "the old cell has forgotten it"])
 async def test_attempt_numbers_only_grow_in_moves_between_cells(world: CellsApart, forgotten: bool) -> None:
-    """Agents have not forgotten them: what is older than what they know is void."""
+    """An agent ignores orders with older attempt numbers than it has recorded, so numbers must grow."""
     build = await world.boot()
     ways = [("c2", "c1", "host-3"), ("c1", "c2", "host-1"), ("c2", "c1", "host-3")]
     for number, (cell, other, host) in enumerate(ways, 1):
@@ -444,7 +444,7 @@ async def test_attempt_numbers_only_grow_in_moves_between_cells(world: CellsApar
     assert await settled(world, build) is None
 
 
-# How it fails
+# Failures
 
 
 @pytest.mark.parametrize("phase", ["send", "prepare", "start"])
@@ -509,7 +509,7 @@ async def test_rebuilds_and_live_migrations_stay_in_their_cell(world: CellsApart
     assert refusal.code == "unreadable"
 
 
-# Deleted in the middle of it
+# Deletions during a move
 
 
 @pytest.mark.parametrize("kind", ["migrate", "unshelve"])
@@ -568,7 +568,7 @@ STEERINGS: tuple[Steering, ...] = ("abort", "revert", "confirm", "force")
 
 
 async def comes_through(world: CellsApart) -> None:
-    """One random move, within a cell or to the other, with lost and repeated messages and failing phases."""
+    """Execute one random move, within a cell or to the other, with lost and repeated messages and faults."""
     chance = world.chance
     kind = chance.choice(["migrate", "resize", "resize", "unshelve", "live", "evacuate", "rebuild", "shelve"])
     build = await world.boot()

@@ -1,4 +1,4 @@
-"""Requests that wait for room, from the request to its host, in virtual time."""
+"""Requests that wait for capacity, from the request to its host, in virtual time."""
 
 import asyncio
 import random
@@ -102,7 +102,7 @@ async def test_a_request_that_comes_again_waits_once() -> None:
         assert (await world.waiting()).count == 1
         await world.node(1)
         await world.until(1, world.placed)
-        await world.ask(1)  # and long after
+        await world.ask(1)  # long after the change
         await asyncio.sleep(1.0)
         assert {placed.build for _, placed in world.placed} == {uid(1000, "b")}
         assert (await world.waiting()).count == 0
@@ -116,7 +116,7 @@ async def test_a_request_waits_only_for_its_instances_that_have_not_ended() -> N
         await world.ask(1, instances=2)
         await asyncio.sleep(1.0)
         [one] = (await world.waiting()).waiting
-        assert one.wakes == "1 CUSTOM_BAREMETAL free on one host"  # not for each of 2 instances
+        assert one.wakes == "1 CUSTOM_BAREMETAL free on one host"  # not an amount for both instances
 
 
 @in_virtual_time
@@ -204,7 +204,7 @@ async def enables_its_cell(world: WaitingWorld) -> None:
 async def nothing(world: WaitingWorld) -> None: ...
 
 
-# What is waited for → what host 1 is like before its report, or after it; the request; the change
+# Missing condition → host 1 before or after its report, the request, and the change that wakes the request
 WAKES: dict[str, tuple[Deed, Deed, dict[str, Any], Deed]] = {
     "usage is freed": (reports(), uses_a_processor, {"flavor": LARGE}, releases_it),
     "the inventory grows": (reports({"VCPU": Inventory(total=4)}), nothing, {"flavor": LARGE}, reports()),
@@ -252,7 +252,7 @@ async def test_a_build_that_waits_is_cancelled() -> None:
         assert [(unplaceable.instances, unplaceable.decision.code) for unplaceable in world.unplaceable] == [
             ((one,), "cancelled")
         ]
-        await world.say(BuildCancelRequested(build=uid(2, "a")))  # by its request
+        await world.say(BuildCancelRequested(build=uid(2, "a")))  # by the id of its request
         await world.until(2, world.cancelled)
         assert world.unplaceable[1].instances == (other,)
         await world.node(1)
@@ -502,7 +502,7 @@ async def test_a_request_that_is_refused_repeatedly_is_retried_less_often_until_
 
 @in_virtual_time
 async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
-    """And ten times a second at most."""
+    """Changes are announced at most ten times a second."""
     async with a_world() as world:
         heard = list[int]()
         listener = await world.bus.listen(topics.SCHEDULER_ALIVE.at())
@@ -512,7 +512,7 @@ async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
                 heard.append((await listener.get()).waits)
 
         async def another(what: str) -> None:
-            """Within a twentieth of a second; and then it is quiet again."""
+            """Fail unless a larger number is announced within 0.05 s; then wait for 5 s."""
             before = heard[-1]
             await asyncio.sleep(0.05)
             assert heard[-1] > before, what

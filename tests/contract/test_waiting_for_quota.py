@@ -33,7 +33,7 @@ SOON = 0.5  # virtual seconds, less than the periods of the heartbeat and of the
 
 @asynccontextmanager
 async def a_world(*schedulers: str, **limits: Any) -> AsyncIterator[WaitingWorld]:
-    """A host with much free capacity, and a limit of project p1."""
+    """Run schedulers with a host with much free capacity, and with limits of project p1."""
     loop = asyncio.get_running_loop()
     clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
     placement, kept = (Database("sqlite+aiosqlite://", inline=True) for _ in range(2))

@@ -62,7 +62,7 @@ class WaitingMovers:
         async with Bus(LocalTransport(self.world.broker), self.world.clock) as bus:
             await bus.serve(worker, asyncio.Event())
 
-    # What a test does
+    # Operations of tests
 
     async def host(self, number: int, vcpus: int) -> None:
         await self.world.report(number, {"VCPU": Inventory(total=max(vcpus, 1), reserved=0 if vcpus else 1)})
@@ -95,7 +95,7 @@ class WaitingMovers:
         self.stands[build] = replace(self.stands[build], **so)
 
     async def is_deleted(self, build: str) -> None:
-        """Its cell has taken it down."""
+        """Release the build's claim and change its status, as its cell does after a deletion."""
         release = ReleaseRequested(consumer=build, generation=self.stands[build].generation, retire="deleted")
         await self.world.bus.asker(topics.RELEASE)(release)
         self.change(build, status="deleted", generation=None, chosen=None)
@@ -142,7 +142,7 @@ class WaitingMovers:
 
 @asynccontextmanager
 async def waiting_movers(world: WaitingWorld, full: int = 0) -> AsyncIterator[WaitingMovers]:
-    """Host 1 has a build, and host 2 room for so many processors."""
+    """Yield a world in which host 1 has a build, and host 2 has `full` processors."""
     movers = WaitingMovers(world)
     world.lives["conductor"] = world.group.create_task(movers.live())
     await asyncio.sleep(0.05)
@@ -199,7 +199,7 @@ async def test_a_waiting_move_starts_when_capacity_is_free(kind: str) -> None:
         roots = {consumer.id: {*consumer.allocations} for consumer in consumers}
         assert roots == {build: {uid(2, "a")}, holder: {uid(1, "a")}}
         movers.has_moved(placed)
-        await asyncio.sleep(70.0)  # past a sweep
+        await asyncio.sleep(70.0)  # longer than until the next sweep
         found = await movers.world.waiting()
         assert (found.count, found.rescued, len(movers.placed), movers.refused) == (0, 0, 1, [])
 
@@ -301,7 +301,7 @@ async def test_an_expired_waiting_move_is_refused_with_a_stored_reason() -> None
         assert (said.code, said.decision.code, said.build, said.reply_to) == ("waited", "waited", build, "me")
         assert said.reason.startswith("it has waited 90s, as it wished: no valid host among 2")
         assert said.decision.removals
-        for several, vcpus in ((2, 0), (3, ROOMY)):  # the same once more, and when there is room
+        for several, vcpus in ((2, 0), (3, ROOMY)):  # the second time with enough capacity
             await movers.host(2, vcpus)
             await movers.ask(build, wait="90s")
             await movers.world.until(several, movers.refused)
@@ -355,7 +355,7 @@ async def test_one_move_of_an_instance_waits_at_a_time() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build, 1)
-        await movers.ask(build, 1)  # an impatient client
+        await movers.ask(build, 1)  # the client repeats its request
         await asyncio.sleep(0.5)
         await movers.ask(build, 2, "live")
         await movers.world.until(1, movers.refused)
@@ -580,7 +580,7 @@ async def test_a_request_waiting_for_a_deleted_group_ends() -> None:
 
 
 async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) -> None:
-    """Host 1, under this name."""
+    """Report host 1 under another name."""
     await world.bus.publish(msgspec.structs.replace(a_report(1, sequence=sequence, **given), host=name))
 
 
@@ -645,7 +645,7 @@ async def test_the_end_of_a_wait_has_the_correlation_and_trace_of_the_request(
     async with a_world() as world:
         stories = Stories()
         world.lives["stories"] = world.group.create_task(stories.live(world))
-        await asyncio.sleep(1.0)  # now it listens
+        await asyncio.sleep(1.0)  # then the scheduler has subscribed
         await world.node(1, free=False)
         numbers = range(1, SEVERAL + 1)
         await world.bus.publish(*(a_request(number, flavor=METAL, wait="90s") for number in numbers))

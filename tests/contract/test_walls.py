@@ -75,7 +75,7 @@ async def reported_by(placement: Placement, cell: str, *reports: InventoryReport
 
 
 async def still_there(placement: Placement, consumer: int) -> bool:
-    """Nothing was changed of it: the middle finds it as the fixture made it."""
+    """Return whether a consumer's allocations are still those that the fixture made."""
     result = await claimed_by(placement, "", an_order(a_claim(consumer, on_hosts(3), generation=99)))
     return isinstance(result, Held) and result.generation == 1
 
@@ -91,7 +91,7 @@ async def test_reports_about_roots_of_another_cell_are_refused(two_cells: Placem
         assert "of cell c2" in why and "c1" in why
     assert two_cells.memory.index.rows[uid(2, "a")] is before
     grown = a_report(2, cell="c2", sequence=2, inventories={"VCPU": Inventory(total=9)})
-    assert await reported_by(two_cells, "c2", grown) == [""]  # its owner is not shut out
+    assert await reported_by(two_cells, "c2", grown) == [""]  # the owner's report is accepted
     assert two_cells.memory.index.rows[uid(2, "a")].capacity["VCPU"] == 9
 
 
@@ -194,7 +194,7 @@ async def test_an_operator_can_reassign_a_root_that_was_only_reported_as_gone(tw
 async def test_reassigning_an_unknown_root_is_refused(two_cells: Placement) -> None:
     given = (await two_cells.reports.give(OwnerEditRequested(root=uid(9, "a"), cell="c2"))).result
     assert given == Missing(what="provider", names=(uid(9, "a"),))
-    assert await reported_by(two_cells, "c1", a_report(9)) == [""]  # no place was kept
+    assert await reported_by(two_cells, "c1", a_report(9)) == [""]  # the name is not reserved
 
 
 # Claims
@@ -234,7 +234,7 @@ async def test_a_cell_can_claim_for_its_own_builds(two_cells: Placement) -> None
     keep = holder_consumer(uid(13), 2)
     leaving = structs.replace(a_claim(13, on_hosts(1), generation=2), keep=keep)
     assert isinstance(await claimed_by(two_cells, "c1", an_order(leaving)), Claimed)
-    more = structs.replace(a_claim(13, on_hosts(3), generation=3), keep=keep)  # it keeps something already
+    more = structs.replace(a_claim(13, on_hosts(3), generation=3), keep=keep)  # the holder has allocations
     assert isinstance(await claimed_by(two_cells, "c1", an_order(more)), Claimed)
     given_back = ReleaseRequested(consumer=keep, generation=None, fenced=False)
     assert isinstance(await released_by(two_cells, "c1", given_back), Released)
@@ -312,7 +312,7 @@ async def test_a_reassigned_host_belongs_to_the_new_cell(two_cells: Placement) -
     assert isinstance(await released_by(two_cells, "c2", a_release(11, 1)), Released)
 
 
-# Questions
+# Queries
 
 
 async def test_a_cell_reads_only_the_trees_of_its_agents(two_cells: Placement) -> None:
@@ -464,7 +464,7 @@ async def test_a_cell_cannot_answer_for_another(connect: Connect, bus: Bus) -> N
     spy = await bus.transport.consume(QueueSpec("spy", ("ask.cell.builds.c1",), durable=False), 10)
     async with serving(connect, c1, c2) as asking, asyncio.TaskGroup() as group:
         ask = asking.asker(topics.FIND_BUILDS, timeout=0.6)
-        await asking.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(BUILD,)))  # it has an address
+        await asking.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(BUILD,)))  # has a reply address
         question = group.create_task(_refused(ask(FindBuilds(cell="c1", builds=(BUILD,)))))
         overheard.append((await take(spy)).envelope)
         stolen = overheard[0].reply_to

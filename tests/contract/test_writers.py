@@ -45,12 +45,12 @@ HOSTS, CONSUMERS, STEPS = 7, 6, 90
 TRAITS = ("COMPUTE_NODE", "CUSTOM_GOLD", "CUSTOM_OLD")
 GPUS = ("CUSTOM_GPU", "CUSTOM_CARD")  # one class, which is renamed again and again
 
-# number of the change, provider, generation, and whether it had to move
+# change number, provider, generation, and whether the edit must change the generation
 Seen = tuple[int, str, int, bool]
 
 
 class Writer:
-    """One client of one process: it does whatever comes to its mind."""
+    """A client that executes random operations on the Placement of one process."""
 
     def __init__(self, placement: Placement, seed: int) -> None:
         self.placement = placement
@@ -78,7 +78,7 @@ class Writer:
         return self.chance.choice(found.providers) if found.providers else None
 
     async def edit(self, edit: Edit, *, moves: bool) -> str:
-        """Provider generations that edits gave are kept for the end."""
+        """Execute an edit, and record the provider's new generation for the check at the end."""
         result = (await self.placement.providers.edit_many([EditRequested(edit=edit)]))[0].result
         if isinstance(result, Edited) and result.provider is not None and result.number:
             view = result.provider
@@ -89,7 +89,7 @@ class Writer:
         names = ("VCPU", *used, *more)
         return {name: Inventory(total=max(used.get(name, 0), self.chance.randrange(1, 9))) for name in names}
 
-    # Deeds
+    # Operations
 
     async def claim(self) -> str:
         one = self.chance.randrange(CONSUMERS)
@@ -127,11 +127,11 @@ class Writer:
         return await self.edit(ChangeProvider(provider=self.host(), name=name, parent=parent), moves=False)
 
     async def restock(self) -> str:
-        """Only as it was seen: a claim moves the generation, so capacity never falls below usage."""
+        """Set inventories only at the generation that was read, so that capacity never falls below usage."""
         view = await self.look()
         if view is None:
             return "nobody"
-        more = self.chance.sample(GPUS, self.chance.randrange(2))  # which may have another name just now
+        more = self.chance.sample(GPUS, self.chance.randrange(2))  # the class may be renamed at this time
         stock = self.stock({name: amount for name, amount in view.used.items() if amount}, *more)
         order = SetInventories(provider=view.id, inventories=stock, generation=view.generation)
         return await self.edit(order, moves=True)
@@ -149,7 +149,7 @@ class Writer:
         return await self.edit(SetAggregates(provider=self.host(), aggregates=aggregates), moves=False)
 
     async def reshape(self) -> str:
-        """Everything of one provider goes to another, with one consumer that is known to hold of it."""
+        """Move all inventories of one provider to another, with the allocations of one consumer."""
         view, to = await self.look(), await self.look()
         if view is None or to is None or view.id == to.id:
             return "nobody"
@@ -203,7 +203,7 @@ class Writer:
         number, sequence = self.chance.randrange(HOSTS), self.chance.randrange(10**6)
         if self.chance.random() < 0.3:
             report = gone(number, sequence)
-        else:  # enough for all that could ever be in use of it
+        else:  # more than the largest possible usage
             report = a_report(number, sequence=sequence, inventories={"VCPU": Inventory(total=1000)})
         return str((await self.placement.reports.report_many([report]))[0] is None)
 
@@ -250,7 +250,7 @@ MUST_HAPPEN = (
 )
 
 
-async def test_random_writes_by_two_processes_keep_the_books_and_both_indexes(
+async def test_tables_and_indexes_agree_after_random_writes_of_two_processes(
     url: str, placement: Placement
 ) -> None:
     async with a_placement(url, Clock(chance=random.Random(7))) as other:

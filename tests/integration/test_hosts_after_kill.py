@@ -43,7 +43,7 @@ from bus.vocabulary import MAX_INT, Message
 from scheduler_worker import host_records
 from tests.support.berth_processes import LAYOUTS, running
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_report, last_told
+from tests.support.placement_builders import a_placement, a_report, last_published
 from tests.support.waiting import in_time, until
 
 
@@ -380,10 +380,10 @@ async def test_commits_of_a_killed_process_are_published(url: str, when: str, pr
         published.extend(message.number for message in messages)
 
     async with a_placement(url) as placement:
-        assert await last_told(placement) == 0
+        assert await last_published(placement) == 0
         relay = asyncio.ensure_future(placement.log.relay.run(publish))
         async with asyncio.timeout(RELAY_DEADLINE):
-            while await last_told(placement) < 2:
+            while await last_published(placement) < 2:
                 await asyncio.sleep(0.01)
         relay.cancel()
         await asyncio.gather(relay, return_exceptions=True)

@@ -139,7 +139,7 @@ async def test_imported_instances_are_adopted_moved_drained_and_deleted(
 
 async def adopted(berth: LivingBerth, file: Path) -> None:
     first, second, third = (f"c1-host0000{number}" for number in (1, 2, 3))
-    await berth.brings_over({WEB: (first,), DB: (second,), TWO_HOSTS: (first, second)})
+    await berth.import_consumers({WEB: (first,), DB: (second,), TWO_HOSTS: (first, second)})
     file.write_text(f"ID,Name,Host,Flavor\n{WEB},web,{first},m1.small\n{DB},db,{second},m1.small\n")
 
     shown = await berth("adopt", "--all", "--from", str(file), ends=1)

@@ -26,7 +26,7 @@ from bus.requests import Flavor
 from bus.resources import FindProviders
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from tests.support.fake_ironic import FakeIronic, node_number
-from tests.support.swept_ironic import SaidByHand
+from tests.support.swept_ironic import ManualNotifications
 from tests.support.waiting import in_time, until
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1)
@@ -102,7 +102,7 @@ async def test_a_boot_and_a_move_are_one_trace_each(spans: InMemorySpanExporter,
 
 async def test_an_ironic_notification_is_one_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     settings = Settings().having(cells=("c1",), hosts=1, state_dir=str(tmp_path), control_room_http="off")
-    ironic, voice, stopping = FakeIronic(), SaidByHand(), asyncio.Event()
+    ironic, voice, stopping = FakeIronic(), ManualNotifications(), asyncio.Event()
     ironic.now = int(Clock().now()) - 1000
     node = ironic.have(2)
     followed = FollowedIronic(

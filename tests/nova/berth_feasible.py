@@ -60,9 +60,9 @@ class BerthOfNova:
     async def report(self) -> None:
         """Send the states of all hosts to the schedulers."""
         for host in self.mirror.cloud.hosts.values():
-            word = self.mirror.cloud.cells[host.cell].word
+            cell = self.mirror.cloud.cells[host.cell].berth_name
             message = HostReported(
-                cell=word, agent="nova", sequence=1, run=host.root, period=1e6, partial=True,
+                cell=cell, agent="nova", sequence=1, run=host.root, period=1e6, partial=True,
                 hosts=(host.state,),
             )  # fmt: skip
             await self._report(message)

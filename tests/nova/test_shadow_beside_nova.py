@@ -246,7 +246,7 @@ async def killed_and_restarted(shadowed: ObservedRegion) -> int:
         await shadow.worker.stop(signal.SIGKILL)
         await booting
         await shadow.worker.start()
-        await shadow.worker.is_ready()
+        await shadow.worker.wait_until_ready()
         servers = (await booting).servers
         known = await shadow.knows(servers)
         report = await shadowed.berth.value("nova", "report", "--since", f"{time.time() - began:.0f}s")

@@ -1,4 +1,4 @@
-"""A region that acts change, for tests of the audit trail and of roles: a quota, and instances of a cell."""
+"""A region for tests of the audit trail and of roles: operators change its quota and delete its instances."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
 
 
 class ActingRegion:
-    """The quota of project p1, instances 1 and 2 of the projects p1 and p2, and the records that a scheduler
-    receives.
+    """Handlers for a quota of project p1, for instances 1 and 2 of the projects p1 and p2, and for records of
+    the audit trail.
     """
 
     def __init__(self, **limits: int) -> None:

@@ -24,9 +24,9 @@ from compute_sim.guest_file import GuestFile
 from compute_sim.machines import SimAgent
 from compute_sim.worker import compute_sim
 
-MUTE = "BERTH_TESTS_MUTE"  # the agent without heartbeats
-PER_CELL = "BERTH_TESTS_AGENTS"  # agents in each cell
-AT_ONCE = 20  # connections being opened
+MUTE = "BERTH_TESTS_MUTE"  # environment variable: name of the agent that sends no heartbeats
+PER_CELL = "BERTH_TESTS_AGENTS"  # environment variable: number of agents in each cell
+AT_ONCE = 20  # connections that are opened concurrently
 
 
 def fleet_settings(settings: Settings) -> Settings:

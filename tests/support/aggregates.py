@@ -1,4 +1,4 @@
-"""Three aggregates, hosts to put into them, and the few calls that tests of them make."""
+"""Ids of three aggregates, and functions that report hosts and make and edit aggregates."""
 
 from typing import Any
 

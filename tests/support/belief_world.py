@@ -31,11 +31,11 @@ class History:
         return max(since for since, _ in self.of[uuid] if since <= now)
 
 
-# Recorded steps with changes that Ironic does not notify.
+# Recorded steps with changes about which Ironic sends no notification.
 SILENT = {
-    "96-power-mismatch-recovery-silent",  # out of maintenance
+    "96-power-mismatch-recovery-silent",  # the node's maintenance ends
     "104-allocation-create",
-    "107-allocation-create-2",  # the same, and it was open
+    "107-allocation-create-2",  # an instance gets the node, which was open
 }
 RECORDED = Path(__file__).parent.parent / "captures" / "ironic.jsonl.gz"
 
@@ -47,7 +47,9 @@ class RecordedMessage(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """One step, from before its first REST call to after its last effect."""
+    """The recording of one step: Ironic's messages from before the first REST call to after the last effect,
+    and the nodes then.
+    """
 
     step: str
     began: float
@@ -92,7 +94,7 @@ class Truth(History):
             self._add(said.uuid, said.at, node)
         elif said.phase == "end" and said.event in ("create", "maintenance_set", "delete", "update"):
             if said.event == "update" and before is not None and node.traits != before.traits:
-                node = replace(before, traits=node.traits)  # all else is from before the call
+                node = replace(before, traits=node.traits)  # other fields are of before the call
             self._add(said.uuid, said.at, None if said.event == "delete" else node)
 
     def _add(self, uuid: str, since: float, node: IronicNode | None) -> None:

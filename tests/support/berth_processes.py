@@ -51,7 +51,7 @@ def _run(
 
 
 class PatientBus(Bus):
-    """A client that misses nothing while its broker is away: what it listens to waits in a durable queue."""
+    """A client that loses no message while its broker is down: it listens with durable queues."""
 
     async def listen(self, address: Address[M], prefetch: int = 1000) -> Listener[M]:
         queue = QueueSpec(f"client.{address.key}", (address.key,))
@@ -60,7 +60,7 @@ class PatientBus(Bus):
 
 @dataclass
 class Running:
-    """A berth that is up, and a client's way into it."""
+    """A running berth: its settings, the supervisor of its processes, and a client's bus connection."""
 
     settings: Settings
     supervisor: Supervisor
@@ -92,8 +92,8 @@ class Running:
 async def running(
     settings: Settings, supervising_by: Callable[[Settings], Supervisor] = Supervisor
 ) -> AsyncIterator[Running]:
-    """Up, and its simulated hosts known, while the block runs; every process has ended when it is left."""
-    if settings.database.state_dir == Settings().database.state_dir:  # where agents would keep their guests
+    """Run a berth until the block ends, and wait at first until placement knows the simulated hosts."""
+    if settings.database.state_dir == Settings().database.state_dir:  # agents would store their guests there
         with TemporaryDirectory(prefix="berth-tests-") as directory:
             async with running(settings.having(state_dir=directory), supervising_by) as berth:
                 yield berth
@@ -115,7 +115,7 @@ async def running(
 
 
 async def settled(settings: Settings, seconds: float = 60.0, *, builds: int = 0) -> Audit:
-    """Return the audit once it is clean and so many builds are known, or the last one before the time-out."""
+    """Return the first clean audit with at least `builds` builds, or after `seconds` the last audit."""
     deadline = monotonic() + seconds
     while True:
         found = await audit(settings, settled=True)
@@ -162,7 +162,7 @@ class Up:
             raise AssertionError(f"berth up ended with {self._process.returncode}:\n{self.log}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 20.0) -> int:
-        """Its exit code. What does not end in time fails the test, and is ended."""
+        """Send a signal to `berth up` and return its exit code; kill it and fail if it runs on too long."""
         assert self._process is not None
         self._process.send_signal(number)
         try:
@@ -176,7 +176,7 @@ class Up:
         return {name: int(pid) for name, pid in re.findall(r"^  (\S+): process (\d+)", self.log, re.M)}
 
     def berth(self, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Another process: `berth ...` in the same environment."""
+        """Run a command of berth in the same environment, as another process."""
         return run_berth(arguments, self.directory, self.environment, seconds)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -196,11 +196,11 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except FileNotFoundError:
-        return not Path("/proc").exists()  # no Linux: then we know no better
+        return not Path("/proc").exists()  # without /proc (not Linux), a process may be a zombie
     return state not in "ZX"
 
 
-_WITHOUT = ("ironic", "control-room")  # which have no part in a boot
+_WITHOUT = ("ironic", "control-room")  # workers that boots do not need
 
 Who = tuple[str, str]  # a worker, and its cell
 

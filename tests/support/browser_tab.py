@@ -33,18 +33,16 @@ class Tab:
     async def tell(self, method: str, **given: Any) -> dict[str, Any]:
         return await self._browser.tell(method, self._session, **given)
 
-    # What it is like
-
     async def wide(self, width: int, height: int = 900) -> None:
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         await self.tell("Emulation.setDeviceMetricsOverride", **screen)
 
     async def colours(self, scheme: str) -> None:
-        """light or dark, as the system of the visitor has it."""
+        """Emulate a system with a `light` or `dark` colour scheme."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.tell("Emulation.setEmulatedMedia", features=features)
 
-    # Going places
+    # Navigation
 
     async def open(self, path: str) -> None:
         async with self.loading():
@@ -76,7 +74,7 @@ class Tab:
     # Reading
 
     async def evaluate(self, script: str) -> Any:
-        """The value of this expression, or of its promise, in the page."""
+        """Return the value of a JavaScript expression in the page; await the value if it is a promise."""
         said = await self.tell(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
         )
@@ -129,10 +127,10 @@ class Tab:
             await self.tell("Input.dispatchKeyEvent", type="keyDown", **given, **typed)
             await self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
 
-    # Judging
+    # Checks
 
     async def screenshot(self, path: Path) -> None:
-        """All of the page, not only what fits on the screen."""
+        """Write a picture of the whole page, not only of the visible part, to the file."""
         size = (await self.tell("Page.getLayoutMetrics"))["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         made = await self.tell("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)

@@ -1,4 +1,4 @@
-"""Workers at work on a bus, whichever broker it has."""
+"""Runs workers on a bus with any type of broker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -36,13 +36,13 @@ _OPTIONS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     "--remote-debugging-pipe",
 )
-# Where the browser wants its pipes.
+# Makes the two pipes the file descriptors 3 and 4, which the browser uses, and runs the browser.
 _AT_3_AND_4 = (
     "import os, sys; from fcntl import fcntl, F_DUPFD_CLOEXEC as high;"
     "ends = [fcntl(int(end), high, 10) for end in sys.argv[1:3]];"
     "os.dup2(ends[0], 3); os.dup2(ends[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
-SECONDS = 90.0  # an answer of the browser may take, on a machine that does much else
+SECONDS = 90.0  # time limit of the browser's answers; long, because the machine may be busy
 
 OnEvent = Callable[[str, dict[str, Any]], None]
 
@@ -52,11 +52,11 @@ class BrowserGone(Exception):
 
 
 class PageLeft(BrowserGone):
-    """The page navigated during the evaluation of a script in it."""
+    """Error: the page navigated to another page while a script was evaluated in it."""
 
 
 def find_chromium() -> Path:
-    """BERTH_TEST_BROWSER names another."""
+    """Return the path of the browser that BERTH_TEST_BROWSER names, else of an installed Chromium."""
     given = os.environ.get("BERTH_TEST_BROWSER")
     if given:
         if not os.access(given, os.X_OK):
@@ -79,7 +79,7 @@ class Chromium:
         self._ended = ""
 
     async def tell(self, method: str, session: str = "", **given: Any) -> dict[str, Any]:
-        """Do this; its answer."""
+        """Call a method of the DevTools protocol, in a session if given; return its result."""
         if self._ended:
             raise BrowserGone(self._ended)
         number = next(self._numbers)

@@ -1,4 +1,4 @@
-"""Worlds that claims are judged against, and the claims: what unit tests of judging are made of."""
+"""Builders for unit tests of claims: providers and consumers as placement read them, and claims."""
 
 from typing import Any
 

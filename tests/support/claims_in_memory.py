@@ -22,7 +22,7 @@ class Holding(NamedTuple):
 class ClaimsInMemory:
     def __init__(self) -> None:
         self.held: dict[str, Holding] = {}
-        self.retired: dict[str, str] = {}  # consumer → why
+        self.retired: dict[str, str] = {}  # consumer → reason
         self.unplaceable: set[str] = set()
         self.free: dict[str, dict[str, int]] = {}
         self.number = 0

@@ -26,7 +26,7 @@ Make = Callable[[Bus], Worker]
 def of_one_cell(
     placement: Database, cell: str, builds: Database, clock: Clock, **conductor: Any
 ) -> dict[str, Make]:
-    """Placement, the scheduler and the conductor of this cell; what is given more is the conductor's."""
+    """Return functions that make placement, the scheduler, and the cell's conductor with given limits."""
     limits = AttemptLimits(**conductor)
 
     def conductor_of(bus: Bus) -> Worker:

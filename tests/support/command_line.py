@@ -38,7 +38,7 @@ async def plainly(work: Awaitable[T]) -> T:
 
 @asynccontextmanager
 async def a_served_placement(patch: pytest.MonkeyPatch, *cells: str) -> AsyncIterator[Placement]:
-    """A placement on a bus in memory, which commands use too."""
+    """Run a placement worker on an in-memory bus, to which commands connect too."""
     broker, stopping = LocalBroker(), asyncio.Event()
     patch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
     async with (
@@ -47,7 +47,7 @@ async def a_served_placement(patch: pytest.MonkeyPatch, *cells: str) -> AsyncIte
         asyncio.TaskGroup() as running,
     ):
         running.create_task(bus.serve(placement_worker(placement, bus.publish, cells), stopping))
-        await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
+        await bus.asker(topics.GROUPS)(FindGroups())  # returns when the worker is ready
         yield placement
         stopping.set()
 
@@ -61,7 +61,7 @@ def no_berth_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 class CommandLine:
-    """`berth GROUP ...`; `module` has the group's commands, and does not run them, as there is a loop."""
+    """Runs commands of `berth GROUP`, which are in `module`, in the event loop of the test."""
 
     def __init__(
         self, group: str, module: ModuleType, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

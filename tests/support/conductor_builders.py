@@ -56,7 +56,7 @@ def a_selection(number: int) -> Selection:
 
 
 def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1) -> BuildPlaced:
-    """A build on host0, with host1, host2... to fall back on."""
+    """Return a build that is placed on host0, with the alternates host1, host2, ..."""
     selections = tuple(a_selection(number) for number in range(hosts))
     return BuildPlaced(
         build=uid(build, "b"), request=uid(build, "a"), cell=CELL, chosen=selections[0],
@@ -65,7 +65,7 @@ def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1) -> BuildPla
 
 
 def attempt_fields(order: BuildOrdered | DestroyOrdered | MoveOrdered) -> dict[str, Any]:
-    """Return what an order and the agent's report about it have in common."""
+    """Return the fields that an order and the agent's report about it have in common."""
     return {name: getattr(order, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
 
 
@@ -145,7 +145,7 @@ def a_move(
     kind: MoveKind = "migrate", build: int = 1, *, number: int = 1, hosts: tuple[int, ...] = (5, 6),
     attempt: int = 1, generation: int | None = 2, **what: Any,
 ) -> MovePlaced:  # fmt: skip
-    """From host0 to host5, with host6 to fall back on; what stays where it is has no host."""
+    """Return a move from host0 to host5 with the alternate host6; a shelve or rebuild has no alternate."""
     selections = tuple(a_selection(host) for host in hosts)
     stays = kind in ("shelve", "rebuild")
     return MovePlaced(

@@ -22,7 +22,7 @@ EVERY_WAY = [
 
 
 def inline_connection(database: Database) -> sqlite3.Connection:
-    """An inline memory's one connection. It shows uncommitted writes too."""
+    """Return the only connection of an in-memory database without a thread; it shows uncommitted writes."""
     file = database._file
     assert file is not None and file.inline and file.memory is not None
     return file.memory
@@ -33,8 +33,8 @@ def sql(settings: Settings, store: str, statement: str, *values: object) -> None
         assert database.execute(statement, values).rowcount > 0
 
 
-def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
-    """Have this cell know this build, on this host."""
+def insert_build(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
+    """Insert a build on a host into the database of the cell's conductor."""
     values = (uid(number), 1, status, 1, 1, 0.0, 0.0, "[]")
     columns = "id, version, status, attempt, generation, deadline, updated_at, story"
     marks = ", ".join("?" for _ in values)

@@ -72,7 +72,7 @@ class DriverCloud:
         return [chosen[build] for build in builds]
 
     async def known(self) -> None:
-        """Placement knows all hosts, with all of their providers."""
+        """Wait until placement has all providers of all hosts."""
         trees = [build_tree(host.root, host.host, host.all_drivers) for host in self.hosts]
         wanted = {provider.name for tree in trees for provider in tree.providers}
 
@@ -82,7 +82,7 @@ class DriverCloud:
         await until(all_there, "placement knows the hosts")
 
     async def providers(self) -> dict[str, Provider]:
-        """By name."""
+        """Return the agent's providers in placement, by name."""
         found = await self.bus.asker(topics.PROVIDERS)(
             FindProviders(agents=(AGENT,), parts=("inventories", "traits", "aggregates", "owner"))
         )
@@ -145,7 +145,7 @@ class DriverCloud:
 
 @dataclass(eq=False)
 class RestartedAgent:
-    """The agent, which may be stopped, or killed, and begun again, with other hosts as well."""
+    """An agent that can be stopped, killed, and started again, also with other hosts."""
 
     hosts: Sequence[SimHost]
     faults: FaultPlan | None
@@ -199,7 +199,7 @@ async def a_driver_cloud(
     faults: FaultPlan | None = None,
     file: Path | None = None,
 ) -> AsyncIterator[DriverCloud]:
-    """With a `file` the agent knows after a restart what is written there, and nothing else."""
+    """Run a cell with an agent of these hosts. With `file`, a restarted agent has only the state in it."""
     clock, stopping = Clock(), asyncio.Event()
     placement, builds = Database(url, namespace="placement"), Database(url, namespace=f"cell_{CELL}")
     made = of_one_cell(placement, CELL, builds, clock)

@@ -1,4 +1,4 @@
-"""Envelopes and dead letters for tests of transports, and what is done with them."""
+"""Builders of envelopes and dead letters for tests of transports; functions that publish and receive them."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ async def take(inbox: Inbox) -> Delivery:
 
 
 async def numbers(inbox: Inbox, count: int) -> list[int]:
-    """The next so many messages, handled."""
+    """Receive and acknowledge `count` messages; return the numbers in them."""
     found = []
     for _ in range(count):
         delivery = await take(inbox)
@@ -56,7 +56,7 @@ async def numbers(inbox: Inbox, count: int) -> list[int]:
 
 
 async def buried(transport: Transport) -> list[DeadLetter]:
-    """Return the dead letters once there are any."""
+    """Wait until there is a dead letter; return all dead letters."""
     letters: list[DeadLetter] = []
 
     async def are_there() -> bool:

@@ -30,10 +30,10 @@ class HostsToLose:
     free: Mapping[str, Amounts]  # by root
     instances: Mapping[str, Held]
     slots: Mapping[str, Held]
-    kinds: Mapping[str, Hashable]  # of the hosts
-    accepts: Callable[[str, str], bool]  # instance and root
-    groups: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # member → anti-affinity group, most
-    # also those that holder consumers hold for: group → root → members
+    kinds: Mapping[str, Hashable]  # root → type of the host
+    accepts: Callable[[str, str], bool]  # whether an instance may be on a host (root)
+    groups: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # member → group, limit per host
+    # group → root → members, also members for which a holder consumer has allocations there
     members: Mapping[str, Mapping[str, Set[str]]] = field(default_factory=dict)
 
     def evacuate(self, lost: frozenset[str], chance: Random) -> str:

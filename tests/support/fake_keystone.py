@@ -113,7 +113,7 @@ class FakeKeystone(AnsweringServer):
         self.expired: set[str] = set()
         self.people: dict[str, tuple[str, ...]] = {}  # roles of users who may sign in with SECRET
         self.trusted_dashboards: set[str] = set()
-        self.federated = ""  # the user of the browser, at the identity provider
+        self.federated = ""  # name of the browser's user at the identity provider
         self.projects: dict[str, tuple[str, ...]] = {}  # of that user, with the roles
         self.web_sign_ons: list[str] = []  # paths of the requests
         self.validated: list[str] = []

@@ -74,13 +74,13 @@ class FakeMovers:
     steered: list[MoveSteered] = field(default_factory=list)
     doing: Doing | None = None
     steering: Callable[[MoveSteered], Iterable[Message]] | None = None
-    spare: int = 9  # the host all go to
+    spare: int = 9  # number of the host to which all moves go
     waiting: list[WaitingRequest] = field(default_factory=list)
     told_waiting: int = 0
     cancelled: list[BuildCancelRequested] = field(default_factory=list)
-    cancels: bool = True  # false: what is to be cancelled has begun just then, as
+    cancels: bool = True  # False: a cancelled move has begun just before, and is in `begun`
     begun: list[MoveStands] = field(default_factory=list)
-    would: Callable[[MoveRequested], WhatIfAnswered] | None = None  # without it, all would go to the spare
+    would: Callable[[MoveRequested], WhatIfAnswered] | None = None  # what-if answers; default: the spare host
     looked: int = 0
     supposed: list[WhatIfMoves] = field(default_factory=list)
     alone: bool = True
@@ -134,7 +134,7 @@ class FakeMovers:
         return WhatIfMovesAnswered(answers=tuple(map(would, asked.moves)))
 
     def waits(self, number: int, build: int) -> WaitingRequest:
-        """A move of this build that waits for room."""
+        """Add a move of this build that waits for capacity, and return it."""
         waits = WaitingRequest(
             request=uid(number, "e"), builds=(uid(build),), instances=1, project="p", flavor="small",
             priority=0, since=1000.0, until=2000.0, kind="k", position=2, lacks="no room", wakes="2 VCPU",
@@ -181,14 +181,14 @@ class FakeMovers:
         self.moves[stands.move] = stands = replace(stands, **facts)
         return stands
 
-    # What the cell is asked
+    # Queries to the cell
 
     async def _builds(self, asked: FindBuilds) -> BuildsFound:
         return BuildsFound(builds=tuple(self.builds[build] for build in asked.builds if build in self.builds))
 
     async def find_moves(self, asked: FindMoves) -> MovesFound:
         self.looked += 1
-        if self.cancelled and not self.cancels:  # it had begun
+        if self.cancelled and not self.cancels:  # the move had begun before
             self.moves |= {one.move: one for one in self.begun}
         found = [
             one

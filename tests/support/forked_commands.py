@@ -60,7 +60,7 @@ def command_in(
     os.environ.clear()
     os.environ.update(environment)
     warnings.simplefilter("error", ResourceWarning)
-    for console in (terminal.say, terminal.complain):  # made when the first process imported them
+    for console in (terminal.say, terminal.complain):  # created by the first process, with its width
         console.width = int(environment.get("COLUMNS") or terminal._PIPED_WIDTH)
     sys.argv = ["berth", *arguments]
     try:

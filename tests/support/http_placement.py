@@ -1,4 +1,4 @@
-"""A Placement behind its HTTP door, without a server: what tests of the door ask."""
+"""A Placement with its HTTP API but without a server, and functions that send requests to it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ class HttpPlacement:
         self, method: str, path: str, body: Any = None, *, minor: int = LATEST, token: str = "admin",
         **headers: str,
     ) -> httpx.Response:  # fmt: skip
-        """Header names are given with _ for -."""
+        """Send a request and return the response; names of `headers` have _ in place of -."""
         sent = {"openstack-api-version": f"placement 1.{minor}", "x-auth-token": token}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.client.request(method, path, json=body, headers=sent)
@@ -37,7 +37,7 @@ class HttpPlacement:
         return answer.json() if answer.content else None
 
     async def provider(self, uuid: str, *, parent: str | None = None, **totals: int) -> None:
-        """A provider called by its id, with so much of each class."""
+        """Create a provider with its id as its name, and the given total of each resource class."""
         await self.made(
             "/resource_providers", {"name": uuid, "uuid": uuid, "parent_provider_uuid": parent}, method="POST"
         )
@@ -62,7 +62,7 @@ async def a_door(url: str, **options: Any) -> AsyncIterator[HttpPlacement]:
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
-    """Status, code and the sentence of a refusal."""
+    """Return the status, code and text of a response with an error."""
     [error] = answer.json()["errors"]
     assert error["status"] == answer.status_code
     assert error["request_id"] == answer.headers["x-openstack-request-id"]
@@ -82,14 +82,14 @@ def claim_in_json(
 
 @dataclass
 class Stream:
-    """An answer that does not end, and how to leave it."""
+    """A response that does not end, such as an event stream."""
 
     status: int
     headers: dict[str, str]
     _parts: "asyncio.Queue[bytes]"
 
     async def events(self, count: int) -> list[str]:
-        """The next so many events, comments left out."""
+        """Return the next `count` events, without comments."""
         found: list[str] = []
         text = ""
         while len(found) < count:
@@ -107,7 +107,7 @@ class Stream:
 
 @asynccontextmanager
 async def a_stream(door: HttpPlacement, path: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
-    """GET it, and read along."""
+    """Send a GET request, and yield its response while it is being received."""
     parts: asyncio.Queue[bytes] = asyncio.Queue()
     begun: asyncio.Future[tuple[int, dict[str, str]]] = asyncio.get_running_loop().create_future()
     left = asyncio.Event()

@@ -22,7 +22,7 @@ ALWAYS_FREE = "CUSTOM_ALWAYS_FREE"
 
 @dataclass
 class FilledMemory:
-    """Placement's memory as a test filled it."""
+    """Replaces placement's memory of the index by an index that a test filled."""
 
     index: Index = field(default_factory=Index)
 

@@ -60,7 +60,7 @@ class BeliefCase:
 
 
 def opened(*, can_read: bool) -> BeliefCase:
-    """A node that is open as of T."""
+    """Return the case of a node that has been available since T."""
     case = BeliefCase(can_read=can_read)
     case.handle("provision_set", "end", T, updated_at=T)
     if can_read:
@@ -70,7 +70,7 @@ def opened(*, can_read: bool) -> BeliefCase:
 
 
 def closed(*, can_read: bool) -> BeliefCase:
-    """A node that is being cleaned since T."""
+    """Return the case of a node that has been in cleaning since T."""
     case = BeliefCase(can_read=can_read)
     case.handle("provision_set", "start", T, updated_at=T, provision_state="cleaning")
     assert case.reported is not None and not case.open

@@ -68,7 +68,7 @@ class LivingBerth:
         return await line(*words[1:], ends=ends)
 
     async def boot(self, *words: str) -> tuple[str, str]:
-        """The build, and its host."""
+        """Boot an instance; return its id and its host."""
         answer = json.loads((await self("boot", *words, "--wait", "--json")).splitlines()[-1])
         assert answer["status"] == "active", answer
         return answer["build"], answer["host"]
@@ -78,7 +78,7 @@ class LivingBerth:
         return dict(json.loads(told.splitlines()[-1]))
 
     async def waits(self, build: str) -> WaitingRequest:
-        """Its move that waits for room."""
+        """Return the move of this build that waits for capacity, as soon as it is listed."""
         found = list[WaitingRequest]()
 
         async def listed() -> bool:
@@ -89,7 +89,7 @@ class LivingBerth:
         return found[0]
 
     async def clean(self) -> None:
-        """Once clean-ups are over nothing is held but by builds that are there."""
+        """Wait until the audit finds no problem, and only instances hold allocations."""
 
         async def settled() -> bool:
             found = await audit(self.settings, settled=True)
@@ -97,16 +97,14 @@ class LivingBerth:
 
         await until(settled, picture=lambda: audit(self.settings, settled=True))
 
-    # What is held
-
     async def where(self, build: str) -> tuple[str, str]:
-        """The cell and the status, of the one row that there is."""
+        """Return the cell and the status of a build; fail unless exactly one row lists the build."""
         rows = [json.loads(line) for line in (await self("instances", "--json")).splitlines()]
         [row] = [row for row in rows if row["build"] == build]
         return row["cell"], row["status"]
 
-    async def brings_over(self, on: dict[str, tuple[str, ...]]) -> None:
-        """Consumers, with what they hold of hosts by their names, as from another Placement."""
+    async def import_consumers(self, on: dict[str, tuple[str, ...]]) -> None:
+        """Import consumers (id → names of hosts on which it has allocations), as from another Placement."""
         async with PlacementClient(f"http://{self.settings.placement.http}", "admin") as client:
             here = await client.world(lambda *_: None)
             ids = {provider.name: provider.id for provider in here.providers.values()}

@@ -39,7 +39,7 @@ from tests.support.waiting import receive_all
 
 AGENT = f"{CELL}-metal"
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"}))
-QUIET = 300.0  # virtual seconds in which whatever would still happen has happened
+QUIET = 300.0  # virtual seconds after which nothing further happens
 US, THEM = uid(1, "b"), uid(2, "b")
 SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
 CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
@@ -53,11 +53,11 @@ class WayToSimulatedIronic(httpx.AsyncBaseTransport):
     def __init__(self, simulation: Simulation) -> None:
         self._asgi = httpx.ASGITransport(simulation.app)
         self.cut = False
-        self.refused: dict[str, int] = {}  # method: status
+        self.refused: dict[str, int] = {}  # HTTP method → status of the refusal
         self.calls: list[str] = []
         self.sent: list[str] = []
         self.slow = 0.0  # seconds until a write arrives
-        self.kill_at: int | None = None  # of the moments before and after every call
+        self.kill_at: int | None = None  # moment (before or after a call) at which the agent is killed
         self.moments = 0
 
     def api(self, clock: Clock) -> IronicApi:
@@ -100,12 +100,12 @@ class MetalWorld:
         self._group: asyncio.TaskGroup
         self._process: asyncio.Task[None] | None = None
         self.retry = True
-        self.leftover = False  # and of this one
+        self.leftover = False
         self.lease: NodeLease = PermanentLease(AGENT, CELL)
-        self.more: dict[str, Any] = {}  # for the agents that are started
+        self.more: dict[str, Any] = {}  # arguments for agents that are started from now on
 
     def start(self) -> None:
-        """A new agent: it knows nothing of the one before."""
+        """Start a new agent process, without the memory of an earlier process."""
         self._process = self._group.create_task(self._live())
 
     async def kill(self) -> None:

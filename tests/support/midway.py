@@ -46,7 +46,7 @@ _HELD = Statement(
     " GROUP BY c.uuid, k.name"
 )
 
-Held = dict[str, dict[str, int]]  # consumer → class → how much in all
+Held = dict[str, dict[str, int]]  # consumer → resource class → total amount
 
 
 class EveryCommit:

@@ -86,7 +86,7 @@ class MovingPlacement(FakePlacement):
     def __init__(self, *candidates: Candidate) -> None:
         super().__init__(*candidates)
         self.groups: dict[str, ServerGroup] = {}
-        self.metal: set[str] = set()  # roots that are bare metal
+        self.metal: set[str] = set()  # roots of bare-metal nodes
 
     def hold(self, consumer: str, host: int, generation: int = 1) -> None:
         root = uid(host, "c")

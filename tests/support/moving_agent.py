@@ -1,4 +1,4 @@
-"""A simulated agent that moves guests, without a bus: orders as its conductor would give them."""
+"""A simulated agent that moves guests, without a bus, and builders of its orders."""
 
 from math import inf
 from typing import Any

@@ -22,7 +22,7 @@ PACKAGES = (
     "placement_worker",
     "scheduler_worker",
 )
-# package → what the next version's migration adds: a column that its own code fills, and a table
+# package → table to which the next version's migration adds a column; it also adds a table
 COLUMNS = {"placement_worker": "consumers", "scheduler_worker": "parked", "cell_conductor": "builds"}
 MIGRATION = '''
 """Add a column and a table."""
@@ -38,7 +38,7 @@ def upgrade() -> None:
     op.add_column("{table}", sa.Column("next_column", sa.Text, nullable=False, server_default="x"))
     op.create_table("next_table", sa.Column("id", sa.Text, primary_key=True))
 '''
-# messages of bus/messages.py that have another field in the next version
+# messages of bus/messages.py that have an additional field in the next version
 MESSAGES = ("BuildRequested", "BuildPlaced", "BuildOrdered", "BuildEnded", "HostReported", "SchedulerAlive")
 _WORKERS = """
 import asyncio, json, signal, sys

@@ -39,7 +39,7 @@ class OpenBerth:
     url: str
     bus: Bus
     settings: Settings
-    named: dict[str, str] = field(default_factory=dict)  # what addresses of pages have between braces
+    named: dict[str, str] = field(default_factory=dict)  # values of the names in braces in PAGES
 
     async def boot(self, count: int = 1, **given: Any) -> list[BuildEnded]:
         """Boot instances and return their ends, active or in error."""
@@ -50,7 +50,7 @@ class OpenBerth:
         await ended.stop()
         return found
 
-    async def boot_in_vain(self) -> BuildUnplaceable:
+    async def boot_too_large(self) -> BuildUnplaceable:
         """Request an instance that is too large for every host."""
         request = a_request(self.bus.clock.uuid(), vcpus=4000, flavor="huge")
         listener = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
@@ -90,7 +90,7 @@ def a_request(reply_to: str, **options: Any) -> BuildRequested:
 
 @asynccontextmanager
 async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) -> AsyncIterator[OpenBerth]:
-    """Run hosts in two cells where something has happened, and an Ironic that is followed."""
+    """Run a berth that has data for every page: hosts in two cells, and nodes of an Ironic."""
     made = Settings().having(
         state_dir=str(directory), control_room_http="127.0.0.1:0", hosts=hosts, cells=("c1", "c2"),
         build_time="constant:0.01", seed=3, ironic_api_url=ironic.url, ironic_cells={"*": "c2"},
@@ -101,17 +101,17 @@ async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) ->
         stopping = asyncio.Event()
         group.create_task(house.bus.serve(a_shadow_worker(), stopping))
         opened = OpenBerth(room_url(made), house.bus, made, {"shadowed": SHADOWED})
-        await lived_in(opened)
+        await fill_pages(opened)
         try:
             yield opened
         finally:
             stopping.set()
 
 
-async def lived_in(berth: OpenBerth) -> None:
-    """Something of everything that pages show, and its name for their addresses."""
+async def fill_pages(berth: OpenBerth) -> None:
+    """Create objects of each type that pages show, and store their ids for the addresses of pages."""
     built = await berth.boot(12)
-    refused = await berth.boot_in_vain()
+    refused = await berth.boot_too_large()
     first, second, *_ = (end for end in built if end.status == "active")
     moved = await berth.moved(second.build)
     waits = await berth.boot_later(zone="nowhere", priority=5)
@@ -147,7 +147,7 @@ async def lived_in(berth: OpenBerth) -> None:
 
 
 async def limited(berth: OpenBerth) -> None:
-    """Boot instances of a project, limit it to less than it uses, and let requests of it wait."""
+    """Boot instances of a project, limit the project to less than it uses, and let its requests wait."""
     await berth.boot(3, project="web")
     await set_quota(berth.bus, DEFAULT, {"instances": 1000, "VCPU": 4000, "DISK_GB": 50_000})
     await set_quota(berth.bus, "web", {"instances": 2, "VCPU": 4, "server_group_members": 10})
@@ -157,7 +157,7 @@ async def limited(berth: OpenBerth) -> None:
 
 
 async def reserved(berth: OpenBerth) -> None:
-    """Reserve capacity, draw from it, reserve more than there is, and keep headroom."""
+    """Make three reservations, of which one is drawn from and one is too large, and set headroom."""
     now = berth.bus.clock.now()
     for name, options in (
         ("season", NewReservation(vcpus=2, memory_mb=1024, disk_gb=10, count=3, end="+30d", purpose="sale")),

@@ -39,7 +39,7 @@ def a_provider(number: int, parent: int | None = None, **given: Any) -> Provider
 def a_report(
     number: int, *children: ProviderReport, sequence: int = 1, cell: str = "c1", **given: Any
 ) -> InventoryReported:
-    """A tree: the root with what is `given` for it, then its children."""
+    """Return the report of a provider tree: the root with the fields `given`, and its children."""
     return InventoryReported(
         root=uid(number, "a"),
         host=f"host-{number}",
@@ -72,7 +72,7 @@ def a_claim(
     generation: int | None = None,
     **fields: Any,
 ) -> ConsumerClaim:
-    """Return a claim of user u1; consumers that it names are given as numbers."""
+    """Return a claim of user u1; the arguments have numbers in place of consumers' ids."""
     made = tuple(choice if isinstance(choice, Choice) else Choice(choice) for choice in choices)
     for name in fields.keys() & {"keep", "begins", "take_over"}:
         fields[name] = None if fields[name] is None else uid(fields[name])
@@ -110,15 +110,15 @@ async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> A
         await database.close()
 
 
-async def last_told(placement: Placement) -> int:
-    """The number up to which the bus knows."""
+async def last_published(placement: Placement) -> int:
+    """Return the number of the last change that was published."""
     async with placement.database.read() as tx:
         query = text("SELECT number FROM changes WHERE id = :id")
         return int((await tx.execute(query, {"id": LAST_TOLD})).scalar_one())
 
 
-async def tell_all(placement: Placement) -> None:
-    """The bus knows of every change so far: what a relay would have done."""
+async def mark_published(placement: Placement) -> None:
+    """Mark all changes so far as published, as the relay does."""
     async with placement.database.write() as tx:
         await changes.TELL(tx, number=await changes.last_number(tx))
 
@@ -143,5 +143,5 @@ _OFFERED = attrgetter(
 
 
 def offered_by(index: Index) -> Mapping[str, object]:
-    """All that the index would offer, and how it stands."""
+    """Return, by provider, the fields of the index that searches and claims use."""
     return {uuid: _OFFERED(row) for uuid, row in index.rows.items()}

@@ -1,4 +1,4 @@
-"""One call on a Placement, and what it answers: a report, a claim, an edit, a load, a question."""
+"""Functions that call a Placement: report, claim, edit, load and query."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ from tests.support.waiting import in_time
 
 
 async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
-    """Why each was not taken; nothing when it was."""
+    """Apply reports; return for each why it was refused, or "" if it was applied."""
     return [str(poison or "") for poison in await placement.reports.report_many(reports)]
 
 
 async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:
-    """The result of each order's one claim, or all of them."""
+    """Make claims; return the result of each order, or its list of results if it has several claims."""
     answers = await placement.claims.claim_many(orders)
     return [answer.results[0] if len(answer.results) == 1 else answer.results for answer in answers]
 

@@ -15,7 +15,7 @@ Amounts = dict[str, int]
 class CountedHost:
     capacity: Amounts
     free: Amounts
-    refuses: set[str] = field(default_factory=set)  # kinds a rule keeps away
+    refuses: set[str] = field(default_factory=set)  # request classes that a filter rejects here
     passing: bool = False
 
     def fits(self, asked: Mapping[str, int]) -> int:
@@ -30,12 +30,12 @@ class PlainCloud:
         self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
         self.queues = WaitingQueues(self)
-        self.waiting: dict[str, tuple[QueueKey, str, int]] = {}  # request → its key, kind and needs
+        self.waiting: dict[str, tuple[QueueKey, str, int]] = {}  # request → queue key, class, instances
         self.placed: list[tuple[str, str]] = []  # request, root
         self.rescued: list[str] = []
         self.asked: list[str] = []
 
-    # What the room sees
+    # The interface that the waiting queues call
 
     def free(self, root: str) -> Mapping[str, int]:
         return self.hosts[root].free if root in self.hosts else {}
@@ -84,7 +84,7 @@ class PlainCloud:
             ),
         )
 
-    # What happens
+    # Events
 
     def park(self, number: int, kind: str, *, priority: int = 0, since: float = 0.0, needs: int = 1) -> None:
         self.enter((-priority, since, f"r{number:05}"), kind, self.queues.mark, needs)

@@ -1,4 +1,4 @@
-"""Candidates by full products, clause by clause as the rules read: slow, and plain enough to be believed."""
+"""A slow search for candidates that tries all combinations of providers; reference for the real search."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product

@@ -1,4 +1,4 @@
-"""Small worlds and what may be asked of them, made by chance: trees, sharing, aggregates, granular groups."""
+"""Random small clouds with trees, shared providers and aggregates, and random queries with request groups."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ def state(
     aggregates: Sequence[int] = (),
     shape: int = 1,
 ) -> ProviderState:
-    """Provider `number`; an inventory may be just its total, an aggregate just its number."""
+    """Return provider `number`; an int in `inventories` is a total, in `aggregates` an aggregate's number."""
     stock = {
         name: one if isinstance(one, Inventory) else Inventory(total=one)
         for name, one in (inventories or {}).items()
@@ -58,7 +58,7 @@ def in_zones(chance: Random, world: Sequence[Tree]) -> list[Tree]:
 
 
 def with_zones(index: Index) -> Index:
-    """Its aggregates have zones."""
+    """Give the aggregates of an index the zones in ZONES, and return the index."""
     for uuid, zone in ZONES.items():
         index.aggregate_facts[uuid] = Aggregate(id=uuid, metadata={"availability_zone": zone})
     return index

@@ -16,7 +16,7 @@ _recorded: dict[tuple[Path, str], tuple[list[tuple[str, Any]], str]] = {}
 
 
 def repeat_migrations() -> None:
-    """Make `migrate` record what it does to an empty database, and repeat it for the next ones."""
+    """Make `migrate` record the statements for an empty database, and repeat them for later databases."""
     if not isinstance(migrations._upgrade, partial):
         migrations._upgrade = partial(_upgrade, migrations._upgrade)
 

@@ -45,7 +45,7 @@ ONE: Resources = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
 
 @dataclass
 class Hall:
-    """All that choosing reads."""
+    """Everything from which hosts are chosen: candidates, policy, hosts' reports and pending choices."""
 
     source: CandidateSource
     policy: ChoicePolicy = field(default_factory=ChoicePolicy)

@@ -53,7 +53,7 @@ class WorkerProcess:
 
     @property
     def redelivered(self) -> int:
-        """Return how many messages reached this replica as ones that a crashed process had held."""
+        """Return how many messages were delivered to this replica again after another process crashed."""
         return self.log_path.read_text().count("was delivered before")
 
     async def stop(self, number: signal.Signals) -> None:

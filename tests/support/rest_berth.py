@@ -34,14 +34,14 @@ class RestBerth:
 
 
 def a_boot(id_: str, count: int = 1, **fields: Any) -> BuildRequested:
-    """A request whose first instance has its id, with an id made of it for each further instance."""
+    """Return a request for `count` instances. The first has the request's id, the others derived ids."""
     instances = (id_, *(f"{number:08x}{id_[8:]}" for number in range(1, count)))
     flavor = fields.pop("flavor", Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1))
     return BuildRequested(**{"request": id_, "instances": instances, "flavor": flavor, **fields})
 
 
 def tokens_in(directory: Path) -> str:
-    """The path of a file with the tokens of the users."""
+    """Write a file with the tokens of all users; return its path."""
     file = directory / "tokens.json"
     tokens = [
         {"token": f"token of {user}", "user": user, "project": project, "roles": roles}

@@ -122,7 +122,7 @@ def alternatives(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Alt
 
 
 def groups(question: FindCandidates) -> dict[str, str]:
-    """By suffix: `VCPU 4, +REQUIRED, -FORBIDDEN, ONE|OTHER`."""
+    """Return the query's groups as texts by suffix, such as `VCPU 4, +REQUIRED, -FORBIDDEN, ONE|OTHER`."""
     told = {}
     for group in question.groups:
         parts = [f"{name} {amount}" for name, amount in group.resources.items()]

@@ -58,14 +58,14 @@ def a_state(number: int = 1, **fields: object) -> HostState:
 
 
 def a_heartbeat(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **state: object) -> HostReported:
-    """The heartbeat of agent `number`, which has one host."""
+    """Return the heartbeat of agent `number`, which has one host."""
     return HostReported(
         cell=cell, agent=f"agent{number}", sequence=sequence, period=10.0, hosts=(a_state(number, **state),)
     )
 
 
 class FakePlacement(ClaimsInMemory):
-    """Placement as a scheduler sees it: candidates, and claims that take from what is free of them."""
+    """Placement as a scheduler sees it: candidates, and claims that reduce their free amounts."""
 
     def __init__(self, *candidates: Candidate, unpublished: Sequence[Candidate] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Schedulers in front of a placement without a broker."""
+"""Builders of schedulers that call a placement without a broker."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
 
 
 class HandoversInMemory(Handovers):
-    """Orders of moves between cells, without a database."""
+    """Stores the orders of moves between cells in memory instead of a database."""
 
     def __init__(self) -> None:
         self.orders: dict[Id, Handover] = {}
@@ -117,7 +117,7 @@ def moves_of(
 
 
 class MovesWithoutWaiting:
-    """Moves in front of a scheduler that stores no waiting ones."""
+    """The moves of a scheduler that does not store moves that have to wait."""
 
     def __init__(self, courses: MoveCourses) -> None:
         self.courses = courses

@@ -21,7 +21,7 @@ from deploy.servers import BinariesMissing, Certificate, Postgres, RabbitMQ
 
 
 def installed(find: Callable[[], object]) -> None:
-    """Skips the test where a server is not installed; in CI that is a failure."""
+    """Skip the test if `find` does not find a server's programs; in CI fail instead."""
     try:
         find()
     except BinariesMissing as missing:
@@ -35,7 +35,7 @@ def installed(find: Callable[[], object]) -> None:
 
 @dataclass(frozen=True)
 class ExternalServer:
-    """A server that is not ours: it has an address and nothing else."""
+    """A server, given by its URL, that tests cannot stop or start."""
 
     url: str
 
@@ -46,7 +46,7 @@ class ExternalServer:
 
 
 def url_of(server: RabbitMQ | Postgres | ExternalServer) -> str:
-    """Its address; one of ours is started, in case the test before left it down."""
+    """Return the server's URL; start a private server, which an earlier test may have stopped."""
     if isinstance(server, RabbitMQ | Postgres):
         server.start()
     return server.url
@@ -59,7 +59,7 @@ def crash(server: RabbitMQ | Postgres) -> None:
 
 @asynccontextmanager
 async def a_database(postgres: Postgres | ExternalServer, like: str = "") -> AsyncIterator[str]:
-    """The SQLAlchemy URL of a new PostgreSQL database: empty, or a copy of the one at this URL."""
+    """Yield the SQLAlchemy URL of a new PostgreSQL database: empty, or a copy of the database `like`."""
     name = _new_name()
     template = f' TEMPLATE "{make_url(like).database}"' if like else ""
     await _execute(postgres, f'CREATE DATABASE "{name}"{template}')

@@ -1,4 +1,4 @@
-"""A worker that answers for shadow mode, with requests of every kind, for tests of pages and commands."""
+"""A worker with scripted answers of shadow mode, with all kinds of differences, for pages and commands."""
 
 from random import Random
 from typing import Any
@@ -28,7 +28,7 @@ _DECISION = Decision(
 
 
 def rows(now: float) -> tuple[list[DecidedRequest], list[NovaOutcome]]:
-    """Return requests with their results: 40 that both placed, and of each other kind a few."""
+    """Return requests with their results: 40 that Nova and berth placed, and a few of each other kind."""
     chance = Random(7)
     requests, outcomes = [], []
     for number in range(1, 61):

@@ -1,5 +1,5 @@
-"""Simulated Ironics: one node that plays actions by name, the API with a client, and one at a
-port of loopback.
+"""Simulated Ironics: one node with actions by name, one with a client of its API, and one on a
+loopback port.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def a_clock(loop: asyncio.AbstractEventLoop) -> Clock:
 
 
 def line(sent_notification: SentNotification) -> str:
-    """`provision_set.start: cleaning > available, power off, maintenance, instance`"""
+    """Return a text like `provision_set.start: cleaning > available, power off, maintenance, instance`."""
     node = sent_notification.shown or sent_notification.node
     words = [f"{sent_notification.action}.{sent_notification.phase}: {node.provision_state}"]
     if node.target_provision_state:
@@ -69,7 +69,7 @@ class SimIronicPlayer:
             self.told.append(line(notification))
 
     async def act(self, words: str) -> None:
-        """`provision active`, `claim`, `fault clean step`, `bmc unreachable`, `wait 30`, ..."""
+        """Execute an action such as `provision active`, `claim`, `fault clean step` or `wait 30`."""
         verb, _, rest = words.partition(" ")
         match verb:
             case "provision":
@@ -99,7 +99,7 @@ class SimIronicPlayer:
                 self.power.tamper(self.node, None if rest == "well" else rest)  # type: ignore[arg-type]
             case "wait":
                 await asyncio.sleep(float(rest))
-            case "soon":  # while the next acts go on
+            case "soon":  # in parallel with the next actions
                 self._group.create_task(self.attempt(rest))
                 await asyncio.sleep(0)
             case _:
@@ -112,7 +112,7 @@ class SimIronicPlayer:
             self.told.append(f"refused: {refused.status}")
 
     async def play(self, acts: Sequence[str], idle: float) -> None:
-        """One act after the other, each followed by so much time; a refusal is a line as well."""
+        """Execute actions, each followed by `idle` seconds; record refusals as lines."""
         self.power.start()
         async with asyncio.TaskGroup() as self._group:
             running = self._group.create_task(self.conductor.run())
@@ -128,7 +128,7 @@ def a_node(**fields: Any) -> SimNode:
 
 
 def play(acts: str, *, plan: SimPlan | None = None, idle: float = 1.0, **fields: Any) -> SimIronicPlayer:
-    """Plays acts, one a line, on one node, in virtual time."""
+    """Execute the actions in the lines of a text on one node, in virtual time; return the player."""
 
     async def story() -> SimIronicPlayer:
         bench = SimIronicPlayer(plan or SimPlan(), a_node(**fields))

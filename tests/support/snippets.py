@@ -44,7 +44,7 @@ class Snippet:
 
     @property
     def played(self) -> bool:
-        """Something is done with it that can fail."""
+        """Return whether a test runs this snippet."""
         return self.language in ("sh", "python") and not self.marks.keys() & {"not run", "tested"}
 
 

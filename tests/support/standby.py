@@ -35,7 +35,7 @@ class Standby(Postgres):
         )  # fmt: skip
 
     async def cut_off(self) -> None:
-        """Stop to receive from the primary, as after a network failure: its later commits are not here."""
+        """Stop replication from the primary, as after a network failure: later commits are missing here."""
         await execute(self, "ALTER SYSTEM SET primary_conninfo = ''")
         await execute(self, "SELECT pg_reload_conf()")
 

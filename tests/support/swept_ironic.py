@@ -30,7 +30,7 @@ _OF_TREES = ("root", "cell", "agent", "zone", "sequence", "gone")
 
 
 class PlacedTrees:
-    """Placement, as far as it is asked here: trees that become what is reported, and answers to a query."""
+    """A placement that stores reported trees as they are, and answers queries for providers."""
 
     def __init__(self) -> None:
         self.trees: dict[str, Tree] = {}
@@ -65,7 +65,7 @@ class PlacedTrees:
         return ProvidersFound(providers=tuple(found))
 
     def open(self) -> set[int]:
-        """Return the nodes that something may be placed on."""
+        """Return the numbers of the nodes on which an instance can be placed."""
         providers = [provider for tree in self.trees.values() for provider in tree.providers]
         return {
             int(one.uuid[-12:], 16)
@@ -78,7 +78,7 @@ class PlacedTrees:
 
 
 class SweptIronic:
-    """A little Ironic, a placement, and a sweep between them. Its clock stands still unless it is moved."""
+    """A small Ironic, a placement, and the sweep that compares them. Only the test advances the clock."""
 
     def __init__(self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any):
         self.ironic = ironic or FakeIronic()
@@ -101,7 +101,7 @@ class SweptIronic:
         await self.api.close()
 
     async def swept(self, count: int, **fields: Any) -> None:
-        """Enroll so many nodes, numbered from 0, and sweep once."""
+        """Enroll `count` nodes, numbered from 0, and sweep once."""
         for number in range(count):
             self.ironic.have(number, **fields)
         await self.sweep.round()
@@ -131,8 +131,8 @@ class SweptIronic:
         return {int(one.uuid[-12:], 16) for seen in self.told for one in seen}
 
 
-class SaidByHand:
-    """Ironic's notifications, from a test: a way that has no broker in it."""
+class ManualNotifications:
+    """A source of Ironic's notifications without a broker: a test sends them."""
 
     def __init__(self) -> None:
         self.bound = asyncio.Event()
@@ -155,10 +155,10 @@ class SaidByHand:
         await self.bound.wait()
         await self._handle(bodies)
 
-    def goes_deaf(self) -> None:
-        """The broker is away."""
+    def disconnect(self) -> None:
+        """Simulate that the broker becomes unreachable."""
         self.subscribed = False
 
-    def was_interrupted(self) -> None:
+    def reconnect(self) -> None:
         self.subscribed = True
         self._gap()

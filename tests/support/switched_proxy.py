@@ -1,4 +1,4 @@
-"""A proxy in front of HTTP servers of which one at a time answers, like the load balancer of a cloud."""
+"""A proxy that forwards HTTP requests to one of several servers, like the load balancer of a cloud."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ _END = b"\r\n\r\n"
 
 
 class SwitchedProxy:
-    """Forwards each request on a connection of its own, so that a switch counts for the next request."""
+    """Forwards each request on a new connection, so a switch to another server affects the next request."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
@@ -23,7 +23,7 @@ class SwitchedProxy:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Let requests in progress end; new ones wait until the block ends."""
+        """Wait for requests in progress; later requests wait until the block ends."""
         self._may_pass.clear()
         try:
             await self._is_idle.wait()

@@ -1,4 +1,4 @@
-"""Small clouds of labelled hosts made by chance, requests for gangs, and an exhaustive search of hosts."""
+"""Random small clouds of labelled hosts, random requests for gangs, and an exhaustive search for hosts."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class SmallCloud:
         return True
 
     def fits(self, asked: Mapping[Id, Resources], topology: DomainConstraints) -> bool:
-        """Return whether any assignment of hosts fits all instances: try every one."""
+        """Try all assignments of hosts; return whether any of them fits all instances."""
         free = {host.root: dict(host.free) for host in self.hosts}
         return any(self._assignments(list(asked.items()), free, {}, topology))
 
@@ -135,7 +135,7 @@ def a_flavor(name: str, vcpus: int, ram: int) -> Flavor:
 
 
 def a_gang(number: int, topology: DomainConstraints, *roles: tuple[int, int, int]) -> BuildRequested:
-    """A request with these roles: each with its number of instances, VCPU and memory."""
+    """Return a request for a gang; each of `roles`: number of instances, and VCPU and memory of each."""
     made = tuple(
         GangRole(name=f"role{position}", flavor=a_flavor(f"f{position}", vcpus, ram), count=count)
         for position, (count, vcpus, ram) in enumerate(roles)
@@ -169,7 +169,7 @@ def asked_by(request: BuildRequested) -> dict[Id, Resources]:
 
 
 def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None) -> Order:
-    """The order of a request, whose server group has the given members."""
+    """Return the order of a request whose server group has the given members."""
     alternatives = alternatives_of(request, RequestOptions(), hall.source.named)
     order = Order(request=request, alternatives=alternatives, instances=request.instances, bytes=0)
     if not request.topology.levels:

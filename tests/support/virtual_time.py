@@ -15,15 +15,15 @@ from bus.clock import Clock
 P = ParamSpec("P")
 T = TypeVar("T")
 _RESOLUTION = 1e-9  # seconds
-_MANY_TIMERS = 100  # of which cancelled ones are removed when they are more than half
+_MANY_TIMERS = 100  # with more timers, cancelled timers are removed when they are more than half
 
 
 class Stuck(AssertionError):
-    """Nothing is left that could ever happen, and yet the test waits."""
+    """Error: the test waits, but no callback is ready and no timer is set, so it would wait forever."""
 
 
 class _Handle:
-    """A callback that is ready; replaces asyncio's handle, which costs several calls more."""
+    """A callback that is ready; replaces asyncio's handle, which is slower."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context")
 
@@ -66,7 +66,7 @@ class _Timer(float):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """Sets of tasks go by their numbers: a group cancels its tasks in an order that no address decides."""
+    """A task with a reproducible hash, so that a task group cancels its tasks in a reproducible order."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: "VirtualLoop", **more: Any) -> None:
         self._number = next(loop.numbers)
@@ -77,9 +77,9 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Threads and sockets have no place here: everything that happens is a callback or a timer.
+    """An event loop with virtual time, for callbacks and timers only: no threads and no sockets.
 
-    The sequence of callbacks is that of asyncio's loop; without its debug mode they cost half.
+    Callbacks run in the same sequence as in asyncio's loop, but take half the time.
     """
 
     _ready: deque[Any]
@@ -142,7 +142,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self.call_exception_handler({"message": "an exception in a callback", "exception": problem})
 
     def _forget_cancelled(self) -> None:
-        """Remove cancelled timers as asyncio does: equal times must come in the same sequence."""
+        """Remove cancelled timers exactly as asyncio does, so that timers of equal times run in order."""
         timers = self._scheduled
         if len(timers) > _MANY_TIMERS and self._timer_cancelled_count > len(timers) / 2:
             for timer in timers:
@@ -157,13 +157,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Like asyncio.run, in virtual time."""
+    """Run a coroutine like asyncio.run, but in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test, run so."""
+    """Return a test function that runs this coroutine function in virtual time."""
 
     @wraps(test)
     def told(*args: P.args, **more: P.kwargs) -> None:
@@ -173,7 +173,7 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
 
 
 class TurnedClock:
-    """A clock that tests turn."""
+    """A clock whose time tests set."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

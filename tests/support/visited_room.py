@@ -61,7 +61,7 @@ class VisitedRoom:
         return found[1] if found else ""
 
     async def send(self, path: str, *, headers: dict[str, str] | None = None, **given: str) -> httpx.Response:
-        """A form as a page of this room sends it."""
+        """Post a form with its form token, as a page of the control room does."""
         given = {"form_token": await self.form_token(), **given}
         return await self.browser.post(path, data=given, headers={**HTML, **(headers or {})})
 
@@ -90,7 +90,7 @@ class VisitedRoom:
 
     @asynccontextmanager
     async def visitor(self, address: str = "10.0.0.1", url: str = "") -> AsyncIterator[Self]:
-        """Another browser, without a session."""
+        """Yield the same control room with another browser, which has no session."""
         transport = httpx.ASGITransport(self.app, client=(address, 1234))
         async with httpx.AsyncClient(transport=transport, base_url=url or self.browser.base_url) as browser:
             yield replace(self, browser=browser)
@@ -108,7 +108,7 @@ def _telling(answer: Any) -> Any:
 
 
 def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]) -> Queries:
-    """Return queries of which only `answered` reach the bus and those of `answers` have fixed answers."""
+    """Return queries: the names in `answered` use the bus, `answers` has fixed answers, the others fail."""
     queries = Queries(bus)
     for name in vars(queries):
         if name in answers:
@@ -126,7 +126,7 @@ async def a_visited_room(
     settings: Settings | None = None,
     patience: float = 30.0,
 ) -> AsyncIterator[VisitedRoom]:
-    """Serve pages, which wait for their data for `patience` seconds."""
+    """Run a control room whose pages wait up to `patience` seconds for their data."""
     broker, set_clock = LocalBroker(), SetClock()
     events = Events(set_clock.clock)
     settings = settings or Settings().having(cells=("c1",))

@@ -12,7 +12,7 @@ from bus.vocabulary import Message
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
-DEADLINE = 60.0  # a machine may be busy: it is only there to end a test that would wait for ever
+DEADLINE = 60.0  # ends a test that would wait forever; long, because the machine may be busy
 
 
 async def in_time(thing: Awaitable[T], seconds: float = DEADLINE) -> T:
@@ -33,8 +33,8 @@ async def until(
     *,
     picture: Callable[[], object] | None = None,
 ) -> None:
-    """Wait until `holds` returns something true, and ask less often the longer that takes. `holds` and
-    `picture`, which is shown when it took too long, may be coroutine functions.
+    """Wait until `holds` returns a true value. After `seconds`, fail with the result of `picture`. Both may
+    be coroutine functions. The pauses between calls grow with time.
     """
     began = monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Waits in virtual time: load patterns of requests and lifetimes, through the real waiting queues."""
+"""Load patterns of requests and lifetimes, simulated with the real waiting queues in virtual time."""
 
 import math
 import random
@@ -16,7 +16,7 @@ SLOTS = 96  # VCPUs of the whole cloud
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that arrives: its class, lifetime, priority and how long it may wait."""
+    """The arrival of a request, with the request's class, lifetime, priority and time limit of its wait."""
 
     at: float
     kind: str
@@ -111,7 +111,7 @@ MIXED = {"small": {"VCPU": 1}, "medium": {"VCPU": 2}, "large": {"VCPU": 8}}
 
 
 def steady(chance: random.Random) -> Iterator[Arrival]:
-    """Requests at 1.0 of the capacity, with exponential lifetimes of one hour."""
+    """Yield requests that use 1.0 of the capacity on average, with exponential lifetimes of one hour."""
     now = 0.0
     while True:
         now += chance.expovariate(SLOTS / HOUR)
@@ -119,7 +119,7 @@ def steady(chance: random.Random) -> Iterator[Arrival]:
 
 
 def daily_wave(chance: random.Random) -> Iterator[Arrival]:
-    """Requests between 0.5 and 1.4 of the capacity, with the time of day."""
+    """Yield requests that use between 0.5 and 1.4 of the capacity, depending on the time of day."""
     now = 0.0
     while True:
         load = 0.95 + 0.45 * math.sin(2 * math.pi * now / DAY)
@@ -128,7 +128,7 @@ def daily_wave(chance: random.Random) -> Iterator[Arrival]:
 
 
 def bursts(chance: random.Random) -> Iterator[Arrival]:
-    """Requests at 0.7 of the capacity, and 20 to 400 more at the same time every 8 hours on average."""
+    """Yield requests that use 0.7 of the capacity, and bursts of 20 to 400 every 8 hours on average."""
     now, burst = 0.0, 8 * HOUR
     while True:
         now += chance.expovariate(0.7 * SLOTS / HOUR)
@@ -140,7 +140,7 @@ def bursts(chance: random.Random) -> Iterator[Arrival]:
 
 
 def changing_lifetimes(chance: random.Random) -> Iterator[Arrival]:
-    """Lifetimes that change between 15 minutes and 6 hours every 12 hours, at 1.0 of the capacity."""
+    """Yield requests at 1.0 of the capacity; lifetimes alternate between 15 minutes and 6 hours."""
     now, change, mean = 0.0, 0.0, HOUR
     while True:
         if now >= change:
@@ -150,7 +150,7 @@ def changing_lifetimes(chance: random.Random) -> Iterator[Arrival]:
 
 
 def jobs(chance: random.Random) -> Iterator[Arrival]:
-    """Jobs of 10 to 40 instances that arrive and end together."""
+    """Yield requests of jobs: 10 to 40 instances that arrive and end together."""
     now = 0.0
     while True:
         now += chance.expovariate(1.0 * SLOTS / (25 * HOUR))
@@ -160,7 +160,7 @@ def jobs(chance: random.Random) -> Iterator[Arrival]:
 
 
 def mixed_flavors(chance: random.Random) -> Iterator[Arrival]:
-    """Three flavors, of which one fills a whole host, and two priorities."""
+    """Yield requests of two priorities for three flavors, of which one fills a whole host."""
     now = 0.0
     while True:
         now += chance.expovariate(0.9 * SLOTS / HOUR / 1.75)

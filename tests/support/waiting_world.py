@@ -40,7 +40,7 @@ class WaitingWorld:
     clock: Clock
     broker: LocalBroker
     placement: Database
-    kept: Database  # the schedulers' own
+    kept: Database  # the schedulers' database
     group: asyncio.TaskGroup
     bus: Bus
     placed: list[tuple[float, BuildPlaced]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class WaitingWorld:
     _sequence: int = 0
 
     async def scheduler(self, name: str, **options: Any) -> None:
-        """Start one; it is killed with `kill`."""
+        """Start a scheduler with this name; `kill` ends it."""
         self.lives[name] = self.group.create_task(self._live(options))
         await asyncio.sleep(0.05)
 
@@ -60,7 +60,7 @@ class WaitingWorld:
         await asyncio.wait([life])
 
     async def ask(self, number: int, **fields: Any) -> str:
-        """A request that waits for room; the id of its first build."""
+        """Publish a request that may wait for capacity; return the id of its first build."""
         request = a_request(number, **{"flavor": METAL, "wait": "30m", **fields})
         await self.bus.publish(request)
         return request.instances[0]

@@ -285,7 +285,7 @@ ONE, TWO = (uid(1, "b"), 1), (uid(2, "b"), 1)
 @pytest.fixture
 def book() -> DeviceBook:
     book = DeviceBook()
-    book.furnish(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE, FOUR_VFS]))
+    book.set_tree(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE, FOUR_VFS]))
     return book
 
 
@@ -329,9 +329,9 @@ def test_released_devices_are_free_and_a_guest_counts_once(book: DeviceBook) -> 
 
 
 def test_removed_devices_are_refused_until_they_return(book: DeviceBook) -> None:
-    book.furnish(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE]))
+    book.set_tree(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE]))
     assert book.refusal(ONE, {FUNCTION: {"SRIOV_NET_VF": 1}}) == "h_p0 is not there any more"
-    book.furnish(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE, FOUR_VFS]))
+    book.set_tree(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE, FOUR_VFS]))
     assert book.refusal(ONE, {FUNCTION: {"SRIOV_NET_VF": 1}}) == ""
 
 

@@ -85,9 +85,9 @@ class ReaderCase:
     async def take(self, found: Sequence[NodeRead]) -> None:
         self.found += found
 
-    def wish(self, *uuids: str) -> None:
+    def request(self, *uuids: str) -> None:
         for uuid in uuids:
-            self.reader.wish(uuid)
+            self.reader.request(uuid)
 
     @property
     def found_nodes(self) -> list[str]:
@@ -113,7 +113,7 @@ ONE, TWO, THREE = nodes(3)
 @in_virtual_time
 async def test_a_node_requested_repeatedly_is_read_once() -> None:
     async with reading() as case:
-        case.wish(*[ONE] * 5)
+        case.request(*[ONE] * 5)
         assert case.reader.unresolved == 1
         await asyncio.sleep(1)
     assert case.found_nodes == [ONE] and case.reader.unresolved == 0
@@ -122,10 +122,10 @@ async def test_a_node_requested_repeatedly_is_read_once() -> None:
 @in_virtual_time
 async def test_a_request_during_a_read_causes_one_more_read() -> None:
     async with reading() as case:
-        case.wish(ONE)
+        case.request(ONE)
         await asyncio.sleep(READING / 2)
         case.received = 7
-        case.wish(*[ONE] * 5)
+        case.request(*[ONE] * 5)
         await asyncio.sleep(1)
     assert [began.received for _, _, began in case.found] == [0, 7]
     assert case.ironic.most_of_one == 1
@@ -134,7 +134,7 @@ async def test_a_request_during_a_read_causes_one_more_read() -> None:
 @in_virtual_time
 async def test_reads_are_limited_and_done_in_order_of_request() -> None:
     async with reading(at_once=4) as case:
-        case.wish(*nodes(50))
+        case.request(*nodes(50))
         assert case.reader.unresolved == 50 == UNRESOLVED._value.get()
         await asyncio.sleep(1)
     assert case.ironic.most == 4 and UNRESOLVED._value.get() == 0
@@ -146,7 +146,7 @@ async def test_reads_back_off_while_ironic_is_unreachable() -> None:
     asked = []
     async with reading(at_once=4) as case:
         case.ironic.away = True
-        case.wish(*nodes(20))
+        case.request(*nodes(20))
         for _ in range(3):
             before = case.ironic.reads.total()
             await asyncio.sleep(100)
@@ -162,15 +162,15 @@ async def test_reads_back_off_while_ironic_is_unreachable() -> None:
 async def test_all_pending_nodes_are_read_when_ironic_is_reachable_again() -> None:
     async with reading() as case:
         case.ironic.away = True
-        case.wish(ONE)
+        case.request(ONE)
         await asyncio.sleep(300)
         case.ironic.away = False
         await asyncio.sleep(40)
-        case.wish(TWO)
+        case.request(TWO)
         await asyncio.sleep(2 * READING)
         assert case.found_nodes == [ONE, TWO]
         case.ironic.away = True
-        case.wish(THREE)
+        case.request(THREE)
         await asyncio.sleep(2 * READING)
         case.ironic.away = False
         await asyncio.sleep(0.2)
@@ -181,7 +181,7 @@ async def test_all_pending_nodes_are_read_when_ironic_is_reachable_again() -> No
 async def test_a_node_without_read_permission_delays_no_other_and_is_retried() -> None:
     async with reading(at_once=1) as case:
         case.ironic.refused.add(ONE)
-        case.wish(ONE, TWO)
+        case.request(ONE, TWO)
         await asyncio.sleep(1)
         assert case.found_nodes == [TWO] and case.reader.unresolved == 1
         case.ironic.refused.clear()
@@ -193,10 +193,10 @@ async def test_a_node_without_read_permission_delays_no_other_and_is_retried() -
 async def test_a_new_request_ends_the_pause_of_a_node() -> None:
     async with reading() as case:
         case.ironic.refused.add(ONE)
-        case.wish(ONE)
+        case.request(ONE)
         await asyncio.sleep(1)
         case.ironic.refused.clear()
-        case.wish(ONE)
+        case.request(ONE)
         await asyncio.sleep(1)
         assert case.found_nodes == [ONE]
         await asyncio.sleep(100)
@@ -208,7 +208,7 @@ async def test_missing_nodes_are_found_and_invalid_answers_ignored() -> None:
     async with reading() as case:
         case.ironic.missing.add(ONE)
         case.ironic.nonsense.add(TWO)
-        case.wish(ONE, TWO, THREE)
+        case.request(ONE, TWO, THREE)
         await asyncio.sleep(1)
     assert {uuid: node is not None for uuid, node, _ in case.found} == {ONE: False, THREE: True}
     assert case.reader.unresolved == 0
@@ -222,7 +222,7 @@ async def test_many_nodes_are_read_in_pages() -> None:
     everyone = nodes(4000)
     async with reading(at_once=1) as case:
         case.ironic.listed = everyone
-        case.wish(*everyone[:3000])
+        case.request(*everyone[:3000])
         await asyncio.sleep(1)
     assert sorted(case.found_nodes) == everyone[:3000], "each once, and no other"
     assert case.ironic.pages <= 3000 // PAGE + 1 and case.ironic.reads.total() < MANY
@@ -236,7 +236,7 @@ async def test_an_open_node_in_a_page_is_used_without_a_request() -> None:
     wished, closed = everyone[:MANY], everyone[MANY:-3]  # the last three are known to be open
     async with reading(at_once=1, closed=closed) as case:
         case.ironic.listed = everyone
-        case.wish(*wished)
+        case.request(*wished)
         await asyncio.sleep(1)
     assert sorted(case.found_nodes) == [*wished, *closed]
     assert not case.ironic.reads.keys() & set(closed)
@@ -247,7 +247,7 @@ async def test_listing_ends_when_no_requested_node_is_left() -> None:
     everyone = nodes(20 * PAGE)
     async with reading(at_once=1) as case:
         case.ironic.listed = everyone
-        case.wish(*everyone[:PAGE], everyone[-1])
+        case.request(*everyone[:PAGE], everyone[-1])
         await asyncio.sleep(1)
     assert sorted(case.found_nodes) == [*everyone[:PAGE], everyone[-1]]
     assert case.ironic.pages <= 2 + FRUITLESS_PAGES
@@ -257,7 +257,7 @@ async def test_listing_ends_when_no_requested_node_is_left() -> None:
 async def test_fruitless_pages_are_replaced_by_single_reads() -> None:
     async with reading(at_once=8) as case:
         case.ironic.listed = nodes(3000)[1000:]
-        case.wish(*nodes(1000))
+        case.request(*nodes(1000))
         await asyncio.sleep(FRUITLESS_PAUSE * 0.9)
         assert case.ironic.pages <= FRUITLESS_PAGES + 1
         await asyncio.sleep(20)
@@ -270,7 +270,7 @@ async def test_single_reads_run_in_parallel_with_pages() -> None:
     async with reading(at_once=8) as case:
         case.ironic.listed = nodes(MANY)
         case.ironic.page_takes = 1.0
-        case.wish(*nodes(MANY))
+        case.request(*nodes(MANY))
         for _ in range(30):
             await asyncio.sleep(READING)
             in_parallel.append(case.ironic.under_way.total())
@@ -282,10 +282,10 @@ async def test_a_page_requested_before_the_read_request_does_not_count() -> None
     *early, late = nodes(MANY + 1)
     async with reading(at_once=1) as case:
         case.ironic.listed = [late, *early]
-        case.wish(*early)
+        case.request(*early)
         await asyncio.sleep(READING / 2)
         case.received = 7
-        case.wish(late)
+        case.request(late)
         await asyncio.sleep(20)
     (found,) = (read for read in case.found if read.uuid == late)
     assert found.began.received == 7
@@ -300,7 +300,7 @@ async def test_without_pages_all_nodes_are_read_singly(trouble: str) -> None:
             case.ironic.away = True
         else:
             case.ironic.refused.add("listings")
-        case.wish(*nodes(MANY))
+        case.request(*nodes(MANY))
         await asyncio.sleep(10)
         case.ironic.away = False
         await asyncio.sleep(60)

@@ -110,7 +110,7 @@ async def test_changed_nodes_are_published_after_the_reports_and_rate_limited() 
 
     spoken = NotifiedNodes(say)
     rules = KnownStateRules(place=lambda node: PLACE)
-    following = Following(rules, bus.publish, Clock(), on_reported=spoken.of)
+    following = Following(rules, bus.publish, Clock(), on_reported=spoken.add)
     running = asyncio.create_task(spoken.run())
     for node in nodes:
         await following.handle([a_notification("provision_set.end", 1_790_000_000.5, node)])

@@ -288,8 +288,8 @@ def test_the_dictionaries_of_version_4_0_are_read() -> None:
 
 
 def test_names_of_cells_that_berth_cannot_use_are_replaced_by_their_ids() -> None:
-    assert NovaCell(CELL, "cell1").word == "cell1"
-    assert NovaCell(CELL, "my cell.1").word == CELL
+    assert NovaCell(CELL, "cell1").berth_name == "cell1"
+    assert NovaCell(CELL, "my cell.1").berth_name == CELL
 
 
 def a_build(mappings: dict[str, tuple[str, ...]] | None = None) -> BuildPlaced:
