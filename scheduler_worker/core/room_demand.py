@@ -24,7 +24,7 @@ class RoomPart:
         return self.accepted & (cloud.whole >= self.amounts - SLACK).all(axis=1)
 
     def fitting(self, amounts: Floats) -> Floats:
-        """Return for each accepted host the number of builds that its amounts would fit."""
+        """Return for each accepted host how many builds fit into `amounts` (a row for each host)."""
         asked = self.amounts > 0
         most = np.full(len(amounts), float(self.count))
         if asked.any():
