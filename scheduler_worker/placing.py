@@ -41,8 +41,8 @@ from scheduler_worker.store.parked import ParkedRequest
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
-HELP_SECONDS = 0.02  # of a batch, to find changes that would make its requests fit
-MOST_HELP_SECONDS = 1.0  # of one request; one search over large trees takes tenths of a second
+HELP_SECONDS = 0.02  # seconds per batch to find changes that would make its requests fit
+MOST_HELP_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +171,7 @@ class Scheduler:
             level = await self._choose(_asking(left, Need.HOSTS), level)
             await self._preempt(_asking(left, Need.VICTIMS))
             await self._claim(_asking(left, Need.CLAIMS))
-            left = [course for course in left if course.need]  # usually empty
+            left = [course for course in left if course.need]  # usually all orders are finished here
             await self._locate(_asking(left, Need.PLACES))
             await self._find_help(_asking(left, Need.REMEDIES))
             await self._fence(_asking(left, Need.FENCES))
@@ -192,7 +192,8 @@ class Scheduler:
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
         match end:
             case events.PublishEnds(messages=messages):
-                # The time is still remembered: a copy of this request must not wait anew before it ends, too.
+                # The first retry stays recorded, so that a copy of this request does not wait for the whole
+                # time limit again.
                 return messages
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
@@ -200,7 +201,7 @@ class Scheduler:
             case events.Park(why=why):
                 self.retries.end(request)
                 return Retry(after=1.0, why=why)
-            case events.PublishMove() | events.BegunBefore():  # moves are published by move_courses.py
+            case events.PublishMove() | events.BegunBefore():  # `MoveCourses` publishes moves
                 return ()
 
     def _take(self, course: _Course, event: events.Event) -> None:
@@ -282,7 +283,7 @@ class Scheduler:
         for course in courses:
             alternative, needed = course.order.alternatives[0], course.order.needed
             kind = self.policy.kind(alternative), needed
-            # without the reservation's hosts the request would not draw from it
+            # a request with `draw` names its reservation, so the changes would not help it
             if (
                 kind not in found
                 and alternative.draw is None

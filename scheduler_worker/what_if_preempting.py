@@ -50,7 +50,7 @@ class WhatIfsPreempting:
         if isinstance(found, NoVictims):
             return structs.replace(answer, spares=found.why)
         supposing.suspend()
-        # instances on one host share its victims
+        # each victim once: instances placed on one host have the same victims
         victims = tuple({victim.build: victim for some in found.victims for victim in some}.values())
         used = await self._used(request.project) if order.preempts.budget and limited else 0
         if 0 < order.preempts.budget < used + len(victims):
