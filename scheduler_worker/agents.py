@@ -133,7 +133,7 @@ class Agents:
         """Return True shortly after the start, while a live agent may not have sent a heartbeat yet."""
         return self._listening.seconds - self.opened < self.grace
 
-    def level(self, agent_at: Ints) -> Numbers:
+    def table_of(self, agent_at: Ints) -> Numbers:
         """Return an array with a column for each given agent and four rows: time of the last report, seconds
         of silence until the agent is down, time of the first report, and 1 if the agent's reports list only
         some of its hosts, else 0.
@@ -281,7 +281,7 @@ QUOTA_WAITING = Gauge("berth_scheduler_waiting_for_quota", "waiting requests tha
 log = logging.getLogger(__name__)
 
 SAYS_SECONDS = 1.0
-GONE_SECONDS = 3.5  # after which a silent scheduler's share of the hosts is divided among the others
+GONE_SECONDS = 3.5  # seconds after which a silent scheduler's share of the hosts is divided among the others
 
 
 class Roster:

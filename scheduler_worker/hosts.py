@@ -148,8 +148,8 @@ class HostBook(BuildCounts):
         early = listened - max(known.first, self._appeared.get(root, 0.0)) <= known.silence
         return None if early else Silence(f"no heartbeat from it, {detail}")
 
-    def level(self, source: CandidateSource, now: float) -> HostsNow:
-        """Return the data of all hosts as arrays in the sequence of placement's index."""
+    def snapshot(self, source: CandidateSource, now: float) -> HostsNow:
+        """Return the present data of all hosts as arrays in the sequence of placement's index."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._reread(source)
@@ -172,7 +172,7 @@ class HostBook(BuildCounts):
         """Return the health of the hosts that are down, unknown or disabled by their agents, by cell and
         root. `wall` is the time `now` (of the monotonic clock) in seconds since 1970.
         """
-        self.level(source, now)
+        self.snapshot(source, now)
         slots = self._slot_at.take(self._placed)
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
         unusable = ~self._up.take(self._placed) | self._unknown.take(self._placed) | closed.take(slots)
@@ -223,7 +223,7 @@ class HostBook(BuildCounts):
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at
-        received, silence, first, partial = self._agents.level(self._agent_at)
+        received, silence, first, partial = self._agents.table_of(self._agent_at)
         alive = listened - received <= silence
         heartbeat, recorded = columns.heartbeat.take(slots), columns.recorded_down.take(slots) > 0
         beats = listened - heartbeat <= columns.silence.take(slots)

@@ -104,9 +104,9 @@ class Scheduler:
         """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
         now = self.clock.monotonic()
         self.pending.expire()
-        self._hosts.level()
+        self._hosts.update()
         self._hosts.share(self.roster.live, self.roster.name)
-        return self.book.level(self.source, now), self._hosts.served
+        return self.book.snapshot(self.source, now), self._hosts.served
 
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
@@ -157,10 +157,11 @@ class Scheduler:
             self._joined.end(batch)
 
     async def _place(self, begun: Sequence[Begins]) -> list[events.End]:
-        level = any(self._orders.names_unknown(order.request) for order, _ in begun)
-        if level:
+        is_current = False
+        if any(self._orders.names_unknown(order.request) for order, _ in begun):
             await self.source.fresh()
             begun = [self._orders.again(order, event) for order, event in begun]
+            is_current = True
         begun = await self.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
@@ -168,7 +169,7 @@ class Scheduler:
         left = courses
         while left := [course for course in left if course.need]:
             await self._read_slots(_asking(left, Need.HOSTS))
-            level = await self._choose(_asking(left, Need.HOSTS), level)
+            is_current = await self._choose(_asking(left, Need.HOSTS), is_current)
             await self._preempt(_asking(left, Need.VICTIMS))
             await self._claim(_asking(left, Need.CLAIMS))
             left = [course for course in left if course.need]  # usually all orders are finished here

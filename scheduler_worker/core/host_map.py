@@ -41,8 +41,8 @@ class HostMap:
         self._layout: int | None = None
         self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
-    def level(self) -> None:
-        """Update the arrays of cells and agents if hosts changed; to be called again after every await."""
+    def update(self) -> None:
+        """Update the arrays of cells and agents after changes of hosts; call this again after every await."""
         if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
             self._ours, self._layout = ours, None
             self._known = [("", "", "")] * len(self._known)
