@@ -74,7 +74,7 @@ class EventApplier:
             after, effects = step(before, event, now, self.limits)
             if after is None or after is before:
                 continue
-            # then only the row of the build changes
+            # A change of `placed` or `move` concerns further rows: the build is then read from the database.
             if after.placed is before.placed and after.move is before.move:
                 applied[id_] = before, after, effects
         if not applied:
@@ -157,7 +157,8 @@ def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
     """Return the move to store after an event that began, changed or refused a move, with the scheduler's
-    order of this move; [] if the event did not affect a move. `placed`: the event, if it is such an order.
+    order of this move; [] if the event did not affect a move. `placed`: the event, if it is an order of a
+    move.
     """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):

@@ -48,7 +48,7 @@ _Order = BuildOrdered | DestroyOrdered | MoveOrdered | Vacating
 _Reminder = _Order | AgentReported | HandoverReported | MoveReported
 
 ROUNDS = 6  # most requests to placement for one event: a refused claim, a release, and retries
-AWAITED_SECONDS = 60.0  # for which a reshape waits for the message about its build
+AWAITED_SECONDS = 60.0  # seconds for which a reshape waits for the message about its build
 PAGE = 1000
 PRUNE_PAGE = 5000
 

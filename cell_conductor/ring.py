@@ -35,8 +35,8 @@ from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
 log = logging.getLogger(__name__)
 
 CHECKS_PER_LEASE = 8  # number of lease checks in the duration of a lease
-IDLE_SECONDS = 1.0  # between lease checks if no agents share nodes
-STRAYS_EVERY = 5.0  # between checks for free nodes that disabled agents still have
+IDLE_SECONDS = 1.0  # seconds between lease checks if no agents share nodes
+STRAYS_EVERY = 5.0  # seconds between checks for free nodes that disabled agents still have
 REST = 50  # minimum pause between lease checks, as a multiple of the last check's duration
 PAGE = 5000  # bare-metal nodes in one answer
 SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "asked_at")  # shown to operators

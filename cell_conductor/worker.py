@@ -22,11 +22,11 @@ from cell_conductor.ring import CHECKS_PER_LEASE
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
 
-FAILOVER_SECONDS = 1.0  # between checks for a fail-over of the database
+FAILOVER_SECONDS = 1.0  # seconds between checks for a fail-over of the database
 LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one
 
-# Topics that the handlers of builds and moves, and the timers, publish to:
-# orders, and reports made for removed agents
+# Topics that handlers of builds and moves, and timers, publish to. First: orders, and reports made for
+# removed agents.
 _ORDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVED]
 _VACATE = [topics.BUILD_VACATE, topics.BUILD_PREEMPTED]
 _BUILD = [*_ORDERS, *_VACATE, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]

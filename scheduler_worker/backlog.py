@@ -107,7 +107,7 @@ class RequestBacklog:
         """Return the total size of recently served requests (as fraction of the cloud), by project."""
         return self._recent.sizes(self._clock.monotonic())
 
-    # The inbox
+    # Methods that the bus calls, as of any inbox
 
     async def open(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -221,7 +221,7 @@ class RequestBacklog:
         delivery: Delivery = item.value
         return delivery
 
-    # Taking requests in
+    # Intake of requests from the broker
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -21,7 +21,7 @@ from scheduler_worker.core.reserved_help import HeldFor
 from scheduler_worker.core.rule import Alternative
 
 EVACUATE = "evacuate"
-HELD_SECONDS = 5.0  # after which the allocations that explain refusals are read again
+HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
 MOST_EXPLAINED = 20  # reservations considered to explain a refusal
 
 

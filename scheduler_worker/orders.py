@@ -32,9 +32,9 @@ from scheduler_worker.dependencies import Ending
 from scheduler_worker.queries import PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
-BATCH_BYTES = 16 * 1024 * 1024  # of flavors, images and metadata in a batch; one request is always accepted
+BATCH_BYTES = 16 * 1024 * 1024  # bytes of flavors, images and metadata in a batch, or one request
 REMEMBERED = 4096  # different requests whose parsed form is cached
-REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of cached requests
+REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 # Fields that most policies do not read: then requests that differ only in these fields are equal.
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 

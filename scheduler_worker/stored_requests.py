@@ -31,7 +31,7 @@ LEAST_READ = 256  # if fewer requests of a project are in memory, the following 
 MOST_READ = 4096  # most requests of a project in memory; divided among projects, but at least LEAST_READ each
 READ_FOR = 128  # for every so many requests that should be in memory, one bundle is read at a time
 READ_AT_ONCE = 8  # most bundles read at a time: decoding each blocks the event loop for milliseconds
-SUSPECT_READ = 64  # the limit for suspect bundles: if this scheduler ends too, few requests are suspects
+SUSPECT_READ = 64  # requests read from suspect bundles: few, as all are suspects if this scheduler ends too
 PATIENCE = 1.0  # seconds before a retry if the database is unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")

@@ -34,7 +34,7 @@ from scheduler_worker.priorities import Priorities
 from scheduler_worker.queries import CellQueries
 
 PORTIONS = (64, 1024)  # hosts whose instances are read: first per instance; then, if none fit, more
-CHECKS = 20  # victims chosen by amounts may be refused by filters: most such refusals
+CHECKS = 20  # most hosts that filters may refuse, with the chosen victims, before the search ends
 NONE_FIT = "the instances of lower priority do not free enough capacity on any host"
 
 

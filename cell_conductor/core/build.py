@@ -310,8 +310,8 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 def release_due_leftover(build: Build, now: float) -> Effects:
     """Return the request to release the resources of the first guest left behind whose time limit has passed;
-    if its destruction is not confirmed, preceded by an order to destroy it again. Return () if there is no
-    such guest.
+    if its destruction is not confirmed, preceded by an order to destroy it again. Return () if no time limit
+    has passed.
     """
     for left in build.leftovers:
         # Until placement has answered a claim, it is open whether the holder consumer has the resources of

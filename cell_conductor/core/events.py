@@ -82,13 +82,14 @@ class AttemptLimits(Struct, frozen=True):
 
     max_attempts: int = 3
     build_timeout: float = 1800.0
-    delete_timeout: float = 600.0  # after which a build is deleted without its agent's confirmation
-    cleanup_timeout: float = 86400.0  # after which resources of a guest left behind are released anyway
-    poll_every: float = 5.0  # between checks for exceeded time limits
-    stalled_after: float = 60.0  # without an answer, after which a message is repeated
-    # without an answer, after which two messages are repeated: the order to destroy a guest left behind by an
-    # ended build, and the request to queue a preempted build again
+    delete_timeout: float = 600.0  # seconds after which a build is deleted without its agent's confirmation
+    # seconds after which resources of a guest left behind are released anyway
+    cleanup_timeout: float = 86400.0
+    poll_every: float = 5.0  # seconds between checks for exceeded time limits
+    stalled_after: float = 60.0  # seconds without an answer after which a message is repeated
+    # seconds without an answer after which two messages are repeated: the order to destroy a guest left
+    # behind by an ended build, and the request to queue a preempted build again
     destroy_again_after: float = 3600.0
     agent_lease: float = 2.0  # duration of a lease of an agent that shares nodes
-    keep_builds: float = KEEP_SECONDS  # for which the record of an ended build is stored
+    keep_builds: float = KEEP_SECONDS  # seconds for which the record of an ended build is stored
     keep_moves: float = KEEP_SECONDS

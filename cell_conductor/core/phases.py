@@ -14,7 +14,7 @@
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 Phases in brackets occur only in some moves. In `undo` the build waits until agents have destroyed the guests
-at destinations, or until a time limit; the way back has this phase only if such a guest may run or failed to
+at destinations, or until a time limit; the way back has this phase only if a guest there may run or failed to
 start. The way back has `resume` only if the source host received the order to send, and so may have stopped
 its guest. In `back` the build takes over the holder consumer's allocations on the source host unchanged. If a
 reshape of this host has changed them meanwhile, the next BuildReshaped reports the new allocations.
@@ -36,7 +36,8 @@ from cell_conductor.core.events import AttemptLimits
 
 Stepped = tuple[Build, Effects]
 
-AWAY_SECONDS = 60.0  # after which a report to the scheduler that a build has left the cell is repeated
+# seconds after which a report to the scheduler that a build has left the cell is repeated
+AWAY_SECONDS = 60.0
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:

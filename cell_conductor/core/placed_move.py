@@ -134,7 +134,7 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
     """Return the request to placement that undoes the claim of a move if this cell does not know the build;
-    None if such a move claims nothing.
+    None if moves of this type claim nothing.
     """
     if placed.kind == "unshelve":
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)

@@ -63,7 +63,8 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
             homeless.append(node)
     for left, node in zip(range(len(homeless), 0, -1), homeless, strict=True):
         poor = {agent: least - len(nodes) for agent, nodes in held.items() if len(nodes) < least}
-        # Together they have capacity for all. Nodes for agents with too few nodes save a later transfer.
+        # With `most` nodes each, the agents have capacity for all nodes. The last nodes go to agents with too
+        # few, which saves a later transfer.
         up_to = most if left > sum(poor.values()) else least
         to = next(agent for agent in order(node) if len(held[agent]) < up_to)
         held[to].add(node)
@@ -179,8 +180,8 @@ def _moved(
             return node
         if node.leaving == "all":
             return _given(node, to) if to and to != node.owner else node
-        # If a build has arrived on the node since it was marked, the owner stays. The raised epoch has all
-        # orders repeated.
+        # If a build has arrived on the node since it was marked, the owner stays, and with the raised epoch
+        # all orders are repeated.
         return _given(node, to if use is None or (not owner.alive and use == "ending") else node.owner)
     if owner.alive:
         return replace(node, leaving="free") if use is None and to != node.owner else node

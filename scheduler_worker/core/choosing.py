@@ -34,7 +34,7 @@ class Joined:
     """Records which hosts the unfinished batches of requests chose for new members of server groups."""
 
     def __init__(self) -> None:
-        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → new member → root, last batch
+        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → new member → root and batch
         self._under_way: set[int] = set()
         self._last = 0
 

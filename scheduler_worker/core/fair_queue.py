@@ -143,7 +143,8 @@ class RecentlyServed:
     """The total size of each project's recently served requests; a request counts less with every second."""
 
     def __init__(self) -> None:
-        self._served: dict[str, tuple[float, float]] = {}  # project → its size at a time, and this time
+        # project → its served size at a time, and this time
+        self._served: dict[str, tuple[float, float]] = {}
 
     def add(self, project: str, size: Size, now: float) -> None:
         before, at = self._served.get(project, (0.0, now))

@@ -220,8 +220,9 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences with changes after which `needed` instances fit, first those that fit on most hosts.
-    The search stops when `late()` is True; `seed` orders hosts with equal scores."""
+    """Return sentences with changes after which `needed` instances fit, first changes that fit on most hosts.
+    The search stops when `late()` is True; `seed` orders hosts with equal scores.
+    """
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if alternative.request.roles:  # a change of one role does not make the other roles fit
         return ()

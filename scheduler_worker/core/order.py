@@ -27,8 +27,8 @@ from scheduler_worker.core.scale import Pick
 MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
 MAX_CHOICES_EACH = 64  # hosts in one claim of an order
 MAX_METADATA_BYTES = 64 * 1024
-MAX_SPEC_BYTES = 256 * 1024  # of one build's spec: the message to the agent also contains hosts and decision
-MAX_SPECS_BYTES = 16 * 1024 * 1024  # of the specs of all builds of a request together
+MAX_SPEC_BYTES = 256 * 1024  # bytes of one build's spec: the agent's message also contains hosts and decision
+MAX_SPECS_BYTES = 16 * 1024 * 1024  # bytes of the specs of all builds of a request together
 
 # Reason for ending a single build; other builds of the request continue.
 CANCELLED = "cancelled while it waited for a host"

@@ -201,7 +201,7 @@ class AlternatesOfCell:
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # index of an alternate → its present place in the order
         self._asked = found.alternative.asked
-        self._enough: float | None = None  # least capacity of a roomy host; None: not computed yet
+        self._enough: float | None = None  # least capacity that is not nearly full; None: not computed yet
         self._roomy: deque[int] | None = None  # the emptiest hosts, in rotation; None: not computed yet
 
     def take(self, several: int, excluding: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:

@@ -205,7 +205,7 @@ class Weigher:
     name: str
     value: Callable[[View, Alternative], Number]  # returns an array, or one number for all hosts
     multiplier: float = 1.0
-    lowest: float | None = None  # the value with score 0, or below; None: the lowest value of all hosts
+    lowest: float | None = None  # values up to this have score 0; None: the lowest value of all hosts
     least_span: float = 0.0
     # Returns a number for an allocation candidate. Of a host's candidates, the one with the highest weighted
     # sum is claimed.

@@ -186,7 +186,7 @@ class Replayed:
     """The result of computing a recorded decision again: the chosen host, and all hosts sorted by score."""
 
     host: RecordedHost | None  # the chosen host; None: every recorded host was rejected
-    order: tuple[RecordedHost, ...] = ()  # index of an accepted host → its part of the record
+    order: tuple[RecordedHost, ...] = ()  # the accepted hosts, best first, before one is drawn at random
 
 
 def replay(build: str, record: Record) -> Replayed:
@@ -209,7 +209,7 @@ class ChoiceRecorder:
 
     def __init__(self, seed: str, weights: Weights) -> None:
         self.values: dict[int, Values] = {}  # index of a host with a changed score → its present values
-        self.hosts: dict[int, RecordedHost] = {}  # accepted hosts
+        self.hosts: dict[int, RecordedHost] = {}  # index of an accepted host → its part of the record
         self._seed = seed
         self._weights = weights
         self._passed_over: list[Entry] = []  # the best hosts that filters rejected

@@ -17,7 +17,7 @@ import msgspec
 
 from bus.vocabulary import Id
 
-# averages over so many advances; after as many further ones, an advance counts 1/e
+# Each: an average over about so many advances; after as many further ones, an advance counts 1/e.
 MEMORIES = (32, 128, 512, 2048)
 LOOKS_BACK = 2  # an estimate for position n averages over 2 n advances or more, if the pace is unchanged
 CHANGED = 2.0  # two averages differ by more than so many standard deviations: the pace has changed
@@ -45,7 +45,7 @@ class Correction(msgspec.Struct, array_like=True):
     """The number of standard deviations from the mean at which 50 % and 90 % of the requests have started."""
 
     p50: float = 0.0
-    p90: float = 2.0  # exact for a normal distribution: 1.28; larger until estimates have been compared
+    p90: float = 2.0  # a normal distribution has 1.28; larger, until estimates have been compared
     compared: list[int] = msgspec.field(default_factory=lambda: [0, 0])
 
     def compare(self, quantile: int, *, late: bool) -> None:

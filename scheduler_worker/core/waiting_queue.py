@@ -202,7 +202,7 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return, of the hosts at the indices `left`, those that lack the least capacity: as many hosts as would
+    """Return, of the hosts at the indices `left`, the hosts that lack the least capacity: as many as would
     take `needs` instances. Hosts in `before` come first.
     """
     if not len(left):

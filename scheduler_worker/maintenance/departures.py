@@ -22,8 +22,9 @@ from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store import maintenance as stored
 from scheduler_worker.store.maintenance import StoredMove
 
-AGAIN_SECONDS = 15.0  # after which a move of which no cell or scheduler has a record is requested again
-RETRY_SECONDS = 60.0  # between two attempts to move an instance
+# seconds after which a move of which no cell or scheduler has a record is requested again
+AGAIN_SECONDS = 15.0
+RETRY_SECONDS = 60.0  # seconds between two attempts to move an instance
 LONGEST_RESULT = 1000
 DONE = "done"
 NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)

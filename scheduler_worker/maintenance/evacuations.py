@@ -30,11 +30,11 @@ from scheduler_worker.store import maintenance as stored
 
 MOVES_AT_ONCE = 50  # moves in progress from one host
 SAME_LOSS_SECONDS = 30.0  # two schedulers' times of the same loss of a host differ by at most this
-RETRY_SECONDS = 60.0  # between two attempts to confirm that a host is off
+RETRY_SECONDS = 60.0  # seconds between two attempts to confirm that a host is off
 NOT_FENCED = ("missing", "held", "fencing", "unfenced")
 EVACUATIONS = Counter("berth_evacuations", "Automatic evacuations of hosts that began after fencing")
 
-Confirm = Callable[[HostEvacuation], Awaitable[tuple[bool, str]]]  # returns whether it is off, and why
+Confirm = Callable[[HostEvacuation], Awaitable[tuple[bool, str]]]  # returns whether the host is off; why
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ class DeadHosts:
     held: int = field(default=0, init=False)  # hosts that the limits kept from evacuation in the last step
     unfenced: int = field(default=0, init=False)  # hosts that could not be confirmed as off in the last step
     _first_missed: dict[Id, float] = field(default_factory=dict, init=False)
-    _confirming: set[Id] = field(default_factory=set, init=False)  # evacuations that it confirms now
+    _confirming: set[Id] = field(default_factory=set, init=False)  # evacuations being confirmed
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
     async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:

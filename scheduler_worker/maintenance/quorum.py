@@ -17,8 +17,8 @@ from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.maintenance.options import QuorumOptions
 
 FENCING = "fencing"  # address for the agents' answers, which every scheduler receives
-ANSWER_SECONDS = 10.0  # after which an agent without an answer has no vote
-ROUND_SECONDS = 10.0  # between two rounds
+ANSWER_SECONDS = 10.0  # seconds after which an agent without an answer has no vote
+ROUND_SECONDS = 10.0  # seconds between two rounds
 
 log = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from scheduler_worker.store.maintenance import StoredWindow
 
 CAUSE = "maintenance"
 TRAIT = cause_trait(CAUSE)
-ESTIMATE_SECONDS = 300.0  # after which the instances of a host that is not drained yet are read again
+ESTIMATE_SECONDS = 300.0  # seconds after which the instances of a host that is not drained yet are read again
 ESTIMATES_A_STEP = 50
-HORIZON_SECONDS = 7 * 86400.0  # before its begin, a window's drains are estimated
+HORIZON_SECONDS = 7 * 86400.0  # seconds before its begin, from which a window's drains are estimated
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from scheduler_worker.waiting.queue import WaitingQueue
 
 log = logging.getLogger(__name__)
 
-SILENT_SECONDS = 5.0  # after which another scheduler takes over the requests of a silent one
+SILENT_SECONDS = 5.0  # seconds after which another scheduler takes over the requests of a silent one
 PAGE = 500
 KINDS = 50  # equivalence classes in one answer
 

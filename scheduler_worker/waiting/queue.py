@@ -28,7 +28,7 @@ from scheduler_worker.waiting.suspects import WaitingSuspects
 if TYPE_CHECKING:
     from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 
-Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # return their results in the sequence of the requests
+Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # both return results in the sequence of requests
 
 PREEMPTING = 8  # waiting requests evaluated at a time that may preempt instances
 BATCH = 128  # waiting requests evaluated in one step
@@ -248,7 +248,7 @@ class WaitingQueue:
         await self._publish(evaluator, results)
 
     async def _publish_claimed(self) -> None:
-        """Publish the results of builds that hold their hosts already: such a build may fit nowhere else."""
+        """Publish results of builds that hold their hosts already: now they may fit nowhere else."""
         requests = self.store.requests
         unsure = [requests[request] for request in sorted(self.store.unsure) if request in requests]
         builds = [entry for entry in unsure if entry.start is None]  # moves: by `WaitingMoves.recheck`
