@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 AppliedEvents = dict[str, tuple[Build | None, Effects] | Retry]
 
-CACHED = 4096  # builds of one cell; a build is about 10 kB
-MOVE_LATER = 5.0  # seconds, while the build is in another move
+CACHED = 4096  # builds in memory; a build takes about 10 kB
+MOVE_LATER = 5.0  # seconds before a retry if the build is in another move
 
 
 class EventApplier:
@@ -41,8 +41,9 @@ class EventApplier:
         self.database = database
         self.limits = limits
         self.clock = clock
-        self.cached: dict[str, Build] = {}  # waiting builds as stored; the one stored longest ago first
-        # A transaction that lost a race is retried; after too many attempts the work is postponed.
+        self.cached: dict[str, Build] = {}  # unfinished builds as stored, least recently stored first
+        # Repeats a transaction that conflicts with another one; after too many attempts, the events are
+        # postponed.
         self._read = retrying(clock, otherwise=_postponed)(self._read_and_apply)
 
     async def apply(self, events: Mapping[str, Event]) -> AppliedEvents:
@@ -62,7 +63,8 @@ class EventApplier:
                     del self.cached[next(iter(self.cached))]
 
     async def _apply_to_cached(self, events: Mapping[str, Event]) -> AppliedEvents:
-        # Another replica may have changed a build: a result counts only if it was stored over this version.
+        # Another replica may have changed a cached build, so a result counts only if its build was stored
+        # over the cached version.
         now = self.clock.now()
         applied: dict[str, tuple[Build, Build, Effects]] = {}
         for id_, event in events.items():
@@ -72,14 +74,15 @@ class EventApplier:
             after, effects = step(before, event, now, self.limits)
             if after is None or after is before:
                 continue
-            if after.placed is before.placed and after.move is before.move:  # only the build's row changes
+            # A change of `placed` or `move` concerns further rows: the build is then read from the database.
+            if after.placed is before.placed and after.move is before.move:
                 applied[id_] = before, after, effects
         if not applied:
             return {}
         try:
             changed = [(before, after) for before, after, _ in applied.values()]
             stored = await store.save(self.database, changed, now)
-        except Conflict:  # as if changed by another conductor
+        except Conflict:  # handled as if another conductor had changed all of the builds
             stored = set()
         for id_ in applied.keys() - stored:
             self.cached.pop(id_, None)
@@ -106,7 +109,8 @@ class EventApplier:
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = _placed_by(event)
-                if placed is not None and placed.move in ended:  # read here: the move may have just ended
+                # Checked in this transaction, because another event may just have ended the move.
+                if placed is not None and placed.move in ended:
                     applied[id_] = before, end_messages(ended[placed.move])
                     continue
                 if placed is not None and (why := postpone_reason(before, placed)):
@@ -153,7 +157,8 @@ def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
     """Return the move to store after an event that began, changed or refused a move, with the scheduler's
-    order of this move; [] if the event did not affect a move. `placed`: the event, if it is such an order.
+    order of this move; [] if the event did not affect a move. `placed`: the event, if it is an order of a
+    move.
     """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):

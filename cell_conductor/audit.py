@@ -38,7 +38,7 @@ class Standing(Compact, frozen=True):
     status: str
     root: str
     generation: int | None
-    version: int = 0  # of the build: every change raises it
+    version: int = 0  # version of the build's record; every change raises it
 
 
 async def census(database: Database) -> dict[str, Standing]:
@@ -53,11 +53,11 @@ class HeldByCell(Compact, frozen=True):
     """The cell's record of a build; `berth audit` derives from it which resources the build should hold."""
 
     status: str
-    attempt: int  # of its guest; during a move, of the destination
-    left: frozenset[int] = frozenset()  # attempts with leftovers
-    unreadable: bool = False  # its leftovers are unreadable
-    moves: bool = False  # the build is in a move, also if its status shows another state
-    came: bool = False  # it came from another cell, which may know more attempts
+    attempt: int  # attempt number of the guest; during a move, of the guest at the destination
+    left: frozenset[int] = frozenset()  # attempt numbers of guests left behind
+    unreadable: bool = False  # True if the record of guests left behind is unreadable
+    moves: bool = False  # True if the build is in a move, whatever its status is
+    came: bool = False  # True if the build came from another cell, which may know of further attempts
 
     @property
     def in_a_move(self) -> bool:
@@ -157,15 +157,15 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     if question.statuses:
         conditions.append(status_in(question.statuses))
         if set(question.statuses).issubset(UNSETTLED_STATUSES):
-            conditions.append(UNSETTLED)  # literally as in the index, else all builds are read
+            conditions.append(UNSETTLED)  # the index's condition, literally, else all builds are read
     else:
         conditions.append("status NOT IN ('deleted', 'moved')")
-    conditions.append("placed <> ''")  # without a placement there is nothing to show
+    conditions.append("placed <> ''")  # builds without a placement have no host or flavor to show
     where = " AND ".join(conditions)
     listed = sql(f"""
         SELECT {BUILD} FROM {BUILDS} WHERE {where} AND id > :after AND build > :after
         ORDER BY build LIMIT :most
-    """)  # both columns, because PostgreSQL derives no inequality from their equality
+    """)  # PostgreSQL does not infer the condition of one id column from the other
     counted = sql(f"SELECT count(*) AS several FROM {BUILDS} WHERE {where}")
     rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
     page = rows[: question.limit]

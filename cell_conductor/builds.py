@@ -47,8 +47,8 @@ AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 _Order = BuildOrdered | DestroyOrdered | MoveOrdered | Vacating
 _Reminder = _Order | AgentReported | HandoverReported | MoveReported
 
-ROUNDS = 6  # questions to placement for one event: a refused swap, a release, and retries
-AWAITED_SECONDS = 60.0  # a reshape may be reported before the build arrives here
+ROUNDS = 6  # most requests to placement for one event: a refused claim, a release, and retries
+AWAITED_SECONDS = 60.0  # seconds for which a reshape waits for the message about its build
 PAGE = 1000
 PRUNE_PAGE = 5000
 
@@ -77,8 +77,8 @@ class Builds:
         self._resumed = False
         self._failed_over = False
         database.on_new_history(self._forget)
-        # A transaction that lost a race is retried; after too many attempts the work is postponed.
-        # Builds that could not be added are handled as if they were known.
+        # `retrying` repeats a transaction that conflicts with another one. After too many attempts, builds
+        # count as stored before, and no silent builds are returned.
         self._add = retrying(self.clock, otherwise=lambda made, now: set[str]())(self._add_once)
         self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._stalled_builds)
 
@@ -91,7 +91,7 @@ class Builds:
         made: dict[int, tuple[Build, Effects]] = {}
         for position in first.values():
             build, effects = step(None, placed[position], now, self.limits)
-            assert build is not None  # a BuildPlaced always makes a build
+            assert build is not None  # a BuildPlaced without a known build always makes one
             made[position] = build, effects
         added = await self._add([build for build, _ in made.values()], now)
         new = {position: effects for position, (build, effects) in made.items() if build.id in added}
@@ -157,7 +157,7 @@ class Builds:
             builds=tuple(
                 stands(build)
                 for build in known.values()
-                if build.placed is not None and build.status != "moved"  # a moved build is in another cell
+                if build.placed is not None and build.status != "moved"  # moved: the other cell has it
             )
         )
 
@@ -255,7 +255,8 @@ class Builds:
 
     async def prune(self) -> None:
         """Delete records of builds and moves that ended long ago and hold no resources."""
-        self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
+        # A pruned build that is placed again has version 0, unlike its cached record.
+        self._applier.cached.clear()
         now, limits = self.clock.now(), self.limits
         kept = ((store.prune, limits.keep_builds), (move_store.prune, limits.keep_moves))
         for prune, keep in (*kept, (prune_assumed, limits.keep_builds)):

@@ -22,14 +22,14 @@ from bus.worker import Worker, every, on
 
 log = logging.getLogger(__name__)
 
-CONCURRENCY = 256  # orders of one topic at a time
-MOST_OF_AN_AGENT = 16  # orders at a time; of an agent that did not answer, one
-SOON, LATER = 5.0, 15.0  # seconds until an order in progress is relayed again, at first and for long orders
-BUSY_PAUSE = 0.1  # seconds until an order beyond MOST_OF_AN_AGENT is tried again
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # until an agent that does not answer is asked again
+CONCURRENCY = 256  # orders of one topic that are relayed at the same time
+MOST_OF_AN_AGENT = 16  # orders relayed to one agent at the same time; to an agent that did not answer, one
+SOON, LATER = 5.0, 15.0  # seconds until an order in progress is relayed again: at first, later at most
+BUSY_PAUSE = 0.1  # seconds until an order is retried because of MOST_OF_AN_AGENT
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # seconds until an agent without an answer is tried again
 MERGE_SECONDS = 1.0
 MERGED_BYTES = 256 * 1024
-MOST_PENDING = 100_000  # heartbeats that wait to be published
+MOST_PENDING = 100_000  # heartbeats waiting to be published
 
 BeatKey = tuple[str, str, int, str]
 
@@ -79,8 +79,8 @@ class RelayingOrders:
         self._relay_to_agent = relay
         self._clock = clock
         self._removed = removed
-        self._relaying: Counter[str] = Counter()  # orders by agent
-        self._silent: dict[str, float] = {}  # agents that did not answer, since when
+        self._relaying: Counter[str] = Counter()  # number of orders being relayed, by agent
+        self._silent: dict[str, float] = {}  # agent that did not answer → since when
 
     async def build(self, order: BuildOrdered) -> None:
         await self._relay(OrderRelayed(build=order))
@@ -174,7 +174,8 @@ class MergingHeartbeats:
 
 
 def _key_of(report: HostReported) -> BeatKey:
-    # one heartbeat of an agent with many hosts may be several messages of the same sequence
+    # A heartbeat with many hosts is sent as several messages with the same sequence number, which the first
+    # host distinguishes.
     return report.agent, report.run, report.sequence, report.hosts[0].root if report.hosts else ""
 
 

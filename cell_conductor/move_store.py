@@ -11,7 +11,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
 
-# SQL conditions of the partial indexes: an index is used only if the query repeats its condition literally
+# Conditions of partial indexes: an index is used only if the query repeats its condition literally.
 UNDER_WAY = "status = 'open'"
 ENDED = "status = 'ended'"
 
@@ -74,7 +74,7 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
         given["host"] = asked.host
     for column, named in (("id", asked.moves), ("build", asked.builds)):
         if named:
-            listed = ", ".join(f"'{id_}'" for id_ in named)  # UUIDs, checked with the message
+            listed = ", ".join(f"'{id_}'" for id_ in named)  # UUIDs, as checked by decoding
             conditions.append(f"{column} IN ({listed})")
     if asked.after:
         conditions.append("(since < :since OR (since = :since AND id > :id))")

@@ -132,7 +132,7 @@ class CellMoves:
             match answer:
                 case Claimed(generation=generation):
                     adoption = Adoption(request, replace(held, generation=generation))
-                case Refused():  # the allocation breaks a current limit, but the instance holds it
+                case Refused():  # the allocations exceed a lowered limit, but the instance holds them
                     adoption = Adoption(request, held)
                 case _:
                     adoption = Adoption(

@@ -62,7 +62,7 @@ class RemovedAgents:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._agents: frozenset[str] | None = None  # unknown until the first read
+        self._agents: frozenset[str] | None = None  # None: not read yet
 
     def __contains__(self, agent: object) -> bool:
         return self._agents is not None and agent in self._agents

@@ -34,12 +34,12 @@ from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
 
 log = logging.getLogger(__name__)
 
-CHECKS_PER_LEASE = 8  # checks of agents in the duration of a lease
-IDLE_SECONDS = 1.0  # between checks without agents that share nodes
-STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
-REST = 50  # minimum pause, as a multiple of the last check's duration
-PAGE = 5000  # nodes in one answer
-SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "asked_at")  # to operators
+CHECKS_PER_LEASE = 8  # number of lease checks in the duration of a lease
+IDLE_SECONDS = 1.0  # seconds between lease checks if no agents share nodes
+STRAYS_EVERY = 5.0  # seconds between checks for free nodes that disabled agents still have
+REST = 50  # minimum pause between lease checks, as a multiple of the last check's duration
+PAGE = 5000  # bare-metal nodes in one answer
+SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "asked_at")  # shown to operators
 FORGOTTEN_AFTER = 7 * 86400.0
 
 
@@ -50,12 +50,13 @@ class Ring:
         self.database = database
         self.clock = clock
         self.lease = lease
-        self.moved: set[str] = set()  # nodes with a new owner, which needs all open orders again
+        self.moved: set[str] = set()  # roots of nodes whose new owner needs all unanswered orders
         self._sightings = Sightings(lease / 2)
-        self._pools: set[str] | None = None  # pools with agents; unknown until the first check
-        self._settled: dict[str, object] = {}  # pool → agents at the last distribution
+        self._pools: set[str] | None = None  # names of the pools with agents; None: not read yet
+        self._settled: dict[str, object] = {}  # pool → its agents when its nodes were last distributed
         self._strays_at = self._look_at = float("-inf")
-        # A transaction that lost a race is retried. Remaining changes are made at the next check.
+        # `retrying` repeats a transaction that conflicts with another one. After too many attempts, the next
+        # check makes the changes.
         busy = LeaseAnswered(refused="other processes change it all the time")
         self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
         again = AgentEditAnswered(refused="other processes keep changing it: try again")

@@ -23,7 +23,7 @@ _RENEW = sql(f"""
     seen = CASE WHEN epoch <> :epoch THEN 0 WHEN seen > :seen THEN seen ELSE :seen END
     WHERE agent = :agent AND pool = :pool AND run = :run AND alive RETURNING {_MEMBER}
 """)
-# Replaces only the lease that was seen as expired, not one renewed meanwhile.
+# Replaces a lease only if it was not renewed since it was read as expired.
 _JOIN = sql(f"""
     INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, asked_at)
     VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, :NOW)
@@ -32,13 +32,13 @@ _JOIN = sql(f"""
     WHERE ring_members.epoch = :epoch AND ring_members.beat = :beat RETURNING {_MEMBER}
 """)
 _MEMBERS = sql(f"SELECT {_MEMBER} FROM ring_members WHERE :pool = '' OR pool = :pool ORDER BY agent")
-# pools with nodes that may leave their agent: it has confirmed, or its lease has expired
+# Pools with nodes that may change their agent: it has confirmed that it stopped, or its lease has expired.
 STOPPED = sql("""
     SELECT DISTINCT ring_nodes.pool FROM ring_nodes
     JOIN ring_members ON ring_members.agent = ring_nodes.owner
     WHERE leaving <> '' AND (ring_members.seen >= ring_nodes.version OR NOT ring_members.alive)
 """)
-# no row if the lease was renewed since it was read
+# Marks a lease as expired unless it was renewed since it was read.
 EXPIRE = sql("""
     UPDATE ring_members SET alive = false
     WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent
@@ -47,7 +47,7 @@ LEFT = sql(
     "UPDATE ring_members SET alive = false WHERE agent = :agent AND run = :run AND alive RETURNING agent"
 )
 DISABLE = sql("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
-# expired agents without nodes
+# Deletes the records of agents with expired leases and without nodes.
 FORGET = sql("""
     DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND asked_at < :before AND agent NOT IN
     (SELECT owner FROM ring_nodes) RETURNING agent

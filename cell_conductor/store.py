@@ -24,7 +24,7 @@ def status_in(statuses: Iterable[str]) -> str:
     return f"status IN ({listed})"
 
 
-# SQL conditions of the partial indexes: an index is used only if the query repeats its condition literally
+# Conditions of partial indexes: an index is used only if the query repeats its condition literally.
 UNSETTLED_STATUSES = ("building", "swapping", "deleting")
 UNSETTLED = status_in(UNSETTLED_STATUSES)
 ENDED_STATUSES = "status IN ('error', 'deleted', 'moved')"
@@ -61,12 +61,12 @@ _CHANGES = """UPDATE builds SET version = n.version + 1, status = n.status, atte
     leftovers = n.leftovers, moved = n.moved"""
 _CHANGED = f"id str, version int, leftovers str, {_STATE}"
 _SAME_VERSION = "WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id"
-# An empty text keeps the stored BuildPlaced.
+# With an empty text for `placed`, the stored BuildPlaced is not changed.
 _PLACES = """UPDATE placed_builds SET placed = COALESCE(NULLIF(n.placed, ''), placed_builds.placed),
     root = n.root, host = n.host, project = n.project, name = n.called"""
 _UPDATE = sql(f"{_CHANGES} FROM {{n: {_CHANGED}}} {_SAME_VERSION}")
 _UPDATE_PLACES = sql(f"{_PLACES} FROM {{n: id str, {_PLACE}}} WHERE placed_builds.build = n.id")
-# PostgreSQL: one round trip; SQLite knows no UPDATE inside another statement
+# For PostgreSQL: both tables in one round trip. SQLite permits no UPDATE inside another statement.
 _UPDATE_BOTH = sql(f"""
     WITH changed AS ({_CHANGES} FROM {{n: {_CHANGED}, {_PLACE}}} {_SAME_VERSION}),
     placed_anew AS ({_PLACES} FROM {{n}} JOIN changed ON changed.id = n.id
@@ -88,7 +88,7 @@ SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
     """)
     for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {status_in(SETTLED)}")
 ]
-# builds that ended long ago and hold no resources
+# Deletes builds that ended long ago and hold no resources.
 _PRUNE = sql(f"""
     DELETE FROM builds WHERE id IN (SELECT id FROM builds
     WHERE {ENDED_STATUSES} AND deadline = 0 AND updated_at < :before
@@ -144,7 +144,7 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
     return {row["id"]: _build(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
 
 
-Changed = tuple[Build, Build]  # a build before and after a step
+Changed = tuple[Build, Build]  # the build before a step, and after it
 
 
 def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
@@ -189,7 +189,7 @@ def _new_place(before: Build, after: Build) -> tuple[str, ...]:
     if after.placed is not before.placed:
         return encoded(after.placed), *_listed(after)
     if after.at == before.at and after.move is before.move and after.became is before.became:
-        return ()  # as after most steps: faster than the comparison
+        return ()  # after most steps; faster than the comparison below
     listed = _listed(after)
     return ("", *listed) if listed != _listed(before) else ()
 
@@ -224,7 +224,7 @@ def encoded(value: Any) -> str:
 
 
 def _in_order(builds: Iterable[Build]) -> list[Build]:
-    return sorted(builds, key=lambda build: build.id)  # so that concurrent writes never deadlock
+    return sorted(builds, key=lambda build: build.id)  # sorted, so that concurrent writes do not deadlock
 
 
 def _state(build: Build) -> tuple[Any, ...]:
@@ -280,7 +280,7 @@ def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
     try:
         return decode_leftovers(row["leftovers"]) if row["leftovers"] else ()
     except NOT_JSON as problem:
-        # an operator has to release their resources
+        # the resources of these guests stay held until an operator releases them
         log.error("build %s continues without its record of leftovers: %s", row["id"], problem)
         return ()
 
@@ -299,7 +299,7 @@ def _read_story(
     return _StoredContext(
         replies=(),
         end="error" if status == "error" else "active" if status in _WERE_ACTIVE else "",
-        # it may have been doomed, so it does not continue
+        # the build may have had to end in error, so it ends in error
         doom=LOST if status in ("swapping", "error") else "",
         reshaped=0,
         at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),

@@ -22,11 +22,12 @@ from cell_conductor.ring import CHECKS_PER_LEASE
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
 
-FAILOVER_SECONDS = 1.0  # between checks whether the database has failed over
-LINGER = 0.02  # seconds: one transaction for fifty reports costs as much as for one
+FAILOVER_SECONDS = 1.0  # seconds between checks for a fail-over of the database
+LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one
 
-# What the handlers of builds and moves, and the reminders, publish
-_ORDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVED]  # orders, and reports of removed agents
+# Topics that handlers of builds and moves, and timers, publish to. First: orders, and reports made for
+# removed agents.
+_ORDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVED]
 _VACATE = [topics.BUILD_VACATE, topics.BUILD_PREEMPTED]
 _BUILD = [*_ORDERS, *_VACATE, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
 _MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_PROGRESS, topics.HOST_FAILED]
@@ -70,7 +71,7 @@ def cell_conductor(
                 emits=_MOVE,
                 concurrency=1,
                 linger=LINGER,
-                prefetch=2048,  # while placement does not answer, slow reports fill the prefetch
+                prefetch=2048,  # keeps free space for other reports while placement does not answer
                 slow=lambda report: report.outcome not in ("built", "progress"),
             ),
             on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),

@@ -23,15 +23,15 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 
 
 class Listening:
-    """Measures how long this process could receive messages: an agent counts as silent only during this time.
+    """Measures how long this process could receive messages. An agent counts as silent only during this time.
 
-    If no message arrives for longer than the shortest heartbeat period, only this period counts: the broker
-    may have failed.
+    After a gap without any message, at most the shortest heartbeat period is added: the broker may have
+    failed.
     """
 
     def __init__(self, now: float) -> None:
         self.seconds = 0.0
-        self.shortest_period = LEAST_SILENCE  # of the heartbeats of all known agents
+        self.shortest_period = LEAST_SILENCE  # seconds; the shortest heartbeat period of the known agents
         self._last = now
 
     def received(self, now: float) -> None:
@@ -48,14 +48,14 @@ class ReportedAgent:
     """The last heartbeat of an agent, with the period of its heartbeats and the id of its process run."""
 
     number: int
-    received: float  # in seconds during which this process could receive messages
-    at: float  # by the clock
+    received: float  # the last heartbeat, in seconds of `Listening`
+    at: float  # the last heartbeat, by the monotonic clock
     period: float
     sequence: int
     run: str
-    partial: bool  # its reports name some of its hosts only
-    first: float  # its first report, in seconds of listening
-    life: int = 0  # counts its restarts
+    partial: bool  # each report lists only some of the agent's hosts
+    first: float  # the first heartbeat, in seconds of `Listening`
+    life: int = 0  # number of restarts of the agent
 
     @property
     def silence(self) -> float:
@@ -82,11 +82,11 @@ class Agents:
 
     def __init__(self, listening: Listening, grace: float) -> None:
         self.grace = grace
-        self.opened = 0.0  # seconds of listening when this process could first receive heartbeats
+        self.opened = 0.0  # seconds of `Listening` when this process could first receive heartbeats
         self._listening = listening
         self._known: OrderedDict[AgentKey, ReportedAgent] = OrderedDict()
         self._numbers: dict[AgentKey, int] = {}
-        self._of_cell: Tally[str] = Tally()  # number of agents with heartbeats by cell
+        self._of_cell: Tally[str] = Tally()  # by cell: number of agents that sent heartbeats
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
@@ -99,7 +99,7 @@ class Agents:
             agent = ReportedAgent(number, listened, now, *reported, first=listened)
             self._known[name] = agent
             self._of_cell[report.cell] += 1
-        elif report.run != agent.run or (  # without run numbers, a long silence shows a restart
+        elif report.run != agent.run or (  # without run numbers, a long silence is a restart
             report.sequence < agent.sequence and listened - agent.received > agent.silence
         ):
             agent.run, agent.life, agent.sequence = report.run, agent.life + 1, report.sequence
@@ -133,7 +133,7 @@ class Agents:
         """Return True shortly after the start, while a live agent may not have sent a heartbeat yet."""
         return self._listening.seconds - self.opened < self.grace
 
-    def level(self, agent_at: Ints) -> Numbers:
+    def table_of(self, agent_at: Ints) -> Numbers:
         """Return an array with a column for each given agent and four rows: time of the last report, seconds
         of silence until the agent is down, time of the first report, and 1 if the agent's reports list only
         some of its hosts, else 0.
@@ -201,9 +201,9 @@ def _empty_table(size: int) -> Numbers:
 
 
 RECENT = 1.0  # seconds for which a build counts in addition to the host's report
-HALVED_AFTER = 300.0  # seconds after which a failure counts half
-FORGIVEN = 2.0**-10  # smaller failures are dropped
-FULL_SCALE = 64  # halvings after which all failures are scaled again
+HALVED_AFTER = 300.0  # seconds after which a failed build counts half
+FORGIVEN = 2.0**-10  # counts of failed builds below this are set to 0
+FULL_SCALE = 64  # number of half-lives after which all counts of failed builds are scaled down
 
 
 class BuildCounts:
@@ -213,8 +213,9 @@ class BuildCounts:
         self._columns = HostColumns()
         self._choices: deque[tuple[float, HostKey]] = deque()
         self._counted_until = now  # choices before this time no longer count
-        self._taken_back: Tally[HostKey] = Tally()  # choices that were undone
-        # a failure at this time counts 1 and a later failure more: so all failures decay at the same rate
+        self._undone: Tally[HostKey] = Tally()  # number of undone choices by host
+        # A build that failed at this time counts 1. A later one counts more, so no count must be lowered as
+        # time passes.
         self._whole = now
 
     def _place_new(self) -> None:
@@ -230,14 +231,12 @@ class BuildCounts:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """Reverse `chose`: subtract the choice made at `at` from a host's recent builds, unless the choice
-        has expired.
-        """
+        """Undo `chose`: remove the choice made at `at` from a host's recent builds, unless it has expired."""
         if at + RECENT <= self._counted_until:
             return
         key = cell, root
         self._columns.recent[self._columns.slots[key]] -= 1
-        self._taken_back[key] += 1
+        self._undone[key] += 1
 
     def failed(self, cell: str, root: str, now: float) -> None:
         slot, weight = self._columns.slot((cell, root)), self._weight(now)
@@ -258,16 +257,16 @@ class BuildCounts:
         return float(2.0**halvings)
 
     def _past(self, now: float) -> None:
-        choices, columns, taken_back = self._choices, self._columns, self._taken_back
+        choices, columns, undone = self._choices, self._columns, self._undone
         self._counted_until = max(self._counted_until, now)
         while choices and choices[0][0] <= now:
             key = choices.popleft()[1]
-            if taken_back and taken_back[key]:
-                taken_back[key] -= 1
+            if undone and undone[key]:
+                undone[key] -= 1
             else:
                 columns.recent[columns.slots[key]] -= 1
-        if not choices and taken_back:
-            taken_back.clear()
+        if not choices and undone:
+            undone.clear()
 
 
 CROSSED = Counter("berth_scheduler_crossings", "picks outside this scheduler's slice, which had no room")
@@ -282,7 +281,7 @@ QUOTA_WAITING = Gauge("berth_scheduler_waiting_for_quota", "waiting requests tha
 log = logging.getLogger(__name__)
 
 SAYS_SECONDS = 1.0
-GONE_SECONDS = 3.5  # silence after which other schedulers take over its share of the hosts
+GONE_SECONDS = 3.5  # seconds after which a silent scheduler's share of the hosts is divided among the others
 
 
 class Roster:
@@ -320,9 +319,7 @@ class Roster:
 
 
 class WaitingSignal:
-    """Sends this scheduler's heartbeat early if its waiting requests changed, so that other schedulers read
-    the requests again.
-    """
+    """Sends an early heartbeat after waiting requests changed, so that other schedulers read them again."""
 
     def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster

@@ -14,7 +14,7 @@ from bus.sql.transaction import Transaction
 
 PRUNED = 1000  # records deleted in one transaction
 
-_FINALITY = {"begun": 0, "failed": 1}  # of a retried act the last outcome counts; final outcomes: 2
+_FINALITY = {"begun": 0, "failed": 1}  # other outcomes: 2; an act's record never becomes less final
 _COLUMNS = (
     "operator", "role", "operator_project", "door", "act", "target", "target_name", "project", "request",
     "outcome", "record",
@@ -46,13 +46,13 @@ _PRUNE = sql("""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ActRecord).decode
 _FILTERS = ("operator", "role", "door", "act", "target", "project", "request", "outcome")
-_PAGE_CHARACTERS = 250_000  # an answer has at most 1 MiB
-_LATEST = 1e12  # seconds since 1970
+_PAGE_CHARACTERS = 250_000  # characters of the records in one answer, which is limited to 1 MiB
+_LATEST = 1e12  # a time (seconds since 1970) after all records
 
 
 async def put(tx: Transaction, records: Sequence[ActRecord]) -> None:
-    """Store audit records. A record replaces the earlier record with its id, given or stored, unless the
-    record is less final: `begun` replaces only `begun`, and `failed` only `begun` or `failed`.
+    """Store audit records. Of several records with one id, the most final one is stored (`begun` is less
+    final than `failed`, and `failed` than any other outcome); among equally final ones, the latest.
     """
     latest: dict[str, ActRecord] = {}
     for record in records:

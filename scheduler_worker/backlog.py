@@ -30,23 +30,23 @@ from scheduler_worker.waiting.store import WaitingStore
 
 log = logging.getLogger(__name__)
 
-BOUND = 256  # requests that wait in memory only; further requests are stored
-BOUND_OF_ONE = 2048  # if all are of one project
-BOUND_OF_LIGHT = 4096  # with the requests of light projects
+BOUND = 256  # requests that may wait in memory; further requests are stored
+BOUND_OF_ONE = 2048  # the same limit while only one project has requests
+BOUND_OF_LIGHT = 4096  # the same limit for requests of light projects
 TAKEN_AT_ONCE = 2048
-PREFETCH = 20_000  # unacknowledged: being handled, in memory, and being stored
+PREFETCH = 20_000  # messages without acknowledgement: in a handler, in memory or being stored
 MOST_BUNDLED = 256
 CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of light projects
-LIGHT = 16  # requests of a light project
-BACKLOGGED = 256  # waiting requests: then they are not placed within milliseconds
-SEVERAL_SECONDS = 60.0  # after the last sign that several projects have requests, batches are limited
-LIGHT_SECONDS = 10.0  # after the last light request, batches of other projects are followed by a pause
-BATCH_SECONDS = 0.15  # for which a limited batch is placed
-PAUSE = 0.5  # of the time that the batch took
+LIGHT = 16  # a project with at most this many requests is light
+BACKLOGGED = 256  # with more waiting requests, a new one is not placed within milliseconds
+SEVERAL_SECONDS = 60.0  # batches are limited for so long after requests of two projects arrived
+LIGHT_SECONDS = 10.0  # batches of other projects are followed by a pause so long after a light request
+BATCH_SECONDS = 0.15  # seconds that placing a limited batch should take
+PAUSE = 0.5  # length of the pause, as a fraction of the time that the batch took
 LONGEST_PAUSE = 0.25  # seconds
 LEAST_BATCH = 32
-# While a flood arrives, requests are placed in small batches, so that taking it in comes first.
-FLOODED = 512  # requests that are being stored
+# With more than FLOODED requests to store, batches are small, so that storing comes first.
+FLOODED = 512
 SERVED_IN_FLOOD = 16
 
 
@@ -78,17 +78,18 @@ class RequestBacklog:
             waiting.database, clock, waiting.name, waiting.live, self._queue, lambda e: sizes.of(e.body)
         )
         self._inbox: Inbox | None = None
-        self._unstored: dict[FairItem, None] = {}  # in the queue, and unacknowledged
-        self._unusual: deque[Delivery] = deque()  # invalid or redelivered messages, for the bus
-        self._last_project = ""  # of the request that arrived last
-        self._several_until = 0.0  # until then, other projects than one may have requests
-        self._light_until = 0.0  # until then, further light requests are expected
+        self._unstored: dict[FairItem, None] = {}  # requests in the queue without acknowledgement
+        self._unusual: deque[Delivery] = deque()  # unreadable or suspect messages, which the bus handles
+        self._last_project = ""  # the project of the latest request
+        self._several_until = 0.0  # until then, several projects count as having requests
+        self._light_until = 0.0  # until then, further requests of light projects are expected
         self._paused_until = 0.0
-        self._most_limited = LEAST_BATCH  # requests that are placed in BATCH_SECONDS
+        self._most_limited = LEAST_BATCH  # number of requests that are placed in BATCH_SECONDS
         self._is_light = False  # the present batch has only requests of light projects
-        self._calls: dict[int, float] = {}  # the other batches: id of the first message, and start
+        # running batches with requests of any project: id() of the first message → start time
+        self._calls: dict[int, float] = {}
         self._served = 0  # messages in the present batch
-        self._arrived: Arrived = defaultdict(list)  # to be stored
+        self._arrived: Arrived = defaultdict(list)  # messages to store
         self._storing: Arrived = {}
         self._opened, self._more = asyncio.Event(), self.stored.more
         self._intake: asyncio.Task[None] | None = None
@@ -106,7 +107,7 @@ class RequestBacklog:
         """Return the total size of recently served requests (as fraction of the cloud), by project."""
         return self._recent.sizes(self._clock.monotonic())
 
-    # The inbox
+    # Methods that the bus calls, as of any inbox
 
     async def open(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -220,7 +221,7 @@ class RequestBacklog:
         delivery: Delivery = item.value
         return delivery
 
-    # Taking requests in
+    # Intake of requests from the broker
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -243,18 +244,18 @@ class RequestBacklog:
                 group.create_task(self._store_arrived())
             self._more.set()
 
-    def _may_stay_in_memory(self, place: tuple[str, int], several: int) -> bool:
-        """Return whether `several` requests of a project and priority (`place`) may enter the queue without
-        being stored: they overtake no stored request of their project, and few unstored requests are in
-        memory.
+    def _may_stay_in_memory(self, place: tuple[str, int], number: int) -> bool:
+        """Return whether this `number` of requests of one project and priority (`place`) may be queued
+        without being stored: no stored request of the project precedes them, and few unstored requests are
+        queued.
         """
         project, _ = place
         if place in self._arrived or place in self._storing or self.stored.has_unread(project):
             return False
         bound = BOUND if self._has_several else BOUND_OF_ONE
-        if self._queue.count(project) + several <= LIGHT:
+        if self._queue.count(project) + number <= LIGHT:
             bound = BOUND_OF_LIGHT
-        return len(self._unstored) + several <= bound
+        return len(self._unstored) + number <= bound
 
     async def _store_arrived(self) -> None:
         """Store arrived requests until all are stored; meanwhile further messages are received, and sorted by

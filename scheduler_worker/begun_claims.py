@@ -1,7 +1,8 @@
 """Finds the claims of moves that began at an earlier delivery of their request.
 
-A scheduler can stop between the claim of a move and the broker's confirm of its order. By the next delivery
-the instance can have been rebuilt, shelved or deleted by its cell, which has not received the order.
+A scheduler can stop after it has claimed a move's destination and before it has published the move's order.
+Until the request is delivered again, the cell does not know of the move, and may rebuild, shelve or delete
+the instance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +16,9 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.dependencies import PLACEMENT_ASKED
 from scheduler_worker.queries import PlacementQueries
 
-REBUILDS = 16  # attempts of a guest, rebuilds included, between the claim of a move and this delivery
+REBUILDS = 16  # earlier attempt numbers of a guest that may have been current when the move was claimed
 
-# The move with its guest's attempt at the claim; the allocations, None if they are released
+# the move, with the guest's attempt number at the time of the claim; the claim's allocations or None
 BegunClaim = tuple[MoveStart, Held | None]
 
 
@@ -47,7 +48,8 @@ def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> BegunClaim:
     held = None if build is None else Held(generation=build.generation, allocations=build.allocations)
     if start.keep is None or start.keep in found:
         return start, held
-    if build is not None and start.generation == build.generation:  # its cell made or received this claim
+    # The cell knows this generation, so the present allocations are not those of the move's claim.
+    if build is not None and start.generation == build.generation:
         return start, None
     for attempt, holder in _holders(start).items():
         if holder in found and found[holder].type == MIGRATION:

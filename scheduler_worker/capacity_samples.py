@@ -20,7 +20,7 @@ from scheduler_worker.store import capacity as stored
 
 CHECK_SECONDS = 60.0
 USUAL = ("VCPU", "MEMORY_MB", "DISK_GB")
-UNNAMED = "custom"  # the flavor's name of a `berth boot` of any size
+UNNAMED = "custom"  # name of the flavor of a `berth boot` with amounts instead of a flavor
 
 
 class CapacitySampler:
@@ -102,7 +102,7 @@ class _Cloud:
         group = ResourceGroup(resources={name: 1})
         try:
             search = self._source.search(FindCandidates(groups=(group,)), empty=True)
-        except SenselessQuery:  # no host has the class
+        except SenselessQuery:  # no host has a requested resource class
             return
         self._capacity[name] = self._placed(search, search.capacity(name))
         self._free[name] = np.maximum(self._placed(search, search.free(name)), 0)

@@ -57,7 +57,7 @@ from scheduler_worker.store.decisions import bind, projects_of, registered
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
 
-BUILDS_ASKED = 100  # ids in one query to a cell
+BUILDS_ASKED = 100  # build ids in one query to a cell
 PLACEMENT_ASKED = 500
 
 Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
@@ -263,9 +263,7 @@ class ClientDoor:
         return projects
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return the projects of the builds that a cell has a record of, by id; empty if the cell does not
-        answer.
-        """
+        """Return by id the projects of the builds recorded in a cell; empty if the cell does not answer."""
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):
@@ -286,7 +284,7 @@ def _record(
     """Return the audit record of a client's request. A repeated delivery yields the same record id."""
     (request,) = _acts_of(asked)
     act, operator = acts.act_of(request), operator_of(asked.client, client)
-    # projects are all that such a request needs
+    # clients with projects need no role, so `operator` stands for the role
     operator = structs.replace(operator, role="operator" if client else "", is_program=True)
     message = stored_context(asked).id
     id_ = message_uuid(f"{message} {encode(asked)!r}")
@@ -295,7 +293,7 @@ def _record(
     denied = isinstance(outcome, Refusal)
     return structs.replace(
         record,
-        # a decision and the cell's record contain the request of a boot
+        # boot requests are not copied: the decision or the cell's record contains them
         asked="" if isinstance(request, BuildRequested) else acts.asked_json(request),
         outcome="denied" if denied else "done",
         detail=acts.shortened(getattr(outcome, "reason", "") or getattr(outcome, "why", ""))

@@ -27,7 +27,7 @@ from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
 
-HOSTS_AT_ONCE = 32  # queries for the instances of a host at the same time
+HOSTS_AT_ONCE = 32  # number of parallel queries for the instances of a host
 DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})
 _PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest uses directly
 
@@ -41,13 +41,13 @@ class CloudReading:
     scheduler: Scheduler
     lookups: MoveLookups
     cells: CellQueries
-    cold: bool  # every instance moves stopped
-    fixed: Collection[Id]  # instances that stay
-    hosts: set[str] = field(default_factory=set)  # roots with known instances
+    cold: bool  # instances are stopped to be moved (cold migration)
+    fixed: Collection[Id]  # instances that must not move
+    hosts: set[str] = field(default_factory=set)  # roots of the hosts whose instances were read
     starts: dict[Id, MoveStart] = field(default_factory=dict)
     orders: dict[Id, Order] = field(default_factory=dict)
     names: dict[Id, str] = field(default_factory=dict)
-    forbidden: dict[Id, set[str]] = field(default_factory=dict)  # build → roots that its filters reject
+    forbidden: dict[Id, set[str]] = field(default_factory=dict)  # build → roots of hosts that refused it
 
     async def read(self, hosts: Sequence[PlacedHost]) -> None:
         """Read the instances of further hosts. Instances in cells that do not reply cannot move."""
@@ -194,9 +194,7 @@ async def _active_on(cells: CellQueries, host: PlacedHost) -> Sequence[Instance]
 
 
 def amounts_of(start: MoveStart, sharing: Collection[str]) -> dict[str, int]:
-    """Return the amounts that an instance to be moved holds on its host, by resource class, without its
-    shares of pools.
-    """
+    """Return what an instance to be moved holds on its host, by resource class, without shares of pools."""
     return amounts_on_host(start.source.choice.allocations if start.source is not None else {}, sharing)
 
 

@@ -28,12 +28,12 @@ from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.queries import PlacementQueries
 
-UNDELIVERABLE_SECONDS = 60.0  # a message without a consumer is published again for this time
-REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal requests of a batch
-REMEMBERED = 200_000  # requests; the oldest are forgotten
-UNHEARD = 50_000  # requests without a conductor that are remembered
-PLACEMENT_ASKED = 500  # ids in one query
-TIMEOUT = 15.0  # longer than a claim may take to be answered
+UNDELIVERABLE_SECONDS = 60.0  # seconds for which a message that no conductor receives is published again
+REQUESTS_AT_ONCE = 1280  # requests in a batch; equal requests share one search and evaluation
+REMEMBERED = 200_000  # retried requests whose first retry is remembered
+UNHEARD = 50_000  # requests whose messages no conductor receives, remembered for the time limit
+PLACEMENT_ASKED = 500  # ids in one query to placement
+TIMEOUT = 15.0  # seconds; answers to claims arrive within this time
 
 Publish = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 T = TypeVar("T")
@@ -49,10 +49,10 @@ class SchedulerOptions:
     undeliverable_for: float = UNDELIVERABLE_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
-    keep_decisions: float = KEEP_SECONDS  # how long decisions are stored
-    keep_acts: float = KEEP_ACTS_SECONDS  # how long records of the audit trail are stored
-    keep_program_acts: float = KEEP_SECONDS  # how long, of acts of clients and services
-    keep_moves: float = KEEP_SECONDS  # how long ended moves between cells are stored
+    keep_decisions: float = KEEP_SECONDS  # seconds for which decisions are stored
+    keep_acts: float = KEEP_ACTS_SECONDS  # seconds for which audit records of operators are stored
+    keep_program_acts: float = KEEP_SECONDS  # seconds for which those of clients and services are stored
+    keep_moves: float = KEEP_SECONDS  # seconds for which ended moves between cells are stored
     maintenance: MaintenanceOptions = field(default_factory=MaintenanceOptions)
 
 
@@ -170,9 +170,7 @@ class Ending:
     async def locate(
         self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
     ) -> list[Located]:
-        """Return for each order the hosts of its instances' allocations, without the hosts that `excluding`
-        names for the order.
-        """
+        """Return for each order the hosts of its instances' allocations, without those in `excluding`."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         ignored = excluding or [()] * len(of_each)
         return [
@@ -191,7 +189,7 @@ class Ending:
         retried without limit.
         """
         self.wait_for_consumer(placed.request, placed.cell)
-        if placed.preempts:  # its victims cannot get back what it has taken from them
+        if placed.preempts:  # the deleted victims cannot be restored, so the build is not given up
             raise Retry(
                 after=LONGEST_PAUSE, why=f"cell {placed.cell!r} must delete the instances it replaces"
             )
@@ -228,10 +226,10 @@ class PendingChoice(msgspec.Struct, eq=False, gc=False):
     allocations: Allocations
     cell: str
     root: str
-    at: float  # when it was made
+    at: float  # time of the choice
     until: float
     open: bool = True
-    number: int | None = None  # change number of its claim; None: no result yet
+    number: int | None = None  # change number of the claim; None: placement has not answered yet
 
 
 class PendingChoices:
@@ -247,7 +245,7 @@ class PendingChoices:
         self._source = source
         self._book = book
         self._clock = clock
-        self._open: deque[PendingChoice] = deque()  # in the order in which they time out
+        self._open: deque[PendingChoice] = deque()  # the choice with the earliest time limit is first
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
         self.on_released: Callable[[str], None] = lambda root: None
@@ -314,7 +312,8 @@ class Supposing:
         self._source = source
         self._book = book
         self._now = now
-        # by id(), in order: the candidate, and whether filters count it as a build
+        # id() of a candidate → the candidate, and whether it counts as a build on its host; in order of
+        # choice
         self._kept: dict[int, tuple[Candidate, bool]] = {}
 
     @property

@@ -21,8 +21,8 @@ from scheduler_worker.core.reserved_help import HeldFor
 from scheduler_worker.core.rule import Alternative
 
 EVACUATE = "evacuate"
-HELD_SECONDS = 5.0  # that what reservations hold is used, to explain refusals
-MOST_EXPLAINED = 20  # reservations that explain refusals
+HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
+MOST_EXPLAINED = 20  # reservations considered to explain a refusal
 
 
 class DrawnReservations:
@@ -34,7 +34,7 @@ class DrawnReservations:
         self._find = find
         self._source = source
         self._clock = clock
-        self._open: dict[str, list[Id]] = {}  # project → its open reservations
+        self._open: dict[str, list[Id]] = {}  # project → ids of its reservations for all builds (`open`)
         self._failover: list[Id] = []
         self._holding: tuple[Id, ...] = ()
         self._held: HeldFor = ()
@@ -51,9 +51,7 @@ class DrawnReservations:
                 self._open.setdefault(each.project, []).append(each.id)
 
     async def read_held(self) -> HeldFor:
-        """Return the allocations that reservations hold, by their purposes; they are read at most every few
-        seconds.
-        """
+        """Return the allocations that reservations hold, by purpose; read again after HELD_SECONDS."""
         if not self._holding:
             return ()
         if self._clock.monotonic() - self._held_at >= HELD_SECONDS:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 SOON = 0.5
 REPEAT_SECONDS = 60.0
-TRIES = 4  # attempts of a claim during concurrent changes
+TRIES = 4  # attempts of a claim while other clients change the consumer
 PAGE = 500
 
 
@@ -104,7 +104,7 @@ class Handovers:
         consumer (None if it has no allocations) and an error text (empty on success)."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
-            if not order.placed.attempt:  # the instance had no allocations before
+            if not order.placed.attempt:  # the moved instance was shelved: there is no source to claim
                 again = await self._placement.release(holding_nothing(order, deleted=False))
                 if isinstance(again.result, Released | Retired):
                     return None, ""
@@ -116,7 +116,7 @@ class Handovers:
                     return claimed, ""
                 case Held(generation=held, allocations=allocations):
                     generation = held if allocations else None
-                case Retired(why=why):  # the source was claimed again before, or the build has ended
+                case Retired(why=why):  # an earlier call claimed the source, or the build has ended
                     holding = (await self._ending.held([build])).get(build)
                     if holding is None:
                         return None, f"its claim has ended ({why})"

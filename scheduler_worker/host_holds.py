@@ -17,8 +17,8 @@ from scheduler_worker.store import maintenance as leaders
 
 CAUSE = "make_room"
 TRAIT = cause_trait(CAUSE)
-OPEN_SECONDS = 5.0  # between two searches for expired holds
-BALANCING = "rebalancing"  # the name of the stop switch, and of what one controller leads
+OPEN_SECONDS = 5.0  # seconds between two searches for expired holds
+BALANCING = "rebalancing"  # name of the stop switch of rebalancing, and of the lead that one controller has
 
 
 class HostHolds:

@@ -84,7 +84,7 @@ class HostRecords:
         await self._write({}, [key for key in self._stored if not self._book.has(key)])
 
     async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:
-        # In the order of their keys, so that two schedulers with the same hosts never wait for each other.
+        # Sorted by key, so that two schedulers that write the same rows do not deadlock.
         for some in portions(sorted(new), PAGE):
             async with self._database.write() as tx:
                 await _PUT(tx, [(*key, _encode(new[key]).decode()) for key in some])

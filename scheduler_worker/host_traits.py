@@ -9,7 +9,7 @@ from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTra
 from bus.vocabulary import Id, Missing
 from scheduler_worker.queries import PlacementQueries
 
-TRIES = 8  # edits of a host that other writers change at the same time
+TRIES = 8  # attempts of an edit while other writers change the host
 
 
 def cause_trait(cause: str) -> str:

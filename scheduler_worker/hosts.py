@@ -15,9 +15,9 @@ from scheduler_worker.agents import FORGIVEN, Agents, BuildCounts, Listening, Re
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, HostsNow, Numbers, numbered
 
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down
-MOST_HOSTS = 250_000  # beyond this number the oldest hosts of the cell with the most are forgotten
+MOST_HOSTS = 250_000  # hosts with a report; beyond, the oldest in the cell with the most hosts are deleted
 TIDY_SECONDS = 10.0
-JUDGED_EVERY = 1.0  # seconds: maximum delay until a silent host counts as down
+JUDGED_EVERY = 1.0  # seconds; maximum delay until a silent host counts as down
 
 
 @dataclass(slots=True)
@@ -27,10 +27,10 @@ class LastHostReport:
     state: HostState
     agent: str
     cell: str
-    version: tuple[int, int]  # the agent's life and sequence: which report is the newer
-    received: float  # in seconds during which this process could receive messages
+    version: tuple[int, int]  # the agent's restarts and sequence number: the higher pair is the newer report
+    received: float  # the last heartbeat, in seconds of `Listening`
     remembered: float
-    at: float  # by the clock
+    at: float  # the last heartbeat, by the monotonic clock
 
 
 class HostBook(BuildCounts):
@@ -45,24 +45,24 @@ class HostBook(BuildCounts):
         super().__init__(now)
         self._listening = Listening(now)
         self._agents = Agents(self._listening, grace)
-        self._hosts: dict[str, OrderedDict[str, LastHostReport]] = {}  # by cell
+        self._hosts: dict[str, OrderedDict[str, LastHostReport]] = {}  # last reports, by cell and root
         self._count = 0
-        self._cell_of: dict[str, str] = {}  # root → the cell that placement has it in
+        self._cell_of: dict[str, str] = {}  # root → cell of the host in placement
         self._tidied = now
         self._source: CandidateSource | None = None
-        # version of the index's layout when it was last read; None: read again
+        # the index's layout number when the hosts were last read; None: read again
         self._layout: int | None = None
         self._slot_at: Ints = np.zeros(0, np.intp)
         self._agent_at: Ints = np.zeros(0, np.intp)
         self._placed: Ints = np.zeros(0, np.intp)
         self._placed_hosts: list[PlacedHost] = []
-        self._appeared: dict[str, float] = {}  # root without a slot → when placement had it first
+        self._appeared: dict[str, float] = {}  # root of a new host → since when placement has it
         self._appeared_at: Numbers = np.zeros(0)
-        self._records: dict[HostKey, HostHealth] = {}  # of hosts without a heartbeat since
+        self._records: dict[HostKey, HostHealth] = {}  # stored health of hosts without a heartbeat so far
         self._up: Bools = np.zeros(0, np.bool_)
         self._unknown: Bools = np.zeros(0, np.bool_)
         self._some_unknown: Bools | None = None
-        self._judged: float | None = None  # time of the last judgement; None: judge again
+        self._judged: float | None = None  # when the health of all hosts was computed; None: compute again
 
     def opened(self, now: float) -> None:
         """Begin to measure the silence of agents: from now on this process can receive heartbeats."""
@@ -82,9 +82,7 @@ class HostBook(BuildCounts):
             self._columns.put(record.cell, msgspec.convert(record, HostState, from_attributes=True))
 
     def listened(self, now: float) -> None:
-        """Record that a message arrived. An agent counts as silent only for times at which this scheduler
-        receives messages.
-        """
+        """Record that a message arrived: only while messages arrive do agents count as silent."""
         self._listening.received(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
@@ -150,14 +148,14 @@ class HostBook(BuildCounts):
         early = listened - max(known.first, self._appeared.get(root, 0.0)) <= known.silence
         return None if early else Silence(f"no heartbeat from it, {detail}")
 
-    def level(self, source: CandidateSource, now: float) -> HostsNow:
-        """Return the data of all hosts as arrays in the sequence of placement's index."""
+    def snapshot(self, source: CandidateSource, now: float) -> HostsNow:
+        """Return the present data of all hosts as arrays in the sequence of placement's index."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._reread(source)
         self._place_new()
         self._judge(now)
-        self._columns.read.pop("failures", None)  # they fade
+        self._columns.read.pop("failures", None)  # the counts of failed builds decay with time
         return HostsNow(
             source=source,
             columns=self._columns,
@@ -174,7 +172,7 @@ class HostBook(BuildCounts):
         """Return the health of the hosts that are down, unknown or disabled by their agents, by cell and
         root. `wall` is the time `now` (of the monotonic clock) in seconds since 1970.
         """
-        self.level(source, now)
+        self.snapshot(source, now)
         slots = self._slot_at.take(self._placed)
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
         unusable = ~self._up.take(self._placed) | self._unknown.take(self._placed) | closed.take(slots)
@@ -225,7 +223,7 @@ class HostBook(BuildCounts):
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at
-        received, silence, first, partial = self._agents.level(self._agent_at)
+        received, silence, first, partial = self._agents.table_of(self._agent_at)
         alive = listened - received <= silence
         heartbeat, recorded = columns.heartbeat.take(slots), columns.recorded_down.take(slots) > 0
         beats = listened - heartbeat <= columns.silence.take(slots)
@@ -248,7 +246,7 @@ class HostBook(BuildCounts):
 
     def _agent_returns(self, report: HostReported) -> None:
         self._judged = None
-        if report.partial:  # no heartbeat of a host is needed for it to be up
+        if report.partial:  # hosts of this agent are up as long as the agent sends heartbeats
             agent = report.cell, report.agent
             for key, record in list(self._records.items()):
                 if (record.cell, record.agent) == agent:

@@ -20,7 +20,15 @@ from scheduler_worker.begun_claims import claims_of_begun
 from scheduler_worker.core import move_state
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
-from scheduler_worker.core.move_start import SEEKING, Barred, MoveStart, refused, taken_back, undoing, unheard
+from scheduler_worker.core.move_start import (
+    SEEKING,
+    Barred,
+    MoveStart,
+    no_conductor_reason,
+    refused,
+    undo_claim_id,
+    undoing,
+)
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.dependencies import log, together
@@ -32,7 +40,7 @@ from scheduler_worker.waiting.hosts import without_roots
 
 MoveVerdict = move_state.MoveMessages | Retry | Poison
 
-# Refused moves, each with the request for its destination if it was made
+# refused moves, each with the request for its destination, if one was made
 RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
 StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
@@ -49,11 +57,11 @@ class MoveCourse:
 
     asked: MoveRequested
     state: move_state.MoveState = field(init=False)
-    excluding: Collection[str] = ()  # roots that are reserved for other requests
-    why_reserved: Callable[[str], str] = str  # the reason for reserving one of the roots
-    waited: float = 0.0  # seconds it has waited, if this is its last evaluation
+    excluding: Collection[str] = ()  # roots of hosts reserved for other requests
+    why_reserved: Callable[[str], str] = str  # returns why a host in `excluding` is reserved
+    waited: float = 0.0  # how long the move has waited, if this evaluation is its last
     order: Order | None = None
-    behind: bool = False  # the search was skipped: earlier requests of the class wait
+    behind: bool = False  # True if no search was made, because earlier requests of its class wait
 
     def __post_init__(self) -> None:
         self.state = move_state.MoveState(self.asked)
@@ -62,7 +70,7 @@ class MoveCourse:
         self.state = move_state.step(self.state, event)
 
 
-Aside = Callable[[MoveCourse, Order], bool]  # whether the search is skipped
+Aside = Callable[[MoveCourse, Order], bool]  # returns whether the search for a move is skipped
 Parks = Callable[[Sequence[MoveCourse]], Awaitable[None]]  # stores moves that may wait for capacity
 
 
@@ -103,7 +111,7 @@ class MoveCourses:
         """
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
-        for course in crossing:  # existing handovers continue, whatever the cells report now
+        for course in crossing:  # a move between cells that has begun continues, whatever the cells report
             if (order := known.get(course.asked.move)) is not None:
                 course.take(move_state.begins(order))
         open_ = [course for course in courses if course.state.end is None]
@@ -127,7 +135,7 @@ class MoveCourses:
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
         """Store and publish refusals; publish again the messages of moves that an earlier delivery of the
         request began."""
-        # Refused moves are fenced first, so that no concurrent delivery begins them.
+        # Ids of refused moves are retired first, so that no concurrent delivery begins these moves.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
         await self._publish_again([course for course in courses if course.state.again])
@@ -245,14 +253,16 @@ class MoveCourses:
             else:
                 known.append((course, course.state.start))
         retire = self.scheduler.ending.retire
-        ids = [taken_back(course.asked.move) for course, _ in known]
+        ids = [undo_claim_id(course.asked.move) for course, _ in known]
         undone = await together([retire(id_, "", unplaceable=False) for id_ in ids])
         going: list[tuple[MoveCourse, MoveStart]] = []
         for (course, start), result in zip(known, undone, strict=True):
             if isinstance(result, Retired):
-                if course.asked.kind == "unshelve":  # the scheduler that undid it may have stopped halfway
+                # The scheduler that undid this unshelve may have stopped before it marked the instance as
+                # shelved.
+                if course.asked.kind == "unshelve":
                     await self.park_again(course.asked.build, start.cell)
-                course.take((refused(course.asked, unheard(start.cell), "no_conductor"),))
+                course.take((refused(course.asked, no_conductor_reason(start.cell), "no_conductor"),))
             else:
                 going.append((course, start))
         if going:
@@ -260,7 +270,7 @@ class MoveCourses:
 
     async def _await_cell(self, course: MoveCourse) -> None:
         asked, barred = course.asked, course.state.barred
-        silent = barred is not None and barred.code == "no_conductor"  # that cell may not have its order
+        silent = barred is not None and barred.code == "no_conductor"  # the cell may have no order
         waited = self.scheduler.retries.retried_for(asked.move)
         if silent or (
             waited < self.scheduler.undeliverable_for and await self.scheduler.ending.held([asked.build])
@@ -278,7 +288,7 @@ class MoveCourses:
         telling: list[tuple[MoveCourse, Begins]] = []
         for (course, _, holding), (order, _) in zip(intact, begun, strict=True):
             request = order.request
-            if not order.alternatives:  # unreadable now, for example because a named host was deleted
+            if not order.alternatives:  # invalid now, for example because a named host was deleted
                 request = structs.replace(request, alternates=0)
             held = ((course.asked.move, holding),)
             order = structs.replace(order, request=request, instances=(), held=held)
@@ -303,7 +313,7 @@ class MoveCourses:
         """Raise `Retry` for a begun move if its cell has no conductor. After a time limit, undo the move and
         return its refusal, or None if its cell continues it.
         """
-        move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
+        move, why, reply_to = placed.move, no_conductor_reason(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)
         if isinstance(placed, HandoverProgress):
@@ -314,7 +324,7 @@ class MoveCourses:
                 log.warning("move %s: %s", placed.move, why)
                 return refusal
             case Held():
-                return None  # the cell continues the move
+                return None  # the cell has received the order, and continues the move
             case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
                 return None
             case _:
@@ -322,7 +332,9 @@ class MoveCourses:
 
     async def _undo(self, placed: MovePlaced) -> claims.ClaimResult | claims.ReleaseResult:
         if placed.kind not in SEEKING or placed.generation is None:  # the move made no claim
-            return await self.scheduler.ending.retire(taken_back(placed.move), unheard(placed.cell))
+            return await self.scheduler.ending.retire(
+                undo_claim_id(placed.move), no_conductor_reason(placed.cell)
+            )
         claim = undoing(placed, placed.generation)
         [answer] = await self.scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])
         result = answer.results[0]

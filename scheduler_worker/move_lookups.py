@@ -24,8 +24,8 @@ from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, 
 from scheduler_worker.dependencies import Ending, providers_of, together
 from scheduler_worker.queries import CellQueries, PlacementQueries
 
-BUILDS_ASKED = 100  # ids in one query to a cell
-MOVES_ASKED = 100  # ids in one query to a cell; the answer has their phases
+BUILDS_ASKED = 100  # build ids in one query to a cell
+MOVES_ASKED = 100  # move ids in one query to a cell; the answer contains their phases
 GROUPS_ASKED = 500  # groups in one query to placement
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -34,11 +34,11 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class _Standing:
     """The answers of placement and the cells about instances to move: their cells, hosts and states."""
 
-    cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
+    cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have a record of it
     held: set[Id] = field(default_factory=set)  # builds with allocations
     nobodys: set[Id] = field(default_factory=set)  # builds on hosts without an agent
     stands: dict[Id, tuple[str, BuildStands]] = field(default_factory=dict)
-    silent: dict[str, str] = field(default_factory=dict)  # cells that did not answer, and how
+    silent: dict[str, str] = field(default_factory=dict)  # cells that did not answer → the error text
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class MoveLookups:
                 if place is None:
                     standing.nobodys.add(build)
                 standing.cells[build] = [] if place is None else [place.cell]
-                # the move may have begun: then another cell has the build
+                # After the begin of a move to this cell, the record may still be in any cell.
                 if place is not None and place.cell == request.to_cell:
                     everywhere = self._cells() if everywhere is None else everywhere
                     standing.cells[build] = sorted({*everywhere, place.cell})
@@ -185,7 +185,7 @@ def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
     if build in standing.nobodys:
         why = "it holds resources where no agent builds: no build of ours"
         return Stopped(Barred(code="unknown", why=why))
-    if build in standing.held:  # the build was just placed, and its message has not arrived yet
+    if build in standing.held:  # the message that the build was placed may not have reached the cell yet
         return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))
     where = f"cell {cells[0]!r} does not know" if len(cells) == 1 else "no cell knows"
     return Stopped(Barred(code="unknown", why=f"{where} of such a build, and it holds nothing"))

@@ -31,11 +31,11 @@ from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
 from scheduler_worker.dependencies import Ending
 from scheduler_worker.queries import PlacementQueries
 
-MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
-BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
-REMEMBERED = 4096  # distinct requests with cached alternatives
-REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
-# Most policies do not read the fields below, so requests that differ only in them are alike.
+MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
+BATCH_BYTES = 16 * 1024 * 1024  # bytes of flavors, images and metadata in a batch, or one request
+REMEMBERED = 4096  # different requests whose parsed form is cached
+REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
+# Fields that most policies do not read: then requests that differ only in these fields are equal.
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -66,7 +66,7 @@ class Orders:
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
         self._known: dict[tuple[bytes, object], tuple[Alternative, ...]] = {}
-        self._bytes = 0  # size of the remembered requests
+        self._bytes = 0  # size of the cached requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
 
@@ -123,10 +123,11 @@ class Orders:
             return self.begin(order.request, order.waited, order.move)
         try:
             anew = self._alternatives(order.request)
-        except Unreadable:  # a host that it names was deleted in the meantime
+        except Unreadable:  # a host that the request names was deleted since it was parsed
             return order, event
         alternatives = []
-        repeated = anew * (len(order.alternatives) // len(anew))  # once for each reservation it may draw from
+        # `order` has all flavors once for each reservation
+        repeated = anew * (len(order.alternatives) // len(anew))
         for alternative, now in zip(order.alternatives, repeated, strict=True):
             question, draw = _renewed(alternative.question, now), alternative.draw
             if draw is not None:
@@ -243,7 +244,7 @@ class Resolving:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
             if order.move is not None:
                 group = order.move.other_members(group)
-            if order.members:  # instances that joined the group before berth knew it
+            if order.members:  # members of the group that only the other system knows
                 outside = {id_: (on[id_],) for id_ in order.members if id_ in on}
                 members = {**outside, **group.members}
                 members = {id_: roots for id_, roots in members.items() if id_ not in order.instances}
@@ -264,9 +265,9 @@ class RelatedHosts:
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
         self._published: dict[str, object] = {}
-        self._roots: dict[str, frozenset[str]] = {}  # class → the hosts of its related instances
+        self._roots: dict[str, frozenset[str]] = {}  # equivalence class → hosts of the named instances
         self._around: frozenset[str] = frozenset()
-        self.stirred = False  # the answers may be outdated
+        self.stirred = False  # True if the stored hosts may be outdated
         self._asking = False
 
     @property

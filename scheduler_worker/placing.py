@@ -41,8 +41,8 @@ from scheduler_worker.store.parked import ParkedRequest
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
-HELP_SECONDS = 0.02  # of a batch, to find changes that would make its requests fit
-MOST_HELP_SECONDS = 1.0  # of one request; one search over large trees takes tenths of a second
+HELP_SECONDS = 0.02  # seconds per batch to find changes that would make its requests fit
+MOST_HELP_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second
 
 
 @dataclass(slots=True, eq=False)
@@ -104,9 +104,9 @@ class Scheduler:
         """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
         now = self.clock.monotonic()
         self.pending.expire()
-        self._hosts.level()
+        self._hosts.update()
         self._hosts.share(self.roster.live, self.roster.name)
-        return self.book.level(self.source, now), self._hosts.served
+        return self.book.snapshot(self.source, now), self._hosts.served
 
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
@@ -157,10 +157,11 @@ class Scheduler:
             self._joined.end(batch)
 
     async def _place(self, begun: Sequence[Begins]) -> list[events.End]:
-        level = any(self._orders.names_unknown(order.request) for order, _ in begun)
-        if level:
+        is_current = False
+        if any(self._orders.names_unknown(order.request) for order, _ in begun):
             await self.source.fresh()
             begun = [self._orders.again(order, event) for order, event in begun]
+            is_current = True
         begun = await self.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
@@ -168,10 +169,10 @@ class Scheduler:
         left = courses
         while left := [course for course in left if course.need]:
             await self._read_slots(_asking(left, Need.HOSTS))
-            level = await self._choose(_asking(left, Need.HOSTS), level)
+            is_current = await self._choose(_asking(left, Need.HOSTS), is_current)
             await self._preempt(_asking(left, Need.VICTIMS))
             await self._claim(_asking(left, Need.CLAIMS))
-            left = [course for course in left if course.need]  # usually empty
+            left = [course for course in left if course.need]  # usually all orders are finished here
             await self._locate(_asking(left, Need.PLACES))
             await self._find_help(_asking(left, Need.REMEDIES))
             await self._fence(_asking(left, Need.FENCES))
@@ -192,7 +193,8 @@ class Scheduler:
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
         match end:
             case events.PublishEnds(messages=messages):
-                # The time is still remembered: a copy of this request must not wait anew before it ends, too.
+                # The first retry stays recorded, so that a copy of this request does not wait for the whole
+                # time limit again.
                 return messages
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
@@ -200,7 +202,7 @@ class Scheduler:
             case events.Park(why=why):
                 self.retries.end(request)
                 return Retry(after=1.0, why=why)
-            case events.PublishMove() | events.BegunBefore():  # moves are published by move_courses.py
+            case events.PublishMove() | events.BegunBefore():  # `MoveCourses` publishes moves
                 return ()
 
     def _take(self, course: _Course, event: events.Event) -> None:
@@ -282,7 +284,7 @@ class Scheduler:
         for course in courses:
             alternative, needed = course.order.alternatives[0], course.order.needed
             kind = self.policy.kind(alternative), needed
-            # without the reservation's hosts the request would not draw from it
+            # a request with `draw` names its reservation, so the changes would not help it
             if (
                 kind not in found
                 and alternative.draw is None

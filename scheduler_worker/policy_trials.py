@@ -21,14 +21,16 @@ from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import PATIENCE, WhatIfs
 from scheduler_worker.what_if_preempting import WhatIfsPreempting
 
-TRIES = 3  # evaluations of a request until the hosts do not change between both policies
-_NO_RESERVATION = "reservation"  # code: the reservation that the request names is removed on trial
+TRIES = 3  # attempts to evaluate a request with both policies on the same state of the hosts
+_NO_RESERVATION = "reservation"  # reason code if the trial supposes the request's reservation to be removed
 
 _options = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class _Supposed(Supposing):
-    """Hypothetical choices; the capacity of reservations that a trial supposes as removed is free."""
+    """Hypothetical choices. While they are active, the capacity of the reservations that the trial supposes
+    to be removed is free.
+    """
 
     def __init__(self, what_ifs: WhatIfs, free: Sequence[Allocations] = ()) -> None:
         scheduler = what_ifs.scheduler

@@ -9,7 +9,7 @@ from bus.claims import Claimed, ClaimResult, Refused, TopologyViolated
 from bus.messages import BuildRequested, BuildUnplaceable
 from scheduler_worker.core.gang_shortage import TOPOLOGY_CODE
 
-MOST_LEVELS = 32  # levels with a separate label value: requests may name any level
+MOST_LEVELS = 32  # levels counted separately: requests may name any level
 
 CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's answer", ["result"])
 TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by placement, by reason", ["why"])

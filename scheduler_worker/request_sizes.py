@@ -13,7 +13,7 @@ from scheduler_worker.core.fair_queue import RequestDemand, Size
 from scheduler_worker.core.order import Begins
 from scheduler_worker.core.rule import Alternative
 
-RECENT = 30.0  # seconds for which capacities and sizes are not computed again
+RECENT = 30.0  # seconds after which cached capacities and sizes are computed again
 MOST_KNOWN = 1000
 MOST_FLAVORS = 20
 
@@ -77,7 +77,7 @@ class RequestSizes:
             try:
                 found = self._source.search(FindCandidates(groups=(group,)), empty=True)
                 capacity = float(found.capacity(resource_class).sum())
-            except (SenselessQuery, Unavailable):  # the index may not be loaded
+            except (SenselessQuery, Unavailable):  # no host has the class, or the index is not loaded yet
                 return 0.0
             self._capacities[resource_class] = capacity
         return capacity

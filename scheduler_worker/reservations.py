@@ -32,8 +32,8 @@ from scheduler_worker.core.reserved_slots import HeldSlots
 from scheduler_worker.placing import Scheduler
 
 REFRESH_SECONDS = 5.0
-SLOTS_AT_ONCE = 100  # slots claimed by one order
-RESERVATIONS_AT_ONCE = 100  # reservations whose slots are read by one query
+SLOTS_AT_ONCE = 100  # slots that one order claims
+RESERVATIONS_AT_ONCE = 100  # reservations whose slots one query reads
 SHORT = Gauge("berth_reservations_short", "reservations that should hold capacity and lack slots")
 SLOTS = Gauge(
     "berth_reservations_slots",
@@ -58,7 +58,7 @@ class ReservationFiller:
         holding = [
             each
             for each in found.reservations
-            if not each.levels  # else placement's headroom controller claims the slots
+            if not each.levels  # with levels, placement's headroom controller claims the slots
             if each.state(now) in ("held", "active")
         ]
         for some in portions(holding, RESERVATIONS_AT_ONCE):
@@ -142,8 +142,8 @@ class ReservationFiller:
 
 
 def _portions(missing: Sequence[Id], closed: Mapping[Id, int]) -> Iterator[tuple[Id, tuple[Id, ...]]]:
-    """Yield portions of the `missing` slots, each for one order, with the root of its host; "" is any host of
-    the reservation. Each host in `closed`, which a plan has closed, gets the number of slots given.
+    """Yield portions of the `missing` slots, one for each order, with the root of the host to claim them on
+    ("": any host of the reservation). `closed` has the number of slots for each host that a plan has closed.
     """
     left = deque(missing)
     for root, several in closed.items():

@@ -128,9 +128,7 @@ class RoomPlanner:
         return RoomPlanned(code="no_host", why=WHY["no_host"], decision=answered.decision)
 
     def _read(self, question: _Question) -> tuple[CloudState, RoomDemand] | None:
-        """Return the hosts and the builds to fit; None if no host would accept such a build even if it were
-        empty.
-        """
+        """Return the hosts and the builds to fit; None if no host, even if empty, would accept a build."""
         choosing, order = self.scheduler.choosing(self._what_ifs.supposing()), question.order
         ignoring_closure = _ignoring_closure(choosing, question)
         flavors = [order.alternatives[part.number] for part in _parts(order)]
@@ -282,9 +280,7 @@ def _no_host_in(within: Mapping[str, str]) -> str:
 
 
 def _parts(order: Order) -> list[Part]:
-    """Return the order's instances by flavor, those with the largest flavors first: they fit the fewest
-    hosts.
-    """
+    """Return the order's instances by flavor, largest flavors first, because these fit the fewest hosts."""
     largest = reduce(or_, [Tally(alternative.asked) for alternative in order.alternatives])
 
     def size(part: Part) -> float:

@@ -18,7 +18,7 @@ from scheduler_worker.core.order import Begins
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
 
-UNSTORED = 20_000  # decisions that wait to be stored; the oldest are dropped while the database is away
+UNSTORED = 20_000  # decisions waiting to be stored; the oldest are dropped if the database is unreachable
 
 
 class HostSelection:
@@ -47,7 +47,7 @@ class HostSelection:
         """Store the decisions made since the last call in the database, to be shown later."""
         if not self._made:
             return
-        made, self._made = self._made, deque(maxlen=UNSTORED)  # new decisions may arrive meanwhile
+        made, self._made = self._made, deque(maxlen=UNSTORED)  # later decisions go to the new list
         try:
             async with self._database.write() as tx:
                 await decisions.put_selected(tx, made, self._scheduler.clock.now())
@@ -76,7 +76,7 @@ class HostSelection:
                 if refused is None and placed:
                     return HostsAnswered(placed=tuple([placed[build] for build in request.instances]))
                 return HostsAnswered(refused=refused or _refused(request, "it has ended", Decision()))
-            case events.PublishMove() | events.BegunBefore():  # of moves only
+            case events.PublishMove() | events.BegunBefore():  # only orders for moves have these results
                 raise TypeError(f"{end!r} does not end a boot")
 
     async def _check(self, request: BuildRequested) -> HostsAnswered:

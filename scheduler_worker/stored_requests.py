@@ -28,11 +28,11 @@ from scheduler_worker.store.backlog import Bundle
 log = logging.getLogger(__name__)
 
 LEAST_READ = 256  # if fewer requests of a project are in memory, the following bundles are read
-MOST_READ = 4096  # of a project, and divided among the projects if that is more than LEAST_READ for each
-READ_FOR = 128  # one bundle is read for so many requests that should be in memory
-READ_AT_ONCE = 8  # bundles at most: to open them takes the event loop for milliseconds each
-SUSPECT_READ = 64  # after a scheduler ended: the requests in memory are handled alone if another one ends
-PATIENCE = 1.0  # seconds before the next try after the database was unreachable
+MOST_READ = 4096  # most requests of a project in memory; divided among projects, but at least LEAST_READ each
+READ_FOR = 128  # for every so many requests that should be in memory, one bundle is read at a time
+READ_AT_ONCE = 8  # most bundles read at a time: decoding each blocks the event loop for milliseconds
+SUSPECT_READ = 64  # requests read from suspect bundles: few, as all are suspects if this scheduler ends too
+PATIENCE = 1.0  # seconds before a retry if the database is unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
 PROJECTS = Gauge("berth_scheduler_backlog_projects", "projects that have requests in the backlog")
@@ -77,11 +77,11 @@ class StoredDelivery:
 class StoredProject:
     """The stored requests of one project."""
 
-    bundles: int = 0  # rows
+    bundles: int = 0  # number of stored bundles
     requests: int = 0
-    open: dict[Id, OpenBundle] = field(default_factory=dict)  # bundles in memory
-    last: Key | None = None  # of the bundle that was read last
-    is_suspect: bool = False  # a scheduler ended while it owned the following bundles
+    open: dict[Id, OpenBundle] = field(default_factory=dict)  # bundles in memory, by id
+    last: Key | None = None  # key of the bundle that was read last
+    is_suspect: bool = False  # True if a scheduler ended while it owned the unread bundles
 
     @property
     def is_unread(self) -> bool:
@@ -103,7 +103,7 @@ class StoredRequests:
         size_of: Callable[[Envelope], Size],
     ) -> None:
         self.projects: dict[str, StoredProject] = {}
-        self.more = asyncio.Event()  # the queue may have requests
+        self.more = asyncio.Event()  # set when the queue may have requests
         self._database = database
         self._clock = clock
         self._shares = ShareMeter()
@@ -212,9 +212,7 @@ class StoredRequests:
                     del self.projects[bundle.project]
 
     async def _read(self, project: str) -> None:
-        """Read the following bundles of a project into the queue if few of its requests are left in the
-        queue.
-        """
+        """Read the next bundles of a project if few of its requests are left in the queue."""
         read = self._to_read(project)
         if not read:
             self._low.pop(project, None)

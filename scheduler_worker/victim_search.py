@@ -33,8 +33,8 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import Priorities
 from scheduler_worker.queries import CellQueries
 
-PORTIONS = (64, 1024)  # hosts to read, if fewer give no victims; first for each instance
-CHECKS = 20  # hosts that may refuse the request although its amounts fit
+PORTIONS = (64, 1024)  # hosts whose instances are read: first per instance; then, if none fit, more
+CHECKS = 20  # most hosts that filters may refuse, with the chosen victims, before the search ends
 NONE_FIT = "the instances of lower priority do not free enough capacity on any host"
 
 
@@ -43,7 +43,7 @@ class _Reading:
     """The instances on some hosts that may be preempted, as they were when read."""
 
     hosts: set[str] = field(default_factory=set)
-    on: dict[str, list[Victim]] = field(default_factory=dict)  # root → its instances
+    on: dict[str, list[Victim]] = field(default_factory=dict)  # root → instances that may be preempted
     held: dict[Id, Allocations] = field(default_factory=dict)
 
 
@@ -53,7 +53,7 @@ class _Draft:
 
     picks: dict[Id, Pick] = field(default_factory=dict)
     victims: dict[Id, tuple[Victim, ...]] = field(default_factory=dict)
-    released: list[Allocations] = field(default_factory=list)  # of the victims
+    released: list[Allocations] = field(default_factory=list)  # allocations of the victims
 
     def add(self, instance: Id, pick: Pick, victims: tuple[Victim, ...]) -> None:
         """Record an instance as placed on the host of `pick`, where `victims` are deleted before. Instances
@@ -115,9 +115,7 @@ class VictimSearch:
         return structs.replace(order, preempts=preempts)
 
     async def of_located(self, order: Order, located: Located) -> Located:
-        """Return `located` with the victims that the instances preempted before the request was delivered
-        again.
-        """
+        """Return `located` with the victims of instances that an earlier delivery of the request placed."""
         if not order.request.priority or order.move is not None:
             return located
         asked = FindPreemptions(by=tuple(located.places))

@@ -37,12 +37,12 @@ from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import without_roots
 
-SLICE = 0.003  # seconds of searching before other tasks such as boots may run
-AT_ONCE = 50  # instances chosen without a pause
+SLICE = 0.003  # seconds of counting after which other tasks such as boots may run
+AT_ONCE = 50  # instances chosen before other tasks may run
 LONGEST = 2.0  # seconds of counting free capacity
-PATIENCE = 30.0  # seconds that a caller waits; then queued and running questions stop
+PATIENCE = 30.0  # seconds that a caller waits for the answer; then the question is stopped
 ON_ONE_HOST = 10_000
-TRIED = 1000  # instances on one host with several providers: each needs a search
+TRIED = 1000  # most instances counted on a host with several providers, because each needs a search
 MOST_WAYS = 1024
 _GROUPS = "count: with a server group, a topology or roles, at most the instances of one request"
 
@@ -54,7 +54,7 @@ class _Counted:
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
     after: int = -1
-    host: PlacedHost | None = None  # the host with several providers that is being counted
+    host: PlacedHost | None = None  # the host with several providers that is counted now
     tried: list[CapacityReservation] = field(default_factory=list)  # hypothetical instances on that host
     capped: bool = False
     done: bool = False
@@ -103,7 +103,7 @@ class WhatIfs:
             answer, fitting = await self.chosen(order, question.best, supposing)
             if answer.fits and not question.is_external:
                 answer = await self.in_quota(answer, order, fitting)
-            # Instances of a gang depend on each other, so capacity for more is no sum over hosts.
+            # Further instances of a gang are not counted: their number is not the sum over hosts.
             if not question.room or answer.refusal or is_gang(order):
                 return answer
             found, cut = await self._room(fitting, question.request.request, supposing)
@@ -149,7 +149,8 @@ class WhatIfs:
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
-        # Members of a group depend on each other, and their number decides the host of the first.
+        # Instances of a group or of roles are chosen together, because each influences the hosts of the
+        # others.
         alone = order.alternative.group is None and not order.request.roles
         at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
@@ -217,7 +218,7 @@ class WhatIfs:
         until = clock.monotonic() + SLICE
         for index in ranking.admitted(beyond=counted.after):
             if counted.host is not None and counted.host.uuid != ranking.found.host(index).uuid:
-                self._finish(counted, supposing)  # the instances on trial took its last free capacity
+                self._finish(counted, supposing)  # the counted instances filled the host
             if not self._count_host(ranking, index, counted, supposing, until):
                 return
             if clock.monotonic() > until:

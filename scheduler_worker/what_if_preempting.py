@@ -36,8 +36,8 @@ class WhatIfsPreempting:
         self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True
     ) -> WhatIfAnswered:
         """Return the answer about a request that fits nowhere, with the instances that it would preempt, or
-        why it preempts none. With `limited`, the project's quota must permit the instances, and the rest of
-        its budget the victims. The caller must hold the lock of `WhatIfs`.
+        why it preempts none. With `limited`, the project's quota must permit the instances, and its remaining
+        preemption budget the victims. The caller must hold the lock of `WhatIfs`.
         """
         [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
         if begun.refusal:
@@ -50,7 +50,7 @@ class WhatIfsPreempting:
         if isinstance(found, NoVictims):
             return structs.replace(answer, spares=found.why)
         supposing.suspend()
-        # instances on one host share its victims
+        # each victim once: instances placed on one host have the same victims
         victims = tuple({victim.build: victim for some in found.victims for victim in some}.values())
         used = await self._used(request.project) if order.preempts.budget and limited else 0
         if 0 < order.preempts.budget < used + len(victims):

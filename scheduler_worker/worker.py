@@ -53,7 +53,7 @@ SWEEP_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
 WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project applies
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
-TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before its age is checked
+TRIES_UNDELIVERABLE = 3  # attempts to deliver a build to a conductor before the time limit is checked
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive, GuestsAsked}
 )
@@ -75,7 +75,7 @@ class SchedulerNeeds:
     placement: PlacementQueries
     cells: CellQueries
     database: Database
-    bus: RecordingBus  # sends the messages of clients that have a role
+    bus: RecordingBus  # sends messages of clients with a role, and records their acts
     publish: Publish
     clock: Clock
     options: SchedulerOptions = field(default_factory=SchedulerOptions)
@@ -192,7 +192,7 @@ class _Parts:
                 topics.CLIENT_REQUESTED,
                 self.door.request_many,
                 emits=[*PASSED_ON, *REFUSED, topics.ACTS_RECORDED],
-                concurrency=4,  # a lookup in a silent cell must not stop the other clients
+                concurrency=4,  # so that a query to a silent cell does not delay other clients
             ),
             on_many(
                 topics.MOVE_HALF,

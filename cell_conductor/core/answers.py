@@ -61,7 +61,7 @@ def swap_result(
             build = replace(build, generation=result.generation if result.allocations else None)
             if position is not None and position > build.at:  # the claim had succeeded before a crash
                 return build, position, _refused(build.spares[: position - build.at - 1], (), now), ""
-            if position is not None:  # changed by another client, but still ours
+            if position is not None:  # another client changed the claim, but the build still holds its host
                 return build, 0, (), ""
             holds = ", ".join(sorted(result.allocations)) or "nothing"
             return build, 0, (), f"its claim was changed by another client (it holds {holds})"
@@ -88,12 +88,13 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
     released; if they had changed, request their release again.
     """
     match result:
-        case claims.Held():  # release it, whichever claim changed it
+        case claims.Held():  # request the release again, with the present generation
             build, messages_out = _caught_up(build, result)
             return build, (*messages_out, builds.question(build))
         case Contended():
             return build, (builds.question(build),)
-        case claims.OutsideCell(why=why) if not build.end:  # placement refuses; the end has the reason
+        # Placement refuses the release: the build ends, and its reason says so.
+        case claims.OutsideCell(why=why) if not build.end:
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting" and build.vacates is not None and build.vacates.requeue:
@@ -108,15 +109,16 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
 
 
 def _caught_up(build: Build, held: claims.Held) -> Stepped:
-    # A claim has succeeded without our knowing. Then a holder consumer has the resources of the earlier
-    # attempt's leftover, and the build has allocations on the next host, or after the way back on the source.
+    # Placement accepted a claim whose answer was lost. A holder consumer has the resources of the earlier
+    # attempt, and the build those of the next host or, on a move's way back, of the source.
     build = replace(build, generation=held.generation if held.allocations else None)
     if (left := _taken_over(build, held)) is not None:
         return replace(holding(build, left.at, held.allocations), at=left.at, attempt=left.attempt), ()
     position = position_of(build, held)
     if position is None and held.allocations and builds.leftover_holder(build) is not None:
-        # A move has claimed its destination, and its holder consumer has the source, but its order has not
-        # arrived. No guest runs at the destination: a new attempt number releases it without a holder.
+        # A move has claimed its destination, and its holder consumer has the source, but the order of the
+        # move has not arrived. No guest runs at the destination: with a new attempt number, no holder
+        # consumer is made at the release.
         return replace(build, attempt=build.attempt + 1), ()
     if position is None or position == build.at:
         return build, ()
@@ -152,7 +154,7 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
-    if reshape.generation > build.generation:  # of a swap that placement has not answered yet
+    if reshape.generation > build.generation:  # a claim that is not answered yet
         source = () if build.moving is None else (build.moving.source,)
         positions = (*range(build.at + 1, len(build.hosts)), *source)
     elif reshape.generation == build.generation:
@@ -214,7 +216,7 @@ def stale_report(build: Build, report: AgentReported) -> Effects:
         return ()
     was = build.move.was if build.status == "active" and build.move is not None else None
     if left is None and (report.attempt, report.root) == (was, build.host.root):
-        return ()  # the guest itself, by its attempt number before a move that ended at its source
+        return ()  # the present guest, by its attempt number before a move that ended at the source
     clean = builds.destroy_reported(build, report, above=left.above if left is not None else 0)
     return (clean, builds.order(build)) if build.status == "building" else (clean,)
 
@@ -226,7 +228,7 @@ def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimReque
     """Return the claim that adopts an instance with the allocations `held`. Without `held`, return a claim
     that only reads the instance's allocations: placement refuses the claim, and answers with them.
     """
-    # While the generation is unknown, the claim cannot succeed and only reads the allocations.
+    # With an impossible generation, the claim is refused, and the answer has the allocations.
     generation = MAX_ORDINAL if held is None else held.generation
     choice = Choice(allocations=(held or asked.chosen.choice).allocations)
     return builds.claim_of(asked.build, generation, asked.spec, choice)
@@ -284,7 +286,7 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
     if why := event.why or refusal_reason(build, asked):
         return build, (_adoption_result(asked, "refused", why),)
     if build is None or build.placed is None:
-        if event.held is None:  # the cell knew the build just before
+        if event.held is None:  # the build was known at first, and has been deleted since
             return build, (_adoption_result(asked, "refused", "its cell has just deleted it: try again"),)
         build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
         return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
@@ -294,7 +296,7 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
             build = replace(known, generation=event.held.generation)
     if build.attempt == asked.attempt and build.as_placed.request == _request(
         build.id
-    ):  # adopted, and not moved since
+    ):  # the instance was adopted before, and has not moved since
         return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
     return build, (_adoption_result(asked, "known"),)
 

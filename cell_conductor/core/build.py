@@ -23,15 +23,15 @@ Status = Literal[
     "moving",
     "verifying",
     "shelved",
-    "moved",  # to another cell, which now has the build
+    "moved",  # the build is in another cell now
     "error",
     "deleting",
     "deleted",
 ]
-# reasons why a build ends in error although no host failed
+# reasons for which a build ends in error although no host failed
 DELETED_BEFORE = "deleted before it was built"
 DELETED_WHILE_BUILDING = "deleted while building"
-ABORTED = "aborted"  # the agent reported that no host can build it
+ABORTED = "aborted"  # an agent reported that no host can build the instance
 AttemptOutcome = Literal["built", "failed", "refused", "timed out"]
 Effects = tuple[Message, ...]
 
@@ -40,46 +40,46 @@ class Leftover(Compact, frozen=True):
     """A guest left behind; a holder consumer has its resources until its destruction or a time limit."""
 
     attempt: int
-    at: int  # index of the host
-    until: float  # when the agent's confirmation is not awaited any longer
-    gone: bool = False  # the agent has confirmed its destruction
-    above: int = 0  # guests with attempts up to this number are not destroyed
-    kept: int = 0  # the attempt in the holder consumer's id; 0: `attempt`
+    at: int  # index of the host in `Build.hosts`
+    until: float  # time after which the resources are released without the agent's confirmation
+    gone: bool = False  # True if the agent has confirmed that the guest is destroyed
+    above: int = 0  # the order to destroy spares guests with attempt numbers up to this
+    kept: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
 
 
 class Vacate(Compact, frozen=True):
     """The order that an instance must leave its host, because a build of higher priority preempts it."""
 
-    by: tuple[str, ...]  # usually one build; several instances of one request may share a victim
-    priority: int  # of the builds in `by`
+    by: tuple[str, ...]  # builds that preempt it: several instances of one request may share a victim
+    priority: int  # priority of the builds in `by`
     grace: float
-    requeue: bool  # shelve the victim instead of deleting it
-    since: float = 0.0  # when it was ordered
-    repeat_at: float = 0.0  # when its requeue is requested again; 0: never
+    requeue: bool  # True: shelve the victim and request a host for it again; False: delete the victim
+    since: float = 0.0  # when the order arrived
+    repeat_at: float = 0.0  # when the request for a new host is repeated; 0: never
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     cell: str
     status: Status
-    placed: messages.BuildPlaced | None  # missing if the build was deleted before it was placed
-    version: int = 0  # optimistic lock of the store
+    placed: messages.BuildPlaced | None  # None if the build was deleted before it was placed
+    version: int = 0  # version of the stored record: an update of another version fails
     attempt: int = 0  # number of the last attempt ordered
-    at: int = 0  # index of the host of that attempt
-    generation: int | None = None  # generation of its claim in placement
+    at: int = 0  # index in `hosts` of the host of the last attempt
+    generation: int | None = None  # consumer generation in placement; None: no allocations
     started: float = 0.0
-    deadline: float = 0.0  # of the attempt or the deletion; of a settled build: see `timed`
+    deadline: float = 0.0  # time limit of the attempt or of the deletion; for other states, see `timed`
     attempts: tuple[messages.Attempt, ...] = ()  # finished attempts
-    doom: str = ""  # why the build can only end in error; empty: it can still succeed
-    end: Literal["", "active", "error"] = ""  # its end; set once and never changed
-    replies: tuple[str, ...] = ()  # addresses that wait for its deletion
+    doom: str = ""  # why the build must end in error; empty: it can still succeed
+    end: Literal["", "active", "error"] = ""  # how the build ended ("": it has not); never changed
+    replies: tuple[str, ...] = ()  # reply addresses of the clients that wait for the deletion
     leftovers: tuple[Leftover, ...] = ()
-    reshaped: int = 0  # the last change that moved its allocations within the host
-    moved: tuple[messages.Selection, ...] = ()  # hosts added by moves
-    became: BuildSpec | None = None  # its spec after moves, if changed
-    move: BuildMove | None = None  # its current or last move
-    awaits: tuple[str, ...] = ()  # preempted instances that may still use its host
-    vacates: Vacate | None = None  # the order to leave its host, if it is preempted
+    reshaped: int = 0  # change number of the last reshape that changed its allocations
+    moved: tuple[messages.Selection, ...] = ()  # destinations of moves
+    became: BuildSpec | None = None  # the spec after a resize or rebuild; None: as placed
+    move: BuildMove | None = None  # current or last move of the build
+    awaits: tuple[str, ...] = ()  # ids of preempted instances that may still use the host
+    vacates: Vacate | None = None  # the order to leave its host, if the build is preempted
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:
@@ -255,7 +255,7 @@ def ended(build: Build) -> messages.BuildEnded:
         agent=guest_on.agent if active else "",
         reason="" if active else build.doom,
         attempts=build.attempts,
-        decision=replace(build.as_placed.decision, record=None),  # the record is for queries
+        decision=replace(build.as_placed.decision, record=None),  # not needed by subscribers
         reply_to=build.as_placed.reply_to,
     )
 
@@ -310,11 +310,12 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 def release_due_leftover(build: Build, now: float) -> Effects:
     """Return the request to release the resources of the first guest left behind whose time limit has passed;
-    if its destruction is not confirmed, preceded by an order to destroy it again. Return () if there is no
-    such guest.
+    if its destruction is not confirmed, preceded by an order to destroy it again. Return () if no time limit
+    has passed.
     """
     for left in build.leftovers:
-        # Until placement has answered, the resources of the last attempt may be on their way to the holder.
+        # Until placement has answered a claim, it is open whether the holder consumer has the resources of
+        # the last attempt.
         undecided = left.attempt == build.attempt and build.status not in SETTLED
         if now >= left.until and not undecided:
             release = ReleaseRequested(consumer=_holder(build, left), generation=None, fenced=False)

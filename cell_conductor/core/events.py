@@ -15,8 +15,8 @@ class SwapAnswered(Struct, frozen=True):
     """The event that placement answered the claim of a build's next host, which followed a failed attempt."""
 
     attempt: int
-    result: ClaimResult | str  # a text: why placement cannot judge the claim
-    asked_in: str = ""  # what a move `asks`; empty outside moves
+    result: ClaimResult | str  # a text is the reason why placement could not process the claim
+    asked_in: str = ""  # `BuildMove.asks` of the move that requested the claim; empty outside moves
 
 
 class ReleaseAnswer(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Adoption(Struct, frozen=True):
     """
 
     asked: BuildAdoptRequested
-    held: Held | None = None  # empty: the cell knows them already
+    held: Held | None = None  # None if the cell has a record of them already
     why: str = ""
 
 
@@ -82,12 +82,14 @@ class AttemptLimits(Struct, frozen=True):
 
     max_attempts: int = 3
     build_timeout: float = 1800.0
-    delete_timeout: float = 600.0  # until a build is deleted without its agent's confirmation
-    cleanup_timeout: float = 86400.0  # how long a silent agent's leftover holds its resources
-    poll_every: float = 5.0  # between checks for silent agents
-    stalled_after: float = 60.0  # silence after which messages are repeated
-    # silence after which orders to destroy guests left behind by ended builds, and a requeue, are repeated
+    delete_timeout: float = 600.0  # seconds after which a build is deleted without its agent's confirmation
+    # seconds after which resources of a guest left behind are released anyway
+    cleanup_timeout: float = 86400.0
+    poll_every: float = 5.0  # seconds between checks for exceeded time limits
+    stalled_after: float = 60.0  # seconds without an answer after which a message is repeated
+    # seconds without an answer after which two messages are repeated: the order to destroy a guest left
+    # behind by an ended build, and the request to queue a preempted build again
     destroy_again_after: float = 3600.0
-    agent_lease: float = 2.0  # of agents that share nodes
-    keep_builds: float = KEEP_SECONDS  # how long an ended build is stored
+    agent_lease: float = 2.0  # duration of a lease of an agent that shares nodes
+    keep_builds: float = KEEP_SECONDS  # seconds for which the record of an ended build is stored
     keep_moves: float = KEEP_SECONDS

@@ -102,7 +102,7 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
             return _delete(build, event, now, limits)
         case AgentReported() if (
             event.outcome != "destroyed"
-        ):  # the guest that leaves must not be destroyed yet
+        ):  # only guests left behind are destroyed, not the guest that is leaving
             return build, builds.undone(build, event.attempt)
         case _:
             return build, ()
@@ -234,7 +234,7 @@ def event_of_moved(build: Build, event: Event) -> Stepped:
     match event:
         case BuildDeleteRequested():
             return build, (deleted_elsewhere(move, event),)
-        case AgentReported(outcome="built" | "failed" | "progress"):  # no message waits for it any more
+        case AgentReported(outcome="built" | "failed" | "progress"):  # the guest is not needed any more
             left = next((leftover for leftover in build.leftovers if leftover.attempt == build.attempt), None)
             return build, (builds.destroy(build) if left is None else builds.destroy_left(build, left),)
         case _:

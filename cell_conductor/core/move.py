@@ -16,65 +16,65 @@ from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Message, Value
 
 Phase = Literal[
-    "prepare",  # the destination reserves what the guest needs
-    "send",  # the source stops the guest and copies it, or copies it while it runs, or makes its image
-    "start",  # the destination starts it
-    "build",  # the destination builds it again
-    "rebuild",  # the same host replaces it
+    "prepare",  # the destination's agent prepares for the guest
+    "send",  # the source's agent stops and copies the guest, copies it while it runs, or makes its image
+    "start",  # the destination's agent starts the guest
+    "build",  # the destination's agent builds the guest again
+    "rebuild",  # the agent replaces the guest on the same host
     "verify",  # the guest runs at the destination until the move is confirmed or reverted
-    "swap",  # placement is asked for the next destination
-    "undo",  # a guest that may run at the destination is destroyed first
-    "back",  # placement is asked for the source's resources
-    "resume",  # the source starts it again
-    "destroy",  # the source destroys what was shelved
-    "release",  # placement releases the resources
-    "away",  # released to another cell, which decides what follows
-    "recall",  # the scheduler is asked for the build's resources after a cancelled departure
+    "swap",  # placement must claim the next destination
+    "undo",  # agents destroy guests that may run at destinations
+    "back",  # placement must claim the source's resources for the build again
+    "resume",  # the source's agent starts the guest again
+    "destroy",  # the source's agent destroys the guest of the shelved instance
+    "release",  # placement must release the build's resources
+    "away",  # another cell has the build, and decides how the move continues
+    "recall",  # the move was cancelled: the scheduler must claim the source's resources again
 ]
 PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
 HalfOutcome = Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
 
-# a holder consumer has the resources of the source
+# types of moves in which a holder consumer has the source's resources
 KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")
-BUILT: tuple[moves.MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
-HALF: tuple[Phase, ...] = ("away", "recall")  # phases that wait for the scheduler
+BUILT: tuple[moves.MoveKind, ...] = ("evacuate", "unshelve")  # moves that build the guest anew
+HALF: tuple[Phase, ...] = ("away", "recall")  # phases of a move between cells that wait for the scheduler
 ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement
-# phases with the guest at the source
+# phases in which the guest is at the source
 AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")
 
 
 class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The current or last move of a build."""
 
-    placed: moves.MovePlaced  # without the record of its decision
+    placed: moves.MovePlaced  # the scheduler's order, without the decision record
     phase: Phase
     since: float
-    began: float  # time when the phase began
-    step: int = 0  # step of the last order; grows with each order of the build's moves
-    first: int = 1  # number of its first attempt
+    began: float  # when the phase began
+    step: int = 0  # number of the last order; each order of a move of this build has a higher one
+    first: int = 1  # number of the move's first attempt
     highest: int = 1  # highest attempt number so far
-    source: int = 0  # index of the source host, while the move is open
-    left: str = ""  # the name of that host
-    was: int = 0  # the attempt number of the guest that moves
-    before: BuildSpec | None = None  # the build's spec before, if it was changed
-    host: str = ""  # the destination's name
+    source: int = 0  # index of the source in `Build.hosts`, until the move ends
+    left: str = ""  # name of the source host
+    was: int = 0  # attempt number of the guest at the source; 0: no guest
+    before: BuildSpec | None = None  # the build's spec before the move; None: as placed
+    host: str = ""  # name of the destination host
     percent: int = 0
-    sent: bool = False  # the source received the order, so its guest may have stopped
+    sent: bool = False  # True if the source was ordered to send the guest, which may have stopped
     forced: bool = False
-    may_run: bool = False  # a leftover at the destination may run
-    afresh: bool = False  # the source is not held any more and must be claimed again
-    # The end, once the build is back at its source, or has left
+    may_run: bool = False  # True if a guest left behind at a destination may run
+    afresh: bool = False  # True if no consumer holds the source, so its resources must be claimed anew
+    # how the move will end when the build is back at its source or deleted; empty: it has not failed
     goal: Literal["", "error", "reverted", "aborted", "deleted"] = ""
     cause: str = ""
-    end: Literal["", "done", "reverted", "aborted", "error", "deleted"] = ""  # set once and never changed
+    end: Literal["", "done", "reverted", "aborted", "error", "deleted"] = ""  # never changed once set
     ended: float = 0.0
-    at_host: str = ""  # the instance's host at the end
+    at_host: str = ""  # name of the instance's host when the move ended
     at_root: str = ""
     phases: tuple[moves.PhaseOver, ...] = ()
-    attempts: tuple[Attempt, ...] = ()  # attempts at destinations
-    half: Literal["", "leaving", "arriving"] = ""  # of a move to another cell: this cell's half
-    to_cell: str = ""  # leaving: the other cell
-    silent: bool = False  # the other half reports the end
+    attempts: tuple[Attempt, ...] = ()  # finished attempts at destinations
+    half: Literal["", "leaving", "arriving"] = ""  # of a move between cells: this cell's part
+    to_cell: str = ""  # name of the destination cell, if the build leaves this cell
+    silent: bool = False  # True if the other cell reports the end of the move
 
     @property
     def id(self) -> str:

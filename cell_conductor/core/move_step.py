@@ -36,7 +36,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return steered(build, event, now, limits)
         case _ if move.leaves:
             return step_of_leaving(build, event, now, limits)
-        case MovePlaced() | events.MoveImpossible():  # of this move; other moves are postponed or never begun
+        case MovePlaced() | events.MoveImpossible():  # this move's order, repeated
             return build, phases.waited_for(build)
         case BuildReshaped():
             return reshaped(build, event), ()
@@ -77,7 +77,7 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
             return _not_sent(failed, f"{move.left} could not send it: {cause}", now, limits)
         case _, "start":
             return _not_started(build, cause, now, limits, left=report.leftover)
-        case _, "rebuild":  # the old guest continues
+        case _, "rebuild":  # the guest with the old image still runs
             build = replace(failed, attempt=move.was, became=move.before)
             why = f"it could not be rebuilt, and is as it was: {cause}"
             return phases.close(build, "error", why, now, "active")
@@ -101,7 +101,7 @@ def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
             return phases.enter(phases.tried(build, "built", "", now), "verify", now, limits)
         case "resume":
             return resumed(build, "", now)
-        case _:  # start or rebuild
+        case _:  # the phases start and rebuild
             return phases.arrived(phases.tried(build, "built", "", now), now, limits)
 
 
@@ -117,7 +117,7 @@ def _not_sent(build: Build, why: str, now: float, limits: AttemptLimits) -> Step
     move = phases.open_move(build)
     if move.leaves:
         return recalled(build, "error", why, now, limits)
-    if move.kind != "shelve":  # else the guest may be stopped permanently, for example by a power failure
+    if move.kind != "shelve":  # a guest whose shelve failed is started again
         build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
     return phases.way_back(build, "error", why, now, limits)
 
@@ -158,7 +158,7 @@ def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) ->
             return _not_started(build, cause, now, limits, left=False)
         case "verify":
             return build, ()
-        case _:  # repeat the messages that this event caused
+        case _:  # this event may be redelivered: repeat its messages
             awaited = move.phase in ASKING or move.first <= attempt < build.attempt
             return build, phases.waited_for(build) if awaited else ()
 
@@ -183,13 +183,13 @@ def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> 
             return phases.failed_there(build, "timed out", cause, now, limits)
         case "send":
             return _not_sent(late, f"{move.left} did not send it: {cause}", now, limits)
-        case "start":  # the guest may run there, so the build stays there; the order stays queued
+        case "start":  # the order is still queued, so the guest may run: the build stays there
             failed = builds.host_failed(build, cause)
             build = phases.tried(late, "timed out", cause, now)
             why = f"{move.host} did not report that the guest runs; it runs there, or will run: {cause}"
             build, emitted = phases.arrived(build, now, limits, "error", why)
             return build, (failed, *emitted)
-        case "rebuild":  # the order stays queued, so the guest may still be rebuilt
+        case "rebuild":  # the order is still queued, so the guest may be rebuilt later
             return phases.close(late, "error", f"it may yet be rebuilt: {cause}", now, "active")
         case "resume":
             return resumed(late, cause, now)
@@ -197,7 +197,7 @@ def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> 
             return phases.arrived(phases.end_phase(build, "done", "too late to revert", now), now, limits)
         case "undo":
             return undoing(build, now, limits)
-        case _:  # destroy: the guest's resources stay held until it is destroyed
+        case _:  # the phase destroy: a holder consumer keeps the resources until the guest is destroyed
             build = builds.add_leftover(late, now, limits.cleanup_timeout)
             return phases.enter(build, "release", now, limits)
 
@@ -216,7 +216,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
     move = phases.open_move(build)
     if event.move != move.id:
         return _refused(build, event, f"the instance is in another move, {move.id}")
-    if move.goal and AS_ASKED.get(event.to) == move.goal:  # asked before
+    if move.goal and AS_ASKED.get(event.to) == move.goal:  # a repeated request
         return build, (phases.move_progress(build, reply_to=event.reply_to), *phases.waited_for(build))
     if move.phase == "away":
         return _refused(build, event, "it has left this cell: steer it in its new cell")

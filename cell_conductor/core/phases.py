@@ -14,7 +14,7 @@
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 Phases in brackets occur only in some moves. In `undo` the build waits until agents have destroyed the guests
-at destinations, or until a time limit; the way back has this phase only if such a guest may run or failed to
+at destinations, or until a time limit; the way back has this phase only if a guest there may run or failed to
 start. The way back has `resume` only if the source host received the order to send, and so may have stopped
 its guest. In `back` the build takes over the holder consumer's allocations on the source host unchanged. If a
 reshape of this host has changed them meanwhile, the next BuildReshaped reports the new allocations.
@@ -36,7 +36,8 @@ from cell_conductor.core.events import AttemptLimits
 
 Stepped = tuple[Build, Effects]
 
-AWAY_SECONDS = 60.0  # after which the departure is reported again
+# seconds after which a report to the scheduler that a build has left the cell is repeated
+AWAY_SECONDS = 60.0
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
@@ -162,7 +163,7 @@ def failed_there(
         why = f"{counted} attempts failed, which is the limit"
     elif not build.spares:
         why = "no alternate is left"
-    elif outcome == "timed out" and move.kind in moves.BUILT:  # it may still be built there
+    elif outcome == "timed out" and move.kind in moves.BUILT:  # the guest may still be built there
         return enter(build, "undo", now, limits, failed)
     else:
         return enter(build, "swap", now, limits, failed)
@@ -276,7 +277,7 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 def repeated_move_end(build: Build) -> Effects:
     """Return the end message of a build's last move, and the orders to destroy its guests left behind."""
-    if build.move is None:  # an instance that was preempted is shelved by no move
+    if build.move is None:  # a preempted instance was shelved without a move
         return ()
     return (*builds.undone(build), *moves.end_messages(build.move))
 
@@ -305,7 +306,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     if move.phase == "release":
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
-        )  # its boot, if redelivered, must not be placed again
+        )  # retired as shelved, so that a redelivered boot request does not place it
     source, there = build.hosts[move.source].choice.allocations, build.host.choice.allocations
     shared = {provider: amounts for provider, amounts in source.items() if provider in there}
     held = Choice(allocations=source if move.afresh else shared)

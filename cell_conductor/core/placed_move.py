@@ -41,7 +41,8 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
     if build.status == wants and lost_claim(placed):
         return build, end_of_refused(placed, now, LOST)
     if build.status == wants:
-        last = () if build.move is None else (ended(build.move),)  # in case that message was lost
+        # The message of the last move's end may be lost, so it is repeated.
+        last = () if build.move is None else (ended(build.move),)
         build, emitted = _begin(build, placed, now, limits, why)
         return build, (*last, *emitted)
     if placed.kind not in KEPT or build.placed is None:
@@ -49,7 +50,8 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
     if build.status == "deleting":
         build, _ = _begin(build, placed, now, limits, "")
         return phases.deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
-    # The destination is released by now; the source is released when its guest is destroyed.
+    # Placement has released the destination. The holder consumer keeps the source until the guest there is
+    # destroyed.
     build = builds.with_leftover(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
     return _never(build, placed, now)
 
@@ -132,7 +134,7 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
     """Return the request to placement that undoes the claim of a move if this cell does not know the build;
-    None if such a move claims nothing.
+    None if moves of this type claim nothing.
     """
     if placed.kind == "unshelve":
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
@@ -219,7 +221,8 @@ def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) ->
     if holds_instead(build, build.hosts[move.source], held):
         return phases.returned(holding(build, move.source, held.allocations), now, limits)
     position = position_of(build, held)
-    if position is not None and position > build.at:  # a swap that was asked for when the way back began
+    # A claim of the next destination, sent before the way back began, has succeeded.
+    if position is not None and position > build.at:
         number = move.highest + 1
         build = replace(build, at=position, attempt=number, move=replace(move, highest=number))
     return build, (phases.question(build),)
@@ -232,15 +235,16 @@ def released(build: Build, result: claims.ReleaseResult, now: float, limits: Att
     move = phases.open_move(build)
     problem = ""
     match result:
-        case claims.Held():  # release it, whichever claim changed it
+        case claims.Held():  # request the release again, with the present generation
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
-                # Another move has begun, and holds the resources of the guest that was destroyed here
+                # the next move of the build has been claimed; its holder consumer has the resources of the
+                # destroyed guest
                 build = builds.with_leftover(build, Leftover(move.was, build.at, now, gone=True))
             build = replace(build, generation=result.generation if result.allocations else None)
             return build, (phases.question(build),)
         case Contended():
             return build, (phases.question(build),)
-        case claims.Retired(why=why) if why == SHELVED:  # asked before
+        case claims.Retired(why=why) if why == SHELVED:  # an earlier request has released the allocations
             pass
         case claims.OutsideCell(why=why) | claims.Retired(why=why):
             problem = f"placement does not release its allocations: {why}"

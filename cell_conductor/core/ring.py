@@ -22,8 +22,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-SLACK = 0.05  # allowed deviation from the even share; one node less is always allowed
-POINTS = 160  # points of each agent on the ring
+SLACK = 0.05  # permitted deviation of an agent's nodes from the even share; one node is always permitted
+POINTS = 160  # points of each agent on the hash ring
 
 Preference = Callable[[str], tuple[str, ...]]
 
@@ -35,7 +35,7 @@ def preference(agents: Collection[str]) -> Preference:
 
 @lru_cache(maxsize=8)
 def _preference(agents: tuple[str, ...]) -> Preference:
-    from uhashring import HashRing  # needed only if agents share nodes
+    from uhashring import HashRing  # imported here, because only cells whose agents share nodes need it
 
     ring = HashRing(nodes=list(agents), vnodes=POINTS, hash_fn=_position)
 
@@ -63,7 +63,8 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
             homeless.append(node)
     for left, node in zip(range(len(homeless), 0, -1), homeless, strict=True):
         poor = {agent: least - len(nodes) for agent, nodes in held.items() if len(nodes) < least}
-        # Together they have capacity for all. Nodes for agents with too few nodes save a later transfer.
+        # With `most` nodes each, the agents have capacity for all nodes. The last nodes go to agents with too
+        # few, which saves a later transfer.
         up_to = most if left > sum(poor.values()) else least
         to = next(agent for agent in order(node) if len(held[agent]) < up_to)
         held[to].add(node)
@@ -77,7 +78,7 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
 
 
 def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # Nodes that prefer the agent most are moved first.
+    # The nodes for which the agent is the most preferred are moved first.
     offered = sorted(
         (order(node).index(poor), node, agent)
         for agent, nodes in held.items()
@@ -93,7 +94,7 @@ def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference
 
 
 def _shed(rich: str, down_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # Nodes that prefer the agent least are moved first.
+    # The nodes for which the agent is the least preferred are moved first.
     for _, node in sorted((-order(node).index(rich), node) for node in held[rich]):
         to = next((agent for agent in order(node) if len(held[agent]) < down_to), None)
         if len(held[rich]) <= down_to or to is None:
@@ -106,7 +107,7 @@ def _position(key: str) -> int:
     return int.from_bytes(blake2b(str(key).encode(), digest_size=8).digest(), "big")
 
 
-Use = Literal["held", "ending"]  # the use of a node that is not free
+Use = Literal["held", "ending"]  # use of a node that is not free
 
 
 class RingMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,13 +116,13 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     pool: str
     run: str = ""
-    epoch: int = 1  # of its lease
-    beat: int = 0  # number of renewals
-    alive: bool = True  # its lease may still be valid
+    epoch: int = 1  # number of the lease; it grows with each new lease
+    beat: int = 0  # number of renewals of the lease
+    alive: bool = True  # False if the lease has certainly expired
     disabled: bool = False
-    lease: float = 0.0  # seconds, as reported to the agent
-    seen: int = 0  # the version of the pool's nodes that the agent has confirmed
-    asked_at: float = 0.0  # wall time, for display
+    lease: float = 0.0  # duration of the lease in seconds, as the agent received it
+    seen: int = 0  # version of the pool that the agent has confirmed
+    asked_at: float = 0.0  # time of the last renewal (wall clock), for display
 
     @property
     def takes(self) -> bool:
@@ -132,12 +133,13 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
     """A bare-metal node of a pool, with the agent that may act on it."""
 
     root: str
-    owner: str = ""  # empty: not assigned yet
+    owner: str = ""  # the agent that may act on the node; empty: none yet
     epoch: int = 0
-    version: int = 0  # of the pool's nodes, at its last change
-    # The owner must stop: if the node is free, in any case, or because the node was deleted
+    version: int = 0  # version of the pool at the last change of this node
+    # why the owner must stop: `free`: only if the node is free; `all`: in any case; `gone`: the node was
+    # deleted
     leaving: Literal["", "free", "all", "gone"] = ""
-    to: str = ""  # the next owner; empty: by the ring
+    to: str = ""  # the next owner; empty: the hash ring decides
 
 
 def moves(
@@ -150,7 +152,7 @@ def moves(
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
     if len(takers) == 1 and all(node.owner in takers and not node.leaving for node in nodes):
-        return []  # as in most cells
+        return []  # most cells have no shared nodes
     order = preference(takers or known)
     wanted = dealt(free, takers or list(known), order) if free else {}
     changed = []
@@ -158,7 +160,7 @@ def moves(
         chosen = known.get(node.to)
         if chosen is not None and chosen.alive:
             to = chosen.agent
-        else:  # the agent chosen by the ring, or the next preferred agent
+        else:  # the first agent in the node's order that may take the node
             rest = (agent for agent in order(node.root) if agent != node.owner)
             to = wanted.get(node.root) or next(rest, "")
         after = _moved(node, uses.get(node.root), to, known, bool(takers))
@@ -178,8 +180,8 @@ def _moved(
             return node
         if node.leaving == "all":
             return _given(node, to) if to and to != node.owner else node
-        # A build may have arrived since: then the node stays, under an epoch for which all orders are
-        # repeated.
+        # If a build has arrived on the node since it was marked, the owner stays, and with the raised epoch
+        # all orders are repeated.
         return _given(node, to if use is None or (not owner.alive and use == "ending") else node.owner)
     if owner.alive:
         return replace(node, leaving="free") if use is None and to != node.owner else node
@@ -201,8 +203,8 @@ def _given(node: RingNode, to: str) -> RingNode:
     return replace(node, owner=to, epoch=node.epoch + 1, leaving="", to="")
 
 
-DRIFT = 0.02  # how much slower the agent's clock may run
-GRACE = 0.25  # seconds: requests that the agent sent just before the end have arrived
+DRIFT = 0.02  # fraction by which an agent's clock may be slower
+GRACE = 0.25  # seconds after the end of a lease until the agent's last requests have certainly arrived
 
 Mark = tuple[int, int]  # the epoch of a lease, and its number of renewals
 
@@ -210,10 +212,10 @@ Mark = tuple[int, int]  # the epoch of a lease, and its number of renewals
 class Sightings:
     """Records when this conductor first saw each agent's last heartbeat, to detect expired leases."""
 
-    def __init__(self, deaf_after: float) -> None:
-        self._silent_after = deaf_after
-        self._seen: dict[str, tuple[Mark, float]] = {}  # agent → last heartbeat, and when first seen
-        self._news = float("-inf")  # time of the last beat of any agent
+    def __init__(self, silent_after: float) -> None:
+        self._silent_after = silent_after
+        self._seen: dict[str, tuple[Mark, float]] = {}  # agent → last heartbeat, and when it was first seen
+        self._last_beat = float("-inf")  # when any agent last sent a heartbeat
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
         """Record the last heartbeats of agents as read from the database. After a long time without any,
@@ -222,16 +224,16 @@ class Sightings:
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
             self.renewed(now)
-        if now - self._news > self._silent_after:
+        if now - self._last_beat > self._silent_after:
             same = set()
         self._seen = {name: self._seen[name] if name in same else (mark, now) for name, mark in marks.items()}
 
     def renewed(self, now: float) -> None:
         """Record that an agent renewed its lease, so agents can reach this conductor. After a long time
         without any renewal, all leases start again at the present time."""
-        if now - self._news > self._silent_after:
+        if now - self._last_beat > self._silent_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
-        self._news = now
+        self._last_beat = now
 
     def left(self, agent: str, mark: Mark, lease: float, now: float) -> float:
         """Return the seconds until an agent's lease of `lease` seconds, last renewed at `mark`, has certainly

@@ -95,7 +95,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
             return build, stale_report(build, event)
         case BuildReshaped():
             return reshaped(build, event), ()
-        # of a move that another conductor has ended: see _error
+        # an answer for a move that has ended: its end may not be published yet (see `_error`)
         case events.SwapAnswered(asked_in=asked) if asked:
             return build, repeated_move_end(build)
         case events.ReleaseAnswer(asked_in="moving"):
@@ -103,7 +103,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
         case BuildPlaced() if build.placed is not None and build.status not in ("building", "swapping"):
             return build, builds.repeated_end(build)
         case AgentReported(outcome="progress") if build.status in ("shelved", "error", "deleted"):
-            return build, (builds.destroy(build),)  # too late: the guest is not needed any more
+            return build, (builds.destroy(build),)  # the guest is not needed any more
         case BuildDeleteRequested() if build.status in ("building", "swapping", "active", "deleting"):
             return _delete(build, event, now, limits)
     match build.status:
@@ -143,7 +143,7 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
             return build, orders_to_vacate(build) if build.awaits else (builds.order(build),)
         case Vacating(say="vacate"):
             return None, (left(event.build, event.other, event.cell),)
-        case BuildDeleteRequested():  # stored, in case the message that places the build arrives later
+        case BuildDeleteRequested():  # stored, because the build's message may arrive later
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (builds.deleted(build, event.reply_to),)
         case MovePlaced() if event.out_of:
@@ -164,7 +164,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
     match event:
         case BuildPlaced() | events.Stalled() | Vacating():
             return build, (builds.order(build),)
-        # applied by another conductor: see _error
+        # another conductor has applied this answer (see `_error`)
         case events.SwapAnswered(attempt=attempt) if attempt < build.attempt:
             return build, (builds.order(build),)
         case AgentReported(outcome="built"):
@@ -186,7 +186,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return _attempt_failed(
                 build, builds.attempt_over(build.host, "failed", cause, build.started, now), limits
             )
-        case AgentReported(outcome="progress"):  # bare metal takes long: progress extends the deadline
+        case AgentReported(outcome="progress"):  # progress extends the time limit
             return replace(build, deadline=now + limits.build_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
@@ -230,8 +230,8 @@ def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> S
         case AgentReported(outcome="built" | "failed"):
             return build, (builds.destroy(build), *repeated_move_end(build))
         case AgentReported(outcome="overdue"):
-            return repeated_requeue(build, now), ()  # `step` adds the message
-        case BuildDeleteRequested():  # nothing is left to destroy
+            return repeated_requeue(build, now), ()  # `step` adds the request to be queued again
+        case BuildDeleteRequested():  # no guest is left, so its allocations are released immediately
             build, (_, *again) = _delete(build, event, now, limits)
             return build, (builds.question(build), *again)
         case _:
@@ -242,8 +242,8 @@ def _error(build: Build, event: Event) -> Stepped:
     match event:
         case (
             AgentReported(outcome="failed" | "overdue")
-            # or repeat the question: another conductor applied this event first and may have crashed before
-            # publishing
+            # Another conductor applied the answer first, and may have crashed before it published the build's
+            # end.
             | events.SwapAnswered()
             | events.ReleaseAnswer(asked_in="swapping")
         ):
@@ -266,7 +266,7 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, builds.repeated_end(build)
         case AgentReported(outcome="destroyed"):
             return build, (builds.question(build),)
-        # A repeated "vacated" may have been followed by the order to build: only the agent knows
+        # The order to build may have been sent after all victims left, so the agent must destroy the guest.
         case events.Stalled() | Vacating():
             return build, (builds.destroy(build),)
         case events.ReleaseAnswer(asked_in="deleting"):
@@ -280,11 +280,11 @@ def _deleted(build: Build, event: Event, now: float, limits: AttemptLimits) -> S
         case BuildPlaced():
             placed = builds.new_build(event, now)
             build = replace(placed, version=build.version, started=0.0, doom=builds.DELETED_BEFORE)
-            if build.awaits:  # placement has retired its victims: their guests must not stay
+            if build.awaits:  # placement has retired the victims already, so they must be destroyed
                 return replace(build, deadline=now + limits.build_timeout), orders_to_vacate(build)
             build = replace(build, status="swapping")
             return build, (builds.question(build),)
-        case AgentReported(outcome="built" | "failed"):  # a late agent
+        case AgentReported(outcome="built" | "failed"):  # the agent reports after the deletion
             return build, (builds.destroy(build), *builds.repeated_end(build))
         case AgentReported(outcome="destroyed" | "overdue") | events.ReleaseAnswer(asked_in="deleting"):
             end = builds.repeated_end(build) if build.end == "error" else ()
@@ -316,5 +316,6 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)
         if build.vacates is not None:
             build = replace(build, vacates=replace(build.vacates, requeue=False))
-    again = () if build.move is None else repeated_move_end(build)  # in case that message was lost
+    # The message of the last move's end may be lost, so it is repeated.
+    again = () if build.move is None else repeated_move_end(build)
     return build, (builds.destroy(build), *again)

@@ -66,14 +66,14 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
     """
     if build.placed is None:
         return build, (left(event.build, event.other, event.cell),)
-    if build.moving is not None:  # a shelve or a rebuild; the order is repeated after its end
+    if build.moving is not None:  # the sender repeats the order until the move has ended
         return build, ()
     if build.vacates is None:
         requeue = event.requeue and build.status in ("active", "shelved")
         repeat_at = now + limits.destroy_again_after if requeue else 0.0
         vacates = Vacate((event.other,), event.priority, event.grace, requeue, now, repeat_at)
         build = replace(build, vacates=vacates)
-        # Its former allocations are with the build of higher priority and with a holder consumer.
+        # The preempting build and a holder consumer have the victim's former allocations.
         there = build.status in ("active", "deleting")
         until = now + limits.cleanup_timeout + event.grace if there else now
         kept = event.attempt if event.attempt != build.attempt else 0
@@ -82,7 +82,9 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         build = replace(build, vacates=replace(build.vacates, by=(*build.vacates.by, event.other)))
     if build.status == "active":
         build = replace(build, status="deleting", deadline=now + limits.delete_timeout + event.grace)
-    elif build.status == "shelved" and not event.requeue:  # at the same time; placement lets it never return
+    # The build was shelved and preempted at the same time. Placement has retired it, so it cannot be
+    # unshelved.
+    elif build.status == "shelved" and not event.requeue:
         build = replace(build, status="deleted")
     return build, (builds.destroy(build),) if build.status == "deleting" else builds.undone(build)
 
@@ -120,7 +122,7 @@ def repeated_requeue(build: Build, now: float) -> Build:
     vacates = build.vacates
     if vacates is None or not 0 < vacates.repeat_at <= now:
         return build
-    repeat_at = now + (now - vacates.since)  # after 1, 2, 4 … hours
+    repeat_at = now + (now - vacates.since)  # repeated after 1, 2, 4 … hours
     if repeat_at > vacates.since + seconds_of(REQUEUE_WAIT):
         repeat_at = 0.0
     return replace(build, vacates=replace(vacates, repeat_at=repeat_at))

@@ -20,31 +20,31 @@ def _index(name: str, *columns: str, where: str = "") -> None:
 
 
 def upgrade() -> None:
-    # The state of a build, which every step rewrites. PostgreSQL logs only the part between the first and the
-    # last changed column if the new version fits into the page of the old one, so `story` is last.
+    # The state of builds, which each step writes. PostgreSQL logs the new version of a row only from the
+    # first to the last changed column, if it fits into the old page. So the long `story` is last.
     op.create_table(
         "builds",
         *_columns(sa.Text, "id", primary_key=True),
         *_columns(sa.BigInteger, "version"),
-        *_columns(sa.Double, "deadline", "updated_at"),  # the time of the last change or message
-        sa.Column("generation", sa.BigInteger),  # in placement
+        *_columns(sa.Double, "deadline", "updated_at"),  # updated_at: last change or repetition of messages
+        sa.Column("generation", sa.BigInteger),  # consumer generation in placement
         *_columns(sa.Integer, "attempt"),
         *_columns(sa.Text, "status"),
         *_columns(sa.Text, "leftovers", "moved", server_default=""),
-        *_columns(sa.Text, "story"),  # fields that only steps read
+        *_columns(sa.Text, "story"),  # fields that no query filters by, as JSON
         postgresql_with={"fillfactor": 70},
     )
-    # Partial indexes, without settled builds: most builds are settled.
+    # Partial indexes without settled builds, because most builds are settled.
     _index("builds_unsettled", "deadline", where="status IN ('building', 'swapping', 'deleting')")
     _index("builds_over", "updated_at", where="status IN ('error', 'deleted', 'moved')")
     _index("builds_leftover", "deadline", where="status IN ('active', 'error', 'deleted') AND deadline > 0")
     _index("builds_left_behind", "id", where="leftovers <> ''")
     _index("builds_moving", "deadline", where="status IN ('moving', 'verifying', 'shelved', 'moved')")
-    # Large and indexed data of builds: written once, and again only if the host changes.
+    # Large and indexed data of builds, written once, and again if the host changes.
     op.create_table(
         "placed_builds",
         *_columns(sa.Text, "build", primary_key=True),
-        *_columns(sa.Text, "root", "host", "project", "name"),  # of the current or last host
+        *_columns(sa.Text, "root", "host", "project", "name"),  # `root` and `host`: the current or last host
         *_columns(sa.Text, "placed"),  # the BuildPlaced as received
     )
     op.create_index("placed_builds_project", "placed_builds", ["project", "build"])
@@ -57,21 +57,22 @@ def upgrade() -> None:
     op.create_table(
         "moves",
         *_columns(sa.Text, "id", primary_key=True),
-        *_columns(sa.Text, "build", "kind", "status", "phase", "source", "host"),  # names of hosts
+        # `source` and `host`: names of hosts
+        *_columns(sa.Text, "build", "kind", "status", "phase", "source", "host"),
         *_columns(sa.Double, "since", "ended"),
-        *_columns(sa.Text, "placed", "story"),  # the MovePlaced as received; the move as its build has it
+        *_columns(sa.Text, "placed", "story"),  # placed: the MovePlaced as received; story: the BuildMove
     )
     _index("moves_build", "build")
     _index("moves_since", "since", "id")
     _index("moves_open", "since", "id", where="status = 'open'")
     _index("moves_ended", "ended", where="status = 'ended'")
     op.create_table(
-        "removed_agents",  # by operators
+        "removed_agents",  # agents that operators removed from the cell
         *_columns(sa.Text, "agent", primary_key=True),
         *_columns(sa.Double, "since"),
     )
     op.create_table(
-        "assumed_guests",  # of removed agents, assumed to be destroyed
+        "assumed_guests",  # guests of removed agents that count as destroyed without a report
         *_columns(sa.Text, "build", primary_key=True),
         *_columns(sa.BigInteger, "attempt", primary_key=True),
         *_columns(sa.Text, "root", primary_key=True),
@@ -95,7 +96,7 @@ def _create_ring() -> None:
     op.create_table(
         "ring_nodes",
         *_columns(sa.Text, "root", primary_key=True),
-        *_columns(sa.Text, "pool", "owner"),  # an empty owner: no agent
+        *_columns(sa.Text, "pool", "owner"),  # `owner`: the agent that may act on the node; empty: none
         *_columns(sa.BigInteger, "epoch", "version"),
         *_columns(sa.Text, "leaving", "moves_to"),
     )
@@ -104,5 +105,5 @@ def _create_ring() -> None:
     op.create_table(
         "ring_pools",
         *_columns(sa.Text, "pool", primary_key=True),
-        *_columns(sa.BigInteger, "version"),  # of the pool's nodes: every change takes the next number
+        *_columns(sa.BigInteger, "version"),  # counter of changes of the pool's nodes
     )

@@ -1,9 +1,8 @@
-"""Decides whether a host without heartbeats is confirmed as off, from the hosts that agents of other hosts
-reach.
+"""Decides by votes of agents of other hosts whether a host without heartbeats counts as switched off.
 
-A host that only some agents cannot reach is not dead, so a single agent that reaches the host prevents the
-confirmation. Each agent also tries to reach a second host, its control. An agent that reaches neither may be
-disconnected itself: it has no vote.
+Each agent tries to reach the host, and a second host, its control. An agent that reaches the host prevents
+the decision: the host is not dead. An agent that reaches neither may be disconnected itself, so it has no
+vote.
 """
 
 from collections.abc import Iterable, Mapping

@@ -55,10 +55,10 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_NUMBERS = {sign: OPERATORS[sign] for sign in ("==", "!=", ">=", "<=")} | {"=": operator.ge}  # as Nova does
+_NUMBERS = {sign: OPERATORS[sign] for sign in ("==", "!=", ">=", "<=")} | {"=": operator.ge}  # Nova's = is >=
 _TEXTS = {f"s{sign}": compares for sign, compares in OPERATORS.items()}
 MAX_DEPTH = 32
-MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
+MAX_LISTS, MAX_VALUES = 20, 200  # limits of a hint `query`, which is evaluated for every host
 
 
 def _node(host: HostFacts) -> str:
@@ -199,20 +199,20 @@ def _value(operand: Any, host: HostFacts) -> Any:
     return operand
 
 
-MAX_NOTES = 20  # sentences about one list of a request
-_LONGEST = 2000  # characters of a sentence: a value that is quoted may be large
+MAX_NOTES = 20  # most warnings about one list of a request
+_LONGEST = 2000  # most characters of a warning, which may quote a long value
 _LIKE = 0.65  # minimum similarity of a misspelt name and a suggestion, from 0 to 1
 _COMPARED = 200  # maximum number of names to compare, which takes up to 50 microseconds each
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-# Only the hypervisor reads these specs; it receives them with the build order.
+# Extra specs that only the hypervisor reads; it receives them with the build order.
 _OF_THE_HYPERVISOR = """
     hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
     hw:cpu_max_sockets hw:cpu_max_threads hw:cpu_realtime hw:cpu_realtime_mask hw:hide_hypervisor_id
     hw:input_bus hw:locked_memory hw:maxphysaddr_bits hw:pointer_model hw:redirected_usb_ports
     hw:rescue_bus hw:serial_port_count hw:usb_model hw:vif_multiqueue_enabled hw:watchdog_action
 """.split()  # noqa: SIM905 - shorter than a list
-# Scopes of other readers: Ironic, hypervisors, filters.
+# Scopes of extra specs that Ironic, hypervisors or filters read.
 _OTHER_READERS = ("quota", "os", "hw_rng", "hw_video", "powervm", "vmware")
 _SILENT_SCOPES = (*_OTHER_READERS, "capabilities", "aggregate_instance_extra_specs")
 _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
@@ -267,7 +267,7 @@ class GuestSpecs:
 
     def __init__(self, flavor: Flavor, image: Image | None, where: str) -> None:
         self.flavor = flavor
-        self.where = where  # the field of the request that has the flavor
+        self.where = where  # the request's field that contains the flavor, for error messages
         self._properties = image.properties if image is not None else {}
 
     def of_flavor(self, key: str) -> SpecValue | None:
@@ -294,9 +294,7 @@ class GuestSpecs:
         return "" if spec is None else spec.one_of(*allowed)
 
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
-        """Yield the number and the value of each extra spec with this prefix and a number, such as
-        `hw:numa_cpus.0`.
-        """
+        """Yield number and value of each extra spec of this prefix and a number, as in `hw:numa_cpus.0`."""
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
             if number != key and number.isdecimal():
@@ -331,20 +329,21 @@ class PciAlias:
 
     resource_class: str
     traits: tuple[str, ...] = ()
-    numa_policy: NumaPolicy = "legacy"  # required: below the NUMA cell that the guest gets
+    numa_policy: NumaPolicy = "legacy"  # `required`: on a NUMA cell of the guest's processors
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity, as a key of caches
+@dataclass(frozen=True, eq=False)  # compared by identity: caches use it as a key
 class RequestOptions:
     """The settings by which an operator changes how requests are interpreted. The defaults are Nova's."""
 
     pci_aliases: Mapping[str, PciAlias] = field(default_factory=dict)
-    large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
-    # hw_disk_bus and similar properties become required traits of the host
+    # the page sizes that `hw:mem_page_size=large` permits, best first
+    large_pages: tuple[str, ...] = ("1GB", "2MB")
+    # with True, image properties such as hw_disk_bus become required traits of the host
     image_metadata_traits: bool = False
-    image_type_traits: bool = False  # the image's disk_format becomes a required trait
+    image_type_traits: bool = False  # with True, the image's disk_format becomes a required trait of the host
     max_wait: float = 7 * 86400.0  # seconds that a request may wait for capacity
-    unscoped: bool = False  # an enabled filter reads extra specs without a scope: do not warn about them
-    tenant_aggregates: bool = False  # a project with aggregates is restricted to them
-    tenant_aggregates_required: bool = False  # a project without aggregates may use no host
-    isolate_aggregates: bool = False  # aggregates with a required trait accept only requests that require it
+    unscoped: bool = False  # an enabled filter reads extra specs without scope: do not warn about them
+    tenant_aggregates: bool = False  # with True, a project that aggregates name may use only their hosts
+    tenant_aggregates_required: bool = False  # with True, a project that no aggregate names may use no host
+    isolate_aggregates: bool = False  # aggregates with required traits accept only requests for these

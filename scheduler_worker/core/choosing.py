@@ -27,14 +27,14 @@ from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
 from scheduler_worker.core.scale import HasReservations, Pick
 
 CHOICES = 3  # hosts named in one claim, best first
-PACKED_CHOICES = 8  # hosts in one claim if weighers prefer full hosts, which soon have no capacity left
+PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
 
 
 class Joined:
     """Records which hosts the unfinished batches of requests chose for new members of server groups."""
 
     def __init__(self) -> None:
-        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, newest batch
+        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → new member → root and batch
         self._under_way: set[int] = set()
         self._last = 0
 
@@ -86,13 +86,14 @@ class Choosing:
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""
         alike: dict[Hashable, list[int]] = {}
-        kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
+        kinds: dict[int, Hashable] = {}  # id() of an alternative → its equivalence class
         shares = [(*self._shares(order), *counted_as_free(order.evaluated)) for order in orders]
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
             if alternative.group is not None or shares[index] or order.request.roles:
-                # each new member of a group, each mover's shares and each draw change the next one's hosts
+                # Orders with a group, with shares of pools or with a draw change the hosts of the next order,
+                # so each is evaluated alone.
                 kind = index
             elif kind is None:
                 kind = kinds[id(alternative)] = self.policy.kind(alternative)
@@ -111,9 +112,7 @@ class Choosing:
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
-        """Return, by instance, further alternates for each claimed instance with fewer alternates than
-        requested.
-        """
+        """Return by instance further alternates for claimed instances that have fewer than requested."""
         spares: dict[Id, tuple[Candidate, ...]] = {}
         order = replace(order, alternatives=tuple(map(elsewhere, order.alternatives)))
         gang = GangChoice(self, order) if is_gang(order) else None
@@ -147,8 +146,8 @@ class Choosing:
 
     @contextmanager
     def counting_as_free(self, *allocations: Allocations) -> Iterator[None]:
-        """Count the allocations in the arguments, such as this scheduler's reservations, as free capacity in
-        searches of the `with` block.
+        """While the `with` block runs, searches count the given allocations, such as reservations, as
+        free.
         """
         counted = [each for each in allocations if each]
         for each in counted:
@@ -220,7 +219,7 @@ class Choosing:
         members: dict[str, int] = {}
         joined = {member: (root,) for member, root in self.joined.of(group.id).items()}
         on: Mapping[str, Sequence[str]] = {**group.members, **joined}
-        if group.policy == "anti-affinity":  # a guest that may still exist on the host excludes other members
+        if group.policy == "anti-affinity":  # a host with a guest left behind is not permitted either
             on = {**group.left, **on}
         for roots in on.values():
             for root in roots:
@@ -271,7 +270,7 @@ class _Kind:
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
             group = order.alternative.group
-            with_picks = self._short()  # instances of the same order took the capacity
+            with_picks = self._short()  # why no further host fits while the chosen hosts are still reserved
             for instance, (ranking, pick) in reversed(list(zip(order.instances, picks, strict=False))):
                 ranking.put_back([pick])
                 if group is not None:
@@ -310,7 +309,8 @@ class _Kind:
         instance of the request.
         """
         several, draw = order.alternates, order.alternative.draw
-        if not several or (draw is not None and draw.optional):  # alternates are chosen elsewhere
+        # If a claim may draw from a reservation, its alternates are chosen later, on hosts without slots.
+        if not several or (draw is not None and draw.optional):
             return tuple([pick for _, pick in picks])
         excluding = {pick.root for _, pick in picks}
         if order.settled:

@@ -27,10 +27,10 @@ class MissingHost:
     """A host without heartbeats. It may have been fenced and evacuated already."""
 
     root: str
-    since: float  # its last heartbeat
+    since: float  # time of the last heartbeat
     domains: tuple[Domain, ...]  # see `domains_of`
-    released: bool = False  # an operator has released it
-    evacuated: float = 0.0  # when it was fenced; 0: it was not
+    released: bool = False  # an operator has permitted the evacuation despite the limits
+    evacuated: float = 0.0  # time when the host was fenced; 0: not fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,25 @@ class EvacuationLimits:
     one domain that may be lost or evacuated within a period.
     """
 
-    after: float = 300.0  # seconds without heartbeats
-    within: float = 600.0  # seconds between losses that count together
-    most: int = 2  # hosts of one rack, cell or availability zone
-    most_in_cloud: int = 4  # hosts of the whole cloud
-    share: float = 0.25  # of the hosts of a domain; one host is always allowed
+    after: float = 300.0  # seconds without heartbeats before an evacuation may begin
+    within: float = 600.0  # hosts lost within so many seconds of each other count together
+    most: int = 2  # most hosts of one rack, cell or availability zone that may be lost or evacuated
+    most_in_cloud: int = 4  # the same limit for the whole cloud
+    share: float = 0.25  # the same limit as a fraction of the hosts of a domain; one host is always permitted
 
 
 @dataclass
 class EvacuationJudge:
-    """Decides for one host without heartbeats after the other whether it may be evacuated. Each permitted
-    evacuation counts against the limits for the following hosts.
+    """Decides for each host without heartbeats, one after the other, whether it may be evacuated. Each
+    permitted evacuation counts against the limits for the following hosts.
     """
 
     limits: EvacuationLimits
     missing: Sequence[MissingHost]
-    sizes: Mapping[Domain, int]  # number of hosts
+    sizes: Mapping[Domain, int]  # number of hosts by domain
     now: float
-    _lost: dict[Domain, list[float]] = field(init=False)  # times of loss
-    _recent: Counter[Domain] = field(init=False)  # hosts fenced within `within`
+    _lost: dict[Domain, list[float]] = field(init=False)  # times at which hosts of a domain were lost
+    _recent: Counter[Domain] = field(init=False)  # number of hosts fenced in the last `within` seconds
 
     def __post_init__(self) -> None:
         self._lost = {}

@@ -13,7 +13,7 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.roles import Part
 from scheduler_worker.core.rule import Alternative
 
-LOOSE_DOMAINS = 8  # domains filled one after another if a preferred constraint cannot be kept
+LOOSE_DOMAINS = 8  # domains that are tried one after another if a preferred pack level cannot be satisfied
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Chance:
 
     part: Part
     alternative: Alternative
-    ranking: Ranking  # of all hosts
+    ranking: Ranking  # the order of all hosts for this flavor
     fits: Ints
 
 
@@ -43,8 +43,8 @@ class DomainOrder:
         that may take more instances come first, then domains with less capacity to spare, then domains with
         better hosts.
 
-        Without a level to pack, all open hosts are one domain with the name "". For a preferred level that no
-        domain can satisfy, yield the largest domains, then all open hosts.
+        Without a level to pack, all permitted hosts are one domain with the name "". For a preferred level
+        that no domain can satisfy, yield the largest domains, then all permitted hosts.
         """
         open_to = self.rules.open_to()
         if self.rules.constraints.loose_pack:

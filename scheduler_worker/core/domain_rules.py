@@ -1,4 +1,4 @@
-"""The hosts that constraints on domains (pack, spread) leave open, given where instances already are."""
+"""Computes which hosts constraints on domains (pack, spread) permit, given the hosts of placed instances."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ class Constraints:
     """The levels to pack (all instances into one domain) and the levels to spread (over several domains)."""
 
     pack: tuple[str, ...] = ()
-    spread: tuple[tuple[str, int], ...] = ()  # level, and the most instances in one domain
-    loose_pack: str = ""  # a preferred level that cannot be kept: as few domains as possible
+    spread: tuple[tuple[str, int], ...] = ()  # each: a level, and the most instances in one of its domains
+    loose_pack: str = ""  # a preferred pack level that no domain satisfies: use as few domains as possible
 
     def __str__(self) -> str:
         parts = [f"pack {level}" for level in self.pack]
@@ -73,17 +73,15 @@ class Level:
 
 @dataclass
 class DomainRules:
-    """Constraints on domains, and the hosts of the instances placed so far, by position in
-    placement's index.
-    """
+    """Constraints on domains, and the hosts of placed instances, by position in placement's index."""
 
     constraints: Constraints
     packs: list[Level]
     spreads: list[tuple[Level, int]]
-    domains: Ints  # by position: the number of its domain of all packed levels; 0: no domain
-    names: list[str]  # of the domains
-    members: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # instance → positions
-    left: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # guests that may still be there
+    domains: Ints  # by position of the host: number of its domain at the packed levels; 0: no domain
+    names: list[str]  # names of the domains by number
+    members: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # instance → positions of its hosts
+    left: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # guest left behind → its positions
 
     @classmethod
     def of(
@@ -142,15 +140,13 @@ class DomainRules:
         return mask
 
     def full(self, level: Level, most: int, excluding: Id | None = None) -> list[int]:
-        """Return the numbers of the domains of a level that contain at least `most` instances; the instance
-        `excluding` is not counted.
+        """Return the numbers of a level's domains with at least `most` instances, not counting
+        `excluding`.
         """
         return [domain for domain, there in self.counts(level, excluding).items() if there >= most]
 
     def counts(self, level: Level, excluding: Id | None = None) -> dict[int, int]:
-        """Return the number of instances by domain of a level, including guests left behind, without the
-        instance `excluding`.
-        """
+        """Return by domain of a level the number of instances and guests left behind, without `excluding`."""
         found: dict[int, int] = {}
         for id_, places in (*self.left.items(), *self.members.items()):
             if id_ != excluding:
@@ -159,8 +155,8 @@ class DomainRules:
         return found
 
     def why(self, position: int | None) -> str:
-        """Return why the host at a position may not be used, as a sentence: it has no label of a level, or
-        its domain is not open. The result is "" for None.
+        """Return why constraints do not permit the host at a position, as a sentence: it has no label of a
+        level, or its domain is not permitted. The result is "" for None.
         """
         if position is None:
             return ""

@@ -15,7 +15,7 @@ class HostAmount:
     position: int
     free: tuple[int, ...]
     domains: tuple[int, ...]
-    accepts: tuple[bool, ...]  # for each part: whether all filters accept the host for it
+    accepts: tuple[bool, ...]  # by part: whether all filters accept the host
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def drawing_on(
     """
     question, asked = alternative.question, alternative.asked
     fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]
-    if reservation.use == FAILOVER:  # slots of other sizes are for other instances
+    if reservation.use == FAILOVER:  # a larger slot stays free for a larger instance
         exact = [slot for slot in fitting if totals(slot.held) == asked]
         if alike is None:
             fitting = exact or fitting
@@ -110,7 +110,8 @@ class SlotAssignments:
         """
         if draw is None or not ways:
             return tuple([Choice(way.allocations, way.shapes) for way in ways])
-        if_none = None if draw.optional else draw.slots[0].consumer  # placement refuses the claim
+        # If no slot covers the claim, it names any slot, so that placement refuses it.
+        if_none = None if draw.optional else draw.slots[0].consumer
         choices = [
             Choice(way.allocations, way.shapes, self._slot(draw, way.allocations) or if_none) for way in ways
         ]

@@ -28,9 +28,9 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     """The event after a search of hosts: the host chosen for each instance, or why too few hosts fit."""
 
     picks: tuple[Pick, ...] = ()
-    short: Shortage | None = None  # why not all instances have a host
-    victims: tuple[tuple[Victim, ...], ...] = ()  # of each pick, to be preempted
-    alternative_index: int | None = None  # None: unchanged
+    short: Shortage | None = None  # why some instances have no host
+    victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
+    alternative_index: int | None = None  # index of the chosen hosts' flavor; None: the current one
 
 
 class NoVictims(msgspec.Struct, frozen=True, gc=False):
@@ -48,12 +48,10 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event after a lookup of allocations: the host of each instance, or None if no agent reports the
-    host.
-    """
+    """The event after a lookup of allocations: the host of each instance; None if no agent reports it."""
 
     places: Mapping[Id, ClaimPlace | None]
-    victims: Mapping[Id, tuple[Victim, ...]] = {}  # of each preempting instance
+    victims: Mapping[Id, tuple[Victim, ...]] = {}  # instance → instances that it preempts
 
 
 class FenceAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -161,7 +159,7 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
 class Park(msgspec.Struct, frozen=True, gc=False):
     """The effect to let the order wait for free capacity, for at most the time that its request permits."""
 
-    shorts: tuple[Shortage, ...]  # the reasons why no alternative fits, one each
+    shorts: tuple[Shortage, ...]  # for each alternative, why no host fits it
     why: str
     over_quota: bool = False
 

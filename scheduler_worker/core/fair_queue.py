@@ -24,11 +24,11 @@ from bus.requests import Flavor, ResourceGroup
 Key = tuple[int, float, str]  # negative priority, time of arrival, id
 Size = Mapping[str, float]  # resource class → fraction of the cloud's capacity
 
-LEAST_SIZE = 1e-9  # of a request for resources that no host has, so that it counts too
-SERVED_SECONDS = 60.0  # after which a served request counts 1/e
+LEAST_SIZE = 1e-9  # minimum size of a request, also if no host has the requested resources
+SERVED_SECONDS = 60.0  # seconds after which a served request counts 1/e (37 %)
 FORGOTTEN_SECONDS = 300.0
-PERIOD_SECONDS = 60.0  # for which shares are compared with weights
-MOST_IDLE = 1000  # projects without requests that are remembered
+PERIOD_SECONDS = 60.0  # minimum length of a period of `ShareMeter`
+MOST_IDLE = 1000  # projects without requests whose shares are stored
 _RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
 
@@ -68,7 +68,7 @@ class FairQueue:
     def __init__(self, weight_of: Callable[[str], float] = lambda project: 1.0) -> None:
         self._weight_of = weight_of
         self._projects: dict[str, _Project] = {}
-        self._order: list[tuple[float, int, str]] = []  # projects with requests, by their progress
+        self._order: list[tuple[float, int, str]] = []  # a heap of projects: progress, tie-breaker, name
         self._ties = count()
         self._reached = 0.0  # progress of the project that was served last
 
@@ -143,7 +143,8 @@ class RecentlyServed:
     """The total size of each project's recently served requests; a request counts less with every second."""
 
     def __init__(self) -> None:
-        self._served: dict[str, tuple[float, float]] = {}  # project → size, and when it was that
+        # project → its served size at a time, and this time
+        self._served: dict[str, tuple[float, float]] = {}
 
     def add(self, project: str, size: Size, now: float) -> None:
         before, at = self._served.get(project, (0.0, now))
@@ -151,9 +152,7 @@ class RecentlyServed:
         self._served[project] = before * exp((at - now) / SERVED_SECONDS) + grown, now
 
     def sizes(self, now: float) -> dict[str, float]:
-        """Return the size served recently, by project. Projects without served requests for
-        `FORGOTTEN_SECONDS` are removed.
-        """
+        """Return the recently served size by project; forget projects not served for FORGOTTEN_SECONDS."""
         self._served = {
             project: (size, at)
             for project, (size, at) in self._served.items()
@@ -172,7 +171,7 @@ class ShareMeter:
     def __init__(self) -> None:
         self._before: dict[str, float] = {}
         self._began = 0.0
-        self.deviation = 0.0  # 0.05: a project got 5 % more or less than its weight permits
+        self.deviation = 0.0  # 0.05: a project was served 5 % more or less than its weight entitles it to
 
     def measure(self, progress: Mapping[str, float], now: float) -> None:
         """Add a measurement; `progress` (`FairQueue.progress`) has all projects with a backlog now. A period

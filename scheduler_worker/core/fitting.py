@@ -17,8 +17,8 @@ from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, Vie
 from scheduler_worker.core.rules.state import AFFINITY
 from scheduler_worker.core.waiting_queue import HostsFound
 
-IMAGE = "image"  # the part of a request that the relevant filters read
-WAYS_OF_THE_BEST = 16  # allocation candidates of one host in one claim
+IMAGE = "image"  # the field of a request that filters for images read
+WAYS_OF_THE_BEST = 16  # most allocation candidates of one host in a claim
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
 Refusal = tuple[Rule, str]
@@ -156,7 +156,8 @@ def unfit_image(
     if lacking := [trait for trait in (image.traits_required if image else ()) if trait not in placed.traits]:
         return f"it lacks {lacking[0]}"
     facts = now.facts(_Unsearched(placed), placed.position)
-    # rules_for leaves out filters for a forced host, which is the present host here
+    # `rules_for` cannot be used: it returns only the filter `up` for a forced host, and the present host is
+    # forced here
     rules = [rule for rule in policy.rules if IMAGE in rule.reads and rule.concerns(alternative)]
     return next((why for rule in rules if (why := rule.refuses(facts, alternative)) is not None), "")
 
@@ -197,11 +198,11 @@ class FoundHosts:
             self.masks.append((allowed.rule, allowed.mask.take(search.positions)))
         affinity = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
         self.keeps_together = next(affinity, None)
-        self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
-        self.full: dict[int, Entry] = {}  # hosts without capacity
-        self.chosen: dict[int, int] = {}  # how often each host was chosen
-        self.admitted: set[int] = set()  # hosts that every filter accepted so far
-        self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # of hosts with one candidate
+        self.refused: dict[int, Refusal] = {}  # index of a host → the filter that rejected it, and why
+        self.full: dict[int, Entry] = {}  # index of a host without capacity → its last place in the ranking
+        self.chosen: dict[int, int] = {}  # index of a host → how often it was chosen
+        self.admitted: set[int] = set()  # indices of hosts that all filters accepted
+        self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # index of a host → its only candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._facts: dict[int, HostFacts] = {}
 
@@ -228,7 +229,7 @@ class FoundHosts:
             return False
         if index in self.admitted:
             return True
-        # Filters that evaluate arrays must be applied again to chosen hosts.
+        # The filters on arrays saw a chosen host before it was chosen, so they are applied to it again.
         rules = self.rules if index in self.chosen else self.lazy
         if rules:
             facts = self.facts(index)
@@ -240,7 +241,7 @@ class FoundHosts:
         self.admitted.add(index)
         return True
 
-    def parts(self, index: int) -> bool:
+    def splits_group(self, index: int) -> bool:
         """Return True if a host fits one new member of an affinity group, but not all requested members."""
         affinity_rule, together = self.keeps_together, self.alternative.together
         if affinity_rule is None or together is None or not self.ways(index, 1):
@@ -259,9 +260,7 @@ class FoundHosts:
         return capacity <= more
 
     def _count_after_first(self, index: int, more: int) -> int:
-        """Return how many instances fit on a host after a first one, at most `more`; -1 if the first does not
-        fit.
-        """
+        """Return how many instances fit after a first one, at most `more`; -1 if the first does not fit."""
         found = self.find_ways(index, 1)
         if not found:
             return -1
@@ -287,9 +286,7 @@ class FoundHosts:
         self.admitted.discard(index)
 
     def forget_trees(self) -> None:
-        """Drop the cached allocation candidates that use several providers: shared resources may have
-        changed.
-        """
+        """Drop cached candidates that use several providers, because shared resources may have changed."""
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:

@@ -33,10 +33,10 @@ from scheduler_worker.core.scale import Pick
 if TYPE_CHECKING:
     from scheduler_worker.core.choosing import Choosing
 
-STEPS = 200_000  # hosts examined by the exact searches for one request, in a few tenths of a second
-MOST_DOMAINS = 64  # domains in which hosts are chosen for one request
-MOST_HOSTS = 512  # of a domain in an exact search
-MOST_INSTANCES = 200  # in an exact search
+STEPS = 200_000  # hosts that the exact searches for one request may examine: a few tenths of a second
+MOST_DOMAINS = 64  # domains that are tried for one request
+MOST_HOSTS = 512  # hosts of a domain that an exact search considers
+MOST_INSTANCES = 200  # instances for which an exact search is tried
 
 
 def is_gang(order: Order) -> bool:
@@ -91,7 +91,7 @@ class GangChoice:
                 ranking = self._for_spares[key] = self._rank(index, allowed, str(rules.constraints))
             except SenselessQuery:
                 return found
-        # Hosts of other instances of the request come last.
+        # First without all hosts of the request, then without this instance's host only.
         for excluding in ({*self._roots().values()}, own):
             missing = several - len(found)
             taken = excluding.union(spare.root for spare in found)
@@ -128,8 +128,6 @@ class GangChoice:
         alternative = self.order.alternatives[index]
         limited = replace(alternative, allowed=AllowedHosts(allowed, name or "roles"))
         return self.choosing.rank(limited, self.order.request.request)
-
-    # One attempt
 
     def _attempt(self, chances: Sequence[Chance], rules: DomainRules) -> Taken | None:
         """Choose hosts for all parts of the request (`chances`) under the constraints of `rules`. If too few
@@ -196,7 +194,7 @@ class GangChoice:
         return True
 
     def _changes_next(self, rules: DomainRules) -> bool:
-        """Return whether the host of one instance changes which hosts are open to the next one."""
+        """Return whether the host of one instance changes which hosts the next instance may use."""
         group = self.order.alternative.group
         return bool(rules.spreads) or (group is not None and group.policy != "topology")
 
@@ -225,7 +223,7 @@ class GangChoice:
         wanted = sum(len(chance.part.instances) for chance in chances)
         if self._needed(chances) < wanted or wanted > MOST_INSTANCES:
             return None
-        if len(chances) == 1 and len(rules.spreads) < 2:  # the greedy choice finds the most
+        if len(chances) == 1 and len(rules.spreads) < 2:  # then the greedy choice places the most
             return None
         fits = reduce(np.add, [chance.fits for chance in chances])
         positions = np.flatnonzero(mask & (fits > 0))[:MOST_HOSTS].tolist()
@@ -255,7 +253,7 @@ class GangChoice:
             accepted = bool(chance.fits[position])
             if accepted:
                 index = int(np.searchsorted(ranking.found.positions, position))
-                ranking.found.forget(index)  # reservations may have changed since
+                ranking.found.forget(index)  # reservations on the host may have changed
                 accepted = ranking.found.admits(index) and bool(
                     ranking.found.ways(index, 1, self.order.avoid)
                 )
@@ -284,8 +282,6 @@ class GangChoice:
             taken.append((ranking, pick, instance))
         return taken
 
-    # Results
-
     def _chosen(self, chances: Sequence[Chance], rules: DomainRules, taken: Taken) -> Chosen:
         picks = {instance: pick for _, pick, instance in taken}
         chosen = [instance for instance in self.order.instances if instance in picks]
@@ -296,7 +292,9 @@ class GangChoice:
         if several := self.order.alternates:
             for part in parts_of(self.order.request, chosen, self.order.alternative_index):
                 draw = self.order.alternatives[part.number].draw
-                if draw is not None and draw.optional:  # alternates are chosen elsewhere
+                # If a claim may draw from a reservation, its alternates are chosen later, on hosts without
+                # slots.
+                if draw is not None and draw.optional:
                     continue
                 for instance in part.instances:
                     cell = picks[instance].choices[0].cell

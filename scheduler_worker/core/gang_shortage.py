@@ -1,4 +1,6 @@
-"""Explains why the instances of a request do not fit together: the best domain, and how many it fits."""
+"""Explains why the instances of a request do not fit together. The explanation names the domain that fits the
+most instances, and how many.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,7 @@ class Best:
 
     domain: str = ""  # such as `rack r7`; empty: no domain was tried
     placed: int = 0
-    cut: bool = False  # the exact search had too few steps
+    cut: bool = False  # an exact search ended because of its limit of steps
 
     def note(self, domain: str, placed: int) -> None:
         if placed > self.placed:

@@ -58,7 +58,7 @@ class GroupDraft:
     resources: Resources = field(default_factory=dict)
     required: dict[str, str] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
-    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits; a host must have one
+    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits, of which one is required
 
     @property
     def wanted(self) -> Resources:
@@ -69,7 +69,7 @@ class GroupDraft:
 class QuestionDraft:
     """A draft of the search for candidates: request groups by suffix, and traits that hosts must have."""
 
-    where: str  # the field of the request that the flavor stands in
+    where: str  # the request's field that contains the flavor, for error messages
     groups: dict[str, GroupDraft] = field(default_factory=lambda: {"": GroupDraft()})
     policy: GroupPolicy = "none"
     same: list[tuple[str, ...]] = field(default_factory=list)
@@ -133,7 +133,7 @@ def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
     for key, value in flavor.extra_specs.items():
         parts = _KEY.fullmatch(key)
         if parts is None:
-            continue  # not about resources
+            continue  # the extra spec requests no resources or traits
         kind, suffix, name = parts.groups()
         spec = SpecValue(value, f"{where}.extra_specs[{key!r}]")
         if len(suffix) > _MAX_SUFFIX:
@@ -218,7 +218,7 @@ def _traits(prefix: str, *values: str) -> dict[str, str]:
 
 
 _MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp")
-# Values of extra specs → the trait required of the host; empty: no trait.
+# Values of extra specs → the trait that the host must have; empty: none.
 _TRAITS = {
     "hw:tpm_version": _traits("COMPUTE_SECURITY_TPM_", "1.2", "2.0"),
     "hw:tpm_model": _traits("COMPUTE_SECURITY_", "tpm-tis", "tpm-crb"),
@@ -236,7 +236,7 @@ _TOPOLOGY = """
     hw:cpu_policy hw:cpu_thread_policy hw:cpu_dedicated_mask hw:emulator_threads_policy hw:numa_nodes
     hw:mem_page_size hw:mem_encryption hw:pmem hw:pci_numa_affinity_policy pci_passthrough:alias
 """
-# Extra specs that make groups and traits.
+# Extra specs from which request groups and required traits are made.
 READ = frozenset({*_TRAITS, *_SWITCHES, *_NEEDS, *_TOPOLOGY.split(), "group_policy", "same_subtree"})
 
 

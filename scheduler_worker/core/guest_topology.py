@@ -50,7 +50,7 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
     if text not in ("large", "any"):
         kb = _page_kb(spec)
         return (0 if kb == SMALL_KB else kb,)
-    memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell has a multiple of it
+    memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # KB that divide each cell's memory
     fitting = [kb for kb in page_sizes(large) if memory % kb == 0]
     if text == "any":
         return (*fitting, 0)
@@ -202,7 +202,7 @@ def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, page_kb: int, where:
     if mb * 1024 % page_kb:
         raise Unreadable(f"{where}.memory_mb: {mb} of a cell is no multiple of its pages of {page_kb} KB")
     resources[_page_class(page_kb)] = mb * 1024 // page_kb
-    draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # 0: pages replace ordinary memory
+    draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # 0: the guest's memory is requested as pages
 
 
 def _cpu_count(specs: GuestSpecs) -> int:

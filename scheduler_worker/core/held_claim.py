@@ -11,7 +11,7 @@ from bus.vocabulary import Allocations
 from scheduler_worker.core.rule import Alternative
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
-PATIENCE = 10_000  # steps; with so many equal groups any assignment is correct
+PATIENCE = 10_000  # search steps, exceeded only with many equal groups, where any assignment is correct
 Mappings = dict[str, tuple[str, ...]]
 
 
@@ -23,7 +23,8 @@ class ClaimPlace:
     host: str
     cell: str
     agent: str
-    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)  # with allocations
+    # the providers that the claim has allocations of
+    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
 
 
 def place_of(

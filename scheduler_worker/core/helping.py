@@ -20,16 +20,16 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Alternative
 
 _T = TypeVar("_T")
-Late = Callable[[], bool]  # whether the time is used up
+Late = Callable[[], bool]  # returns whether the time limit of the search has passed
 
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # required by every guest
-LOOKED_AT = 48  # hosts evaluated one by one for a change; if all fit, all further hosts count as fitting
+LOOKED_AT = 48  # hosts evaluated one by one for a change; if all fit, the remaining hosts count as fitting
 MOST_TRIED = 24  # changes tried for one equivalence class
-MOST_SEARCHES = 240  # searches for the whole batch
+MOST_SEARCHES = 240  # searches for one equivalence class, without pairs of changes
 MOST_PAIRED = 48  # searches for pairs of changes
-PAIRS_SHOWN = 3  # pairs of changes after which the search stops
+PAIRS_SHOWN = 3  # pairs of changes that fit, after which the search stops
 MOST_SHOWN = 6
-_STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter rejects
+_STATES = {"up": "down", "enabled": "disabled"}  # filter → the state of the hosts that it rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Relaxed:
     """One flavor of a request with one of its requirements removed."""
 
     alternative: Alternative
-    what: str  # "without zone a"
-    trait: str = ""  # the trait that is left out
-    state: str = ""  # the state of the hosts that a left-out filter rejects
+    what: str  # the text of the suggestion, such as "without zone a"
+    trait: str = ""  # the trait that is no longer required, if any
+    state: str = ""  # without a filter for a state: the state that it rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Lessened:
     """One flavor of a request without one resource class, to find how much of this class hosts have free."""
 
     alternative: Alternative
-    of: Alternative  # the alternative with the resource class
+    of: Alternative  # the flavor before the resource class was removed
     group: int
     resource_class: str
     asked: int
@@ -164,7 +164,7 @@ def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
         return ()
     free = int(np.max(ranking.found.search.free(less.resource_class)[list(indices)]))
     most = min(free, less.asked - 1)
-    # If fewer instances than free amounts fit, try halves of the total too.
+    # `most` may not fit because of other limits, so smaller amounts are tried too.
     halves = {amount >> shift for amount in (most, less.asked) for shift in range(4)}
     return sorted((half for half in halves if 0 < half <= most), reverse=True)
 
@@ -220,16 +220,17 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences with changes after which `needed` instances fit, first those that fit on most hosts.
-    The search stops when `late()` is True; `seed` orders hosts with equal scores."""
+    """Return sentences with changes after which `needed` instances fit, first changes that fit on most hosts.
+    The search stops when `late()` is True; `seed` orders hosts with equal scores.
+    """
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
-    if alternative.request.roles:  # a change of one role does not decide about all of them
+    if alternative.request.roles:  # a change of one role does not make the other roles fit
         return ()
     group = alternative.group
     if group is not None and group.topology.levels:
         anywhere = tally.count(replace(alternative, group=None), choosing)
         return (f"without {group.topology}: {anywhere}",) if anywhere.hosts else ()
-    # If several instances fit, a shared resource is short, which is not counted here.
+    # The amounts fit here, so a resource of a pool is lacking, which this search does not consider.
     if needed > 1 and tally.count(alternative, choosing).hosts:
         return ()
     found = [help_ for help_ in islice(_tried(alternative, choosing, tally), MOST_TRIED) if help_ is not None]
@@ -253,7 +254,7 @@ def _tried(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 def _sentence(easier: Relaxed, found: Found, needed: int) -> str:
     if easier.trait:
         return f"trait {easier.trait} on any of {found}"
-    if easier.state and needed == 1:  # for several instances, hosts that the filter admits are counted too
+    if easier.state and needed == 1:  # `found` also counts hosts that the filter accepts
         return f"{found} {'is' if found.hosts == 1 else 'are'} {easier.state}"
     return f"{easier.what}: {found}"
 
@@ -299,7 +300,7 @@ def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
         reserved = tuple(root for root in question.not_roots if root in alternative.reserved)
         yield Relaxed(_asking(alternative, {"ignore_hosts": ()}, not_roots=reserved), "without ignore_hosts")
     for index, some in enumerate(request.aggregates):
-        if some in question.root_member_of:  # aggregates that operators' metadata requires cannot be left out
+        if some in question.root_member_of:  # not an aggregate that operators require
             left = _without(question.root_member_of, some)
             yield Relaxed(_asking(alternative, root_member_of=left), f"without aggregates[{index}]")
     rest = tuple(id_ for id_ in question.root_not_member_of if id_ not in request.not_aggregates)

@@ -17,7 +17,7 @@ Numbers = npt.NDArray[np.float64]
 NOBODY = 0  # the array index shared by hosts without data
 NEVER = -np.inf  # the time of a heartbeat that has not arrived
 FIRST_SLOTS = 1024
-HostKey = tuple[str, str]  # cell and root: a cell can report only its hosts
+HostKey = tuple[str, str]  # cell and root: reports of a cell count only for hosts of this cell
 MOST_IMAGES = 32
 
 
@@ -25,23 +25,24 @@ class HostMap:
     """The cell and the agent of each host, as arrays in the sequence of placement's index."""
 
     def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
-        self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
-        self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # the index of the host's cell
+        self.served: Bools = np.zeros(0, np.bool_)  # by host: whether it has an agent
+        self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # by host: the number of its cell
         self.mixed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
-        self.ours: Bools | None = None  # the slice of this scheduler; None: all hosts
+        self.ours: Bools | None = None  # mask of the hosts that this scheduler prefers; None: no preference
         self.cells: dict[str, int] = {}
         self._shared: tuple[object, ...] = ()
         self._source = source
-        self._named = None if cells is None else frozenset(cells)  # cells in the settings
+        self._named = None if cells is None else frozenset(cells)  # cells in the settings; None: all cells
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
         self.by_cell: Ints = np.zeros(0, np.intp)  # the positions of all hosts grouped by cell
-        self.first_of_cell: Ints = np.zeros(0, np.intp)  # by number of the cell: its first index in `by_cell`
+        # by number of the cell: the index in `by_cell` of its first host
+        self.first_of_cell: Ints = np.zeros(0, np.intp)
         self._layout: int | None = None
         self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
-    def level(self) -> None:
-        """Update the arrays of cells and agents if hosts changed; to be called again after every await."""
+    def update(self) -> None:
+        """Update the arrays of cells and agents after changes of hosts; call this again after every await."""
         if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
             self._ours, self._layout = ours, None
             self._known = [("", "", "")] * len(self._known)
@@ -89,16 +90,16 @@ class HostColumns:
         self.slots: dict[HostKey, int] = {}
         self.states: list[HostState | None] = [None] * FIRST_SLOTS
         self.recent: Numbers = np.zeros(FIRST_SLOTS)
-        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # weighted as at the time of the last rescaling
-        self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # the last one, in seconds of listening
+        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # failed builds; weight 1: at the last rescaling
+        self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # last heartbeat, in seconds of `Listening`
         self.silence: Numbers = np.zeros(FIRST_SLOTS)  # seconds of silence after which the host is down
-        self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
-        # (type, name) → values; the float is the value of hosts without a report
+        self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: recorded as down, no heartbeat since
+        # (type, name) → how to read a value, the values, and the value of hosts without a report
         self._columns: dict[tuple[str, str], tuple[Reads, Numbers, float]] = {}
         self._next = 1
         self._free: list[int] = []
-        self.read: dict[str, Numbers] = {}  # arrays by position of the host, valid until the next report
-        self.new: list[HostKey] = []  # hosts without a known position in placement
+        self.read: dict[str, Numbers] = {}  # name → array by position, valid until the next report
+        self.new: list[HostKey] = []  # hosts whose position in placement's index is not yet known
 
     def slot(self, key: HostKey) -> int:
         slot = self.slots.get(key)
@@ -178,7 +179,7 @@ def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Int
     return found
 
 
-_NONE = np.float64(0.0)  # a comparison with it gives a NumPy bool, which ~ can negate
+_NONE = np.float64(0.0)  # NumPy's 0.0: a comparison with it returns a NumPy bool, which `~` can negate
 
 
 @dataclass(slots=True, eq=False)
@@ -189,9 +190,9 @@ class HostsNow:
     columns: HostColumns
     slot_at: Ints
     placed: Ints  # the positions of all hosts
-    up: Bools  # false: the host is down
-    unknown: Bools | None  # up, but without a heartbeat so far; None: equal for all hosts
-    fading: float  # the present weight of a failure that was counted as 1
+    up: Bools  # by position: False if the host is down
+    unknown: Bools | None  # by position: True if no heartbeat arrived so far; None: the same for all hosts
+    fading: float  # the factor that converts stored counts of failed builds to present counts
     why_down: Callable[[PlacedHost], str]
     _read: dict[str, Numbers]  # shared with later `HostsNow` until the next report
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
@@ -222,7 +223,7 @@ class HostsNow:
     def fact(self, name: str, otherwise: float) -> Numbers:
         """Return an attribute of all hosts, `otherwise` where it is not reported. Do not change the array."""
         columns, slots = self.columns, self.slot_at
-        # Choices change the first two during a batch, so they are not cached.
+        # A choice changes `sent` and `building` during a batch, so they are not cached.
         if name == "sent":
             return columns.recent.take(slots)
         if name == "building":
@@ -249,7 +250,7 @@ class HostsNow:
         if found is None:
             found = read()
             of_hosts = found.take(self.placed)
-            if of_hosts.size and (of_hosts == of_hosts[0]).all():  # the usual case: store a single value
+            if of_hosts.size and (of_hosts == of_hosts[0]).all():  # all values are equal: store one
                 found = np.broadcast_to(of_hosts[0], found.shape)
             found.flags.writeable = False
             self._read[key] = found
@@ -273,7 +274,7 @@ class AllHosts:
         self._search = search
         self.now = now
         self._positions = search.positions
-        self._facts: dict[tuple[str, float], Number] = {}  # shared: do not write to the arrays
+        self._facts: dict[tuple[str, float], Number] = {}  # name, default → read-only array, or number
         self._all = len(self._positions) == len(now.slot_at)
 
     def free(self, resource_class: str) -> Number:
@@ -335,7 +336,7 @@ class AllHosts:
         return found
 
     def _of_found(self, values: Numbers) -> Number:
-        if values.size and not values.strides[0]:  # all values are equal
+        if values.size and not values.strides[0]:  # a stride of 0: all values are equal
             return values[0]
         return values if self._all else values.take(self._positions)
 

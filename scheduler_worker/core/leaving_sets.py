@@ -50,9 +50,7 @@ class _LazyList:
 
 @dataclass
 class LeavingSearch:
-    """The search for the host (target) of one build: for each target, the sets of instances that could leave
-    to make room.
-    """
+    """For each possible host (target) of a build: the sets of instances that could leave to make room."""
 
     moved: MovedCloud
     demand: Floats
@@ -158,8 +156,6 @@ def _combinations(count: int, number: int) -> Ints:
 
 
 def _share(amounts: Floats, lacks: Floats) -> float:
-    """Return how much of the lacking amounts an instance would release: the fractions of
-    all classes, added.
-    """
+    """Return which fraction of the lacking amounts an instance would release, added over all classes."""
     needed = lacks > 0
     return float(np.minimum(amounts[needed] / lacks[needed], 1.0).sum()) if needed.any() else 0.0

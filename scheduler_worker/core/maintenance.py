@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bus.maintenance import HostPhase, MaintenanceWindow
 
-UNMEASURED = 60.0  # seconds of a move before the first measurement
+UNMEASURED = 60.0  # seconds assumed for a move before any was measured
 MARGIN = 1.5  # the time reserved for a drain, as a multiple of its estimate
 CLOSED: frozenset[HostPhase] = frozenset({"closing", "draining", "empty"})
 OVER: frozenset[HostPhase] = frozenset({"ended", "kept", "opened"})
@@ -28,7 +28,7 @@ class DrainedHost:
     since: float
     domain: str
     memory_mb: Sequence[int]
-    stuck: int = 0  # instances with a failed last move
+    stuck: int = 0  # number of instances whose last move failed
 
 
 def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
@@ -59,7 +59,7 @@ class WindowPlanner:
     window: MaintenanceWindow
     hosts: Sequence[DrainedHost]
     measured: Sequence[MeasuredMove]
-    lead: float  # least seconds between the first drain and the begin of the window
+    lead: float  # minimum number of seconds from the first drain to the window's begin
     unavailable: Mapping[str, Collection[str]]
 
     def to_close(self, now: float) -> list[str]:

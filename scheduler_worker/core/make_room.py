@@ -89,7 +89,9 @@ def _attempts(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Iterator[
 
 
 def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, Cost]:
-    """Return a sort key of plans. The smallest key is of the plan with the most builds, then least cost."""
+    """Return a sort key of plans. The best plan has the smallest key: the most builds, then the least
+    cost.
+    """
     return bool(plan.code), -len(plan.targets), cost_of(plan.moves, scale)
 
 

@@ -22,9 +22,10 @@ from bus.requests import BuildSpec, Hints
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 
-# moves that need a destination
+# types of moves that need a destination
 SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
-CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")  # may go to another cell
+# Types of moves that may go to another cell.
+CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")
 
 _CPUS = frozenset({"VCPU", "PCPU"})
 _NOTHING_ASKED = AlsoAsked()
@@ -43,13 +44,13 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     asked: MoveRequested
     cell: str
-    attempt: int  # of its guest; 0: no guest (unshelve)
-    generation: int | None  # generation of its consumer according to its cell; None: it holds nothing
-    source: Selection | None  # its host; None: no host
+    attempt: int  # attempt number of the guest; 0: no guest (unshelve)
+    generation: int | None  # generation of the build's consumer, as its cell knows it; None: no allocations
+    source: Selection | None  # the present host; None: no host (unshelve)
     spec: BuildSpec  # the present spec of the build
-    original: AlsoAsked = _NOTHING_ASKED  # host constraints of its boot request
-    group: Id | None = None  # the server group it is in, or was in
-    booted: BuildPlaced | None = None  # the boot message, sent along if the move goes to another cell
+    original: AlsoAsked = _NOTHING_ASKED  # constraints on hosts in the boot request of the instance
+    group: Id | None = None  # present or last server group of the instance
+    booted: BuildPlaced | None = None  # the boot message, which a move to another cell passes on
 
     @property
     def seeks(self) -> bool:
@@ -102,8 +103,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def leaving_zones(self, zones: Collection[str]) -> "MoveStart":
-        """Return an evacuation from a host in the given zones. If the requested zone is not one of them, any
-        zone is accepted: failover headroom is held on hosts like the present one.
+        """Return this evacuation. Unless the present host is in the zone that the boot request names
+        (`zones`: the host's zones), any zone is accepted, because slots for the evacuation are in the present
+        host's zones.
         """
         if self.original.zone in zones:
             return self
@@ -118,7 +120,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             project=self.spec.project,
             user=self.spec.user,
             keep=self.keep,
-            group=None if self.keep else self.group,  # a consumer with allocations stays in its group
+            group=None if self.keep else self.group,  # an instance with allocations is in its group already
             begins=self.asked.move,
         )
 
@@ -146,7 +148,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             attempt=self.attempt,
             generation=generation,
             chosen=chosen,
-            # The instance holds the share of a pool while it moves, so every destination must use that pool.
+            # The claim keeps the instance's share of a pool, so every destination must use the same pool.
             alternates=tuple([each for each in alternates if self._may_follow(each, chosen)]),
             spec=self.becomes,
             verify=asked.verify,
@@ -190,7 +192,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
         spec=stands.spec or stands.placed.spec,
         original=original,
         booted=stands.placed if asked.to_cell else None,
-        # A consumer without allocations is in no group: it joins the group of its boot.
+        # A shelved instance is in no group, so it joins the group of its boot request again.
         group=original.hints.group if shelved and original.hints is not None else None,
     )
 
@@ -295,7 +297,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
     )
 
 
-def taken_back(move: Id) -> Id:
+def undo_claim_id(move: Id) -> Id:
     """Derive from a move's id the id of the claim that undoes the move; placement accepts it only once."""
     return str(uuid5(UUID(move), "taken back"))
 
@@ -309,9 +311,9 @@ def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
         project=placed.spec.project,
         user=placed.spec.user,
         take_over=holder_consumer(placed.build, placed.attempt) if placed.attempt else None,
-        begins=taken_back(placed.move),
+        begins=undo_claim_id(placed.move),
     )
 
 
-def unheard(cell: str) -> str:
+def no_conductor_reason(cell: str) -> str:
     return f"cell {cell!r}: no conductor accepts moves there; the begun move was undone"

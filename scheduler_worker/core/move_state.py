@@ -75,8 +75,8 @@ class MoveState(msgspec.Struct, frozen=True, gc=False):
     asked: moves.MoveRequested
     start: MoveStart | None = None
     barred: Barred | None = None  # the move is refused, but its id is not retired yet
-    again: bool = False  # an earlier delivery began the move
-    park: Park | None = None  # no host has free capacity now, and the move may wait for some
+    again: bool = False  # an earlier delivery of the request began the move
+    park: Park | None = None  # why no host fits now, if the move may wait for free capacity
     end: MoveEnd | None = None
 
     @property
@@ -108,7 +108,7 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, end=(refused(state.asked, why, code),))
         case Released() if state.barred is not None:
             return replace(state, end=(refused(state.asked, state.barred.why, state.barred.code),))
-        case Released() if state.start is not None:  # it needs no destination, and has begun now
+        case Released() if state.start is not None:  # a move without destination begins here
             return replace(state, end=(state.start.stays(),))
         case Held():
             why = "move: the id belongs to a consumer that holds resources"
@@ -124,15 +124,15 @@ DECIDED: tuple[HandoverState, ...] = ("done", "back", "deleted")
 class Handover(Value, frozen=True, kw_only=True):
     """The state of a move between two cells. Immutable: each report makes a new one."""
 
-    placed: moves.MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
+    placed: moves.MovePlaced  # the order to the destination cell; `out_of` is the source cell
     state: HandoverState = "leaving"
     by: moves.HandoverReported | None = None
-    generation: int | None = None  # in state `back`: the new generation of the consumer
-    problem: str = ""  # why the source's resources could not be claimed again
+    generation: int | None = None  # in state `back`: the consumer's generation after the new claim
+    problem: str = ""  # in state `back`: why the source's resources could not be claimed again
 
 
-# What comes before the handover changes: return the allocations of the source to the instance, end a build
-# that was deleted before it left, or receive the report again after its cell has released the build.
+# What must be done before the state changes: claim the source's resources again for the build, retire a build
+# that was deleted before it left, or wait until its cell has released the build and repeats the report.
 Action = Literal["take back", "end build", "retry"]
 
 _LEAVING = ("ready", "failed", "deleted", "delete")
@@ -154,7 +154,7 @@ def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action
         return None
     if report.outcome not in (_LEAVING if leaving else _ARRIVING):
         return None
-    if not leaving and order.state == "leaving":  # the destination has no order yet
+    if not leaving and order.state == "leaving":  # the destination cell has received no order yet
         return None
     match report.outcome, order.state:
         case "delete", _:
@@ -222,7 +222,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
         generation=None,
         fenced=False,
         retire="deleted" if deleted else moves.SHELVED,
-        cell="" if deleted else order.placed.out_of,  # which may end it
+        cell="" if deleted else order.placed.out_of,  # the source cell may end a build that is shelved again
     )
 
 

@@ -59,9 +59,7 @@ class CloudState:
 
     @property
     def scale(self) -> Floats:
-        """Return the largest capacity of each resource class, by which amounts of several classes are
-        compared.
-        """
+        """Return the largest capacity of each class, the unit in which amounts of classes are compared."""
         scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
         return scale
 

@@ -24,11 +24,11 @@ from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 
-MAX_CHOICES = 600  # in all claims of an order together, to limit the size of the message
-MAX_CHOICES_EACH = 64  # in one of its claims
+MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
+MAX_CHOICES_EACH = 64  # hosts in one claim of an order
 MAX_METADATA_BYTES = 64 * 1024
-MAX_SPEC_BYTES = 256 * 1024  # the message to the agent must also have space for hosts and decision
-MAX_SPECS_BYTES = 16 * 1024 * 1024  # for all instances of a request together
+MAX_SPEC_BYTES = 256 * 1024  # bytes of one build's spec: the agent's message also contains hosts and decision
+MAX_SPECS_BYTES = 16 * 1024 * 1024  # bytes of the specs of all builds of a request together
 
 # Reason for ending a single build; other builds of the request continue.
 CANCELLED = "cancelled while it waited for a host"
@@ -49,10 +49,10 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     chosen: Selection
     generation: int
     decision: Decision
-    alternative_index: int  # index of the alternative that was placed
+    alternative_index: int  # index of the flavor that was placed
     spares: tuple[Candidate, ...] = ()
-    lacking: int = 0  # number of alternates still to be found
-    victims: tuple[Victim, ...] = ()  # instances that it preempts
+    lacking: int = 0  # number of alternates that are still missing
+    victims: tuple[Victim, ...] = ()  # instances that this instance preempts
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
@@ -63,38 +63,38 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     instances: tuple[Id, ...]  # instances without a host that have not ended
     bytes: int  # approximate size of the final messages
     waited: float = 0.0  # seconds since the first retry
-    since: float = 0.0  # when it began to wait for a host; 0: it has not waited
-    requested: float = 0.0  # when its request was published; 0: unknown
+    since: float = 0.0  # when the request began to wait for a host; 0: it has not waited
+    requested: float = 0.0  # when the request was published; 0: unknown
     # index of the flavor that is being evaluated; with roles, of the flavor of the first role
     alternative_index: int = 0
     rounds: int = 0  # number of searches so far
-    picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
+    picks: tuple[Pick, ...] = ()  # hosts of the first `instances`, until placement has answered the claims
     held: tuple[tuple[Id, Held], ...] = ()  # instances that hold allocations after an earlier delivery
-    # consumers that were released in the meantime, with their generation
+    # instances whose allocations another client has released, with the consumer's generation
     emptied: tuple[tuple[Id, int], ...] = ()
     settled: tuple[Settled, ...] = ()
     fenced: tuple[Id, ...] = ()  # instances that ended without a host
     unwanted: tuple[tuple[Id, str], ...] = ()  # instances that were cancelled, with the reason
-    avoid: frozenset[str] = frozenset()  # providers that were full or deleted at the last claim
+    avoid: frozenset[str] = frozenset()  # providers of refused claims: they are full or deleted
     refused: tuple[str, ...] = ()
     considered: int = 0
-    obstacle: str = ""  # why it has no host yet
+    obstacle: str = ""  # why the request has no host so far
     reason: str = ""  # why the request permanently has no host
     decision: Decision = Decision()  # the record of why the request permanently has no host
-    unexplained: bool = False  # permanently without a host; changes that would help are not computed yet
-    shorts: tuple[Shortage, ...] = ()  # why there is no host, for each alternative that was tried
-    more_alternates: int = 0  # additional alternates if the request asks for any
-    move: MoveStart | None = None  # set for a move: its id is the order's only instance
+    unexplained: bool = False  # True if the request fails, and helpful changes of it are not computed yet
+    shorts: tuple[Shortage, ...] = ()  # why no host fits, for each alternative tried
+    more_alternates: int = 0  # number of alternates in addition to those requested, if any are requested
+    move: MoveStart | None = None  # the move, if the order is one; the move's id is the order's only instance
     begun: bool = False  # the move has its claim already
-    is_external: bool = False  # another system builds the instances: no id is retired, so it may ask again
-    members: tuple[Id, ...] = ()  # of an external order: instances that are in its server group there
-    # what instances of an external order hold where the request excludes all hosts: the claim adds to it
+    is_external: bool = False  # another system builds the instances: their ids are not retired
+    members: tuple[Id, ...] = ()  # with `is_external`: members of the server group in the other system
+    # with `is_external`: allocations on excluded hosts that the instances keep in addition to the claim
     holdings: tuple[tuple[Id, Held], ...] = ()
-    reserves: Id | None = None  # its instances are slots of this reservation
-    preempts: PriorityClass | None = None  # it may preempt instances
-    sought: bool = False  # victims were searched in this round
-    spares: str = ""  # why it preempts nothing
-    victims: tuple[tuple[Victim, ...], ...] = ()  # of each pick
+    reserves: Id | None = None  # the reservation for which the order claims slots, if any
+    preempts: PriorityClass | None = None  # class that permits the request to preempt; None: it may not
+    sought: bool = False  # instances to preempt were searched in this round
+    spares: str = ""  # why no instances can be preempted
+    victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
 
     def with_alternatives(self, **fields: Any) -> "Order":
         alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
@@ -135,9 +135,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def needed(self) -> int:
-        """Return the least number of further instances that must get hosts; if fewer fit, none of them is
-        placed.
-        """
+        """Return the least number of further instances that must get hosts; if fewer fit, none is placed."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
@@ -178,7 +176,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for settled in self.settled:
             used = role_of(request, settled.instance)
-            if self.alternatives:  # else the request is unreadable by now
+            if self.alternatives:  # without alternatives, the request is unreadable now
                 used = self.alternatives[settled.alternative_index].alternative_index
             messages.append(
                 BuildPlaced(
@@ -318,7 +316,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
     for instance, result in zip(order.instances, results, strict=False):
         if isinstance(result, Held | Retired):
             order = placed_before(order, instance, result)
-        else:  # it holds nothing and may be placed
+        else:  # the instance has no allocations and has not ended, so it may be placed
             left.append(instance)
     return structs.replace(order, instances=(*left, *order.instances[len(results) :]))
 
@@ -339,7 +337,7 @@ def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
         case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
             return structs.replace(order, unwanted=(*order.unwanted, (instance, why)))
         case Retired(unplaceable=True, why=why):
-            if order.move is not None and why != order.reason:  # the present decision is not the reason
+            if order.move is not None and why != order.reason:  # the earlier end has another reason
                 order = structs.replace(order, decision=Decision())
             return ended(order, instance, why)
         case Retired():

@@ -22,7 +22,7 @@ def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]
     for at, (instance, pick) in enumerate(zip(order.instances, order.picks, strict=False)):
         draw = order.alternatives[order.index_for(instance)].draw
         choices = slots.choices(draw, pick.choices)
-        if (held := holdings.get(instance)) is not None:  # a provider in both counts once
+        if (held := holdings.get(instance)) is not None:  # a provider in both is claimed only once
             both = [{**each.allocations, **held.allocations} for each in choices]
             choices = tuple(
                 [structs.replace(each, allocations=all_) for each, all_ in zip(choices, both, strict=True)]

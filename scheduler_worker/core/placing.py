@@ -38,7 +38,7 @@ from scheduler_worker.core.order import (
 )
 from scheduler_worker.core.rejections import Shortage
 
-ROUNDS = 5  # searches without a pause
+ROUNDS = 5  # searches for one request without a pause
 PATIENCE = 30.0  # seconds that a request waits for a temporary obstacle
 LONGEST_PAUSE = 5.0  # maximum seconds between two searches of a waiting request
 SOON = 0.1, 0.5
@@ -134,13 +134,13 @@ def _nowhere(order: Order, patience: float) -> Step:
     if order.spares:
         obstacle = f"{obstacle}; no preemption: {order.spares}"
     order = replace(order, rounds=order.rounds + 1, shorts=(), obstacle=obstacle)
-    if not 0 < order.request.at_least <= len(order.settled):  # with `at_least` placed the rest end
+    if not 0 < order.request.at_least <= len(order.settled):  # once `at_least` are placed, the rest fail
         reserved = any(shortage.is_reserved for shortage in shorts)
         if reserved and order.rounds < ROUNDS:
             return order, (Need.HOSTS,)
         if order.request.wait:
             return order, (events.Park(shorts, obstacle),)
-        # claims of other requests may still fail and release this capacity
+        # Capacity reserved for claims of other requests is free again if the claims fail.
         if reserved or any(shortage.may_pass for shortage in shorts):
             return _obstructed(order, patience)
     readable = not any(short.refusal for short in shorts)
@@ -224,7 +224,7 @@ def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
     build ended.
     """
     match result:
-        case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
+        case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move, has ended
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)
         case Retired():
             [instance] = order.instances
@@ -255,7 +255,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
             excluding = order.settled_roots.union([candidate.root for candidate in ways])
-            if is_gang(order):  # its alternates are chosen with regard to the other instances
+            if is_gang(order):  # alternates of a gang may be hosts of its other instances
                 excluding = frozenset({way.root})
             spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
@@ -281,7 +281,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     order = replace(order, instances=order.instances[len(picks) :], picks=(), settled=tuple(settled))
     if avoid or refused:
         order = replace(order, avoid=frozenset(avoid), refused=tuple(refused))
-    if order.instances and short:  # the rest may fit with the next flavor
+    if order.instances and short:  # instances without a host try the next flavor
         return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], patience))
     return _also(tuple(effects), _next(order, patience))
 
@@ -292,16 +292,16 @@ def _located(order: Order, event: events.Located, patience: float) -> Step:
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:
         place = event.places.get(instance)
-        if place is None and order.move is not None:  # its agent has not reported again yet
+        if place is None and order.move is not None:  # its agent has not reported since a restart
             return order, (events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "no agent is at its destination"),)
-        if place is None:  # a consumer that no scheduler placed: its allocations must not be released
+        if place is None:  # no scheduler placed this consumer: its allocations must not be released
             where = ", ".join(sorted(result.allocations))
             held = f"{instance} holds resources of {where} already"
             why = f"{held}, where no agent builds: it is no build of ours"
             effects.append(events.Warn(f"build {instance}: {why}"))
             order = ended(order, instance, why)
             continue
-        if order.is_external:  # an evacuation holds its source, too
+        if order.is_external:  # the consumer of an evacuated instance holds the source host, too
             result = replace(result, allocations=without_roots(result, place, order.excluded_roots))
         alternative_index = alternative_of(result, order.alternatives)
         if order.request.roles and order.alternatives:

@@ -28,10 +28,10 @@ from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_O
 
 Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options
 Names = Iterable[str] | Mapping[str, float] | None  # None: the defaults
-Made = Callable[..., Any]  # makes a filter or weigher, or is one
+Made = Callable[..., Any]  # a function that makes a filter or weigher, or is itself one
 Custom = Mapping[str, Made]  # an operator's functions by their names `module:function`
 
-EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
+EVERYTHING = "*"  # stands for all fields of a request, if a function does not declare which it reads
 _HEEDED_BY = {
     "same_host": "same_host",
     "different_host": "different_host",
@@ -39,7 +39,7 @@ _HEEDED_BY = {
     "query": "json",
 }
 _encode = msgspec.json.Encoder(order="deterministic").encode
-# accepted names that need no rule here, with the reason
+# names of Nova that have no effect here, with the reason
 NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
 
 
@@ -48,14 +48,14 @@ class BadChoice(ValueError):
 
     def __init__(self, why: str, name: str = "", option: str = "") -> None:
         super().__init__(why)
-        self.name, self.option = name, option  # the rule or weigher of the option, if it is an option
+        self.name, self.option = name, option  # unknown name; or filter or weigher, and unknown option
 
 
 class _Kind(NamedTuple):
     word: str
     type: type[Rule] | type[Weigher]
     built_in: Mapping[str, Made]
-    called: Mapping[str, tuple[str, ...]]  # names in other schedulers
+    called: Mapping[str, tuple[str, ...]]  # name in another scheduler → names here
     needless: Mapping[str, str]
     from_plain: Made
 
@@ -88,7 +88,7 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
         found[weigher.name] = replace(weigher, multiplier=multiplier)
-    # This weigher evaluates hosts one by one, so it is removed if its multiplier is 0.
+    # The weigher image_properties evaluates hosts one by one, so it is left out if its multiplier is 0.
     return tuple(each for each in found.values() if each.multiplier or each.name != "image_properties")
 
 
@@ -119,7 +119,7 @@ def check_options(options: Options, custom: Custom) -> None:
             if option not in options_known:
                 available = f"there are: {', '.join(options_known)}" if options_known else "it has none"
                 raise BadChoice(f"no such option{_nearest(option, options_known)}; {available}", name, option)
-            if option.startswith("max_") and str(value).startswith("-"):  # settings may give it as text
+            if option.startswith("max_") and str(value).startswith("-"):  # a setting may be a text
                 raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
 
 
@@ -141,7 +141,7 @@ def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    if len(needed) >= 2:  # the function is a filter or weigher, and does not make one
+    if len(needed) >= 2:  # with two or more arguments, the function is itself the filter or weigher
         return kind.from_plain(name, made)
     found = made(**_options(name, made, given))
     if not isinstance(found, kind.type):
@@ -173,7 +173,7 @@ class ChoicePolicy:
 
     rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(None, {}, {}))
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
-    # cells with a conductor in the settings; registered cells are added; None: any
+    # cells that the settings list; registered cells are added; None: all cells
     cells: frozenset[str] | None = None
     subset: int = 1  # number of best hosts from which one is drawn at random
     near: float = 0.0  # scores with at most this difference are equal; a hash decides between them
@@ -202,7 +202,7 @@ class ChoicePolicy:
         if max_builds is not None:
             given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
         custom = custom or {}
-        if filters is None:  # an operator who sets options of a filter wants it enabled
+        if filters is None:  # setting an option of a filter enables the filter
             filters = (*DEFAULT_RULES, *(name for name in given if name in RULES and name != "metrics"))
         check_options(given, custom)
         rules = rules_named(filters, given, custom)
@@ -279,9 +279,9 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     says: str
     on: bool
-    options: dict[str, Any]  # the options in use
-    called: tuple[str, ...] = ()  # its names in other schedulers
-    multiplier: float | None = None  # of a weigher
+    options: dict[str, Any]  # the present options
+    called: tuple[str, ...] = ()  # names of the filter or weigher in other schedulers
+    multiplier: float | None = None  # the multiplier of a weigher; None: a filter
 
 
 def all_rules(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:

@@ -19,16 +19,14 @@ class PreemptingParts:
 
     parts: Sequence[Part]
     rules: DomainRules
-    free: Floats  # by position and class
+    free: Floats  # free amounts by position of the host and resource class
     whole: Floats
-    demands: Floats  # by part and class
-    accepted: Bools  # by part and position
+    demands: Floats  # requested amounts by part and resource class
+    accepted: Bools  # by part and position: whether the host would accept the part if it were empty
 
     @cached_property
     def scale(self) -> Floats:
-        """Return the largest capacity of each resource class, by which amounts of several
-        classes are added.
-        """
+        """Return the largest capacity of each class, the unit in which amounts of classes are compared."""
         scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
         return scale
 

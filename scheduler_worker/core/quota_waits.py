@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import QueueKey
 
-QUOTA_WAKES = "the project uses less, or its quota is raised"  # stored with each request that waits for quota
-REMEMBERED = 10_000  # projects with the time of their last wake
+QUOTA_WAKES = "the project uses less, or its quota is raised"  # what wakes requests that wait for quota
+REMEMBERED = 10_000  # projects for which the last wake is stored
 
 _Of = tuple[str, str]  # project, equivalence class
 
@@ -25,8 +25,8 @@ class QuotaWaits:
 
     mark: int = 0  # number of wakes so far
     _held: dict[_Of, list[QueueKey]] = field(default_factory=dict)
-    _of: dict[Id, _Of] = field(default_factory=dict)  # held requests
-    _trying: dict[Id, _Of] = field(default_factory=dict)  # requests that a wake released, not yet placed
+    _of: dict[Id, _Of] = field(default_factory=dict)  # waiting request → its project and equivalence class
+    _trying: dict[Id, _Of] = field(default_factory=dict)  # the same, for woken requests not placed yet
     _woken_at: dict[str, int] = field(default_factory=dict)  # project → mark of its last wake
     _all_woken_at: int = 0
 
@@ -45,9 +45,7 @@ class QuotaWaits:
         return held[0][-1] if held else None
 
     def position(self, key: QueueKey) -> int:
-        """Return the position, from 1, of a request that waits for quota among the equal requests of its
-        project.
-        """
+        """Return the position (from 1) of a request waiting for quota among equal requests of its project."""
         return bisect_left(self._held[self._of[key[-1]]], key) + 1
 
     def woken_since(self, project: str, mark: int) -> bool:

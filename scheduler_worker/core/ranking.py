@@ -18,19 +18,19 @@ from scheduler_worker.core.ranking_order import THEIR_HOSTS, CapacityByHost, Ent
 from scheduler_worker.core.rejections import Verdicts
 from scheduler_worker.core.scale import ChoiceRecorder, HasReservations, Pick, Weights
 
-TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
+TIGHT = 0.75  # alternates with less than this fraction of the largest capacity count as nearly full
 _NOWHERE = (0, float("inf"), 0, 0, -1)
-WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
+WAYS_OF_THE_NEXT = 4  # allocation candidates of each host in a claim, except the best host
 
 
 class Ranking:
     """All hosts for equal requests, sorted by score; the caller must not await anything between choices."""
 
-    def __init__(self, found: FoundHosts, promises: HasReservations, seed: str) -> None:
+    def __init__(self, found: FoundHosts, reservations: HasReservations, seed: str) -> None:
         self.alternative = alternative = found.alternative
         self.found = found
         self._subset = found.policy.subset
-        self._reservations = promises
+        self._reservations = reservations
         liked = [trait for trait, weight in alternative.preferred.items() if weight > 0]
         missing = [trait for trait in liked if not np.any(found.view.has(trait))]
         notes = [f"preferred_traits: no host that fits has {trait}" for trait in missing]
@@ -42,7 +42,7 @@ class Ranking:
         self._notes = (*alternative.notes, *notes)
         self.verdicts = Verdicts(found, self._notes)
         self._weights = Weights(found)
-        # Slices of schedulers do not apply to a request that names its hosts.
+        # A request that names its hosts is not restricted to this scheduler's preferred hosts.
         ours = None if alternative.question.roots else found.hosts.ours
         tiers = tiers_of(found.positions, ours, found.view.now.unknown)
         admitted = np.flatnonzero(reduce(and_, [mask for _, mask in found.masks]))
@@ -50,7 +50,7 @@ class Ranking:
         self._recorder = ChoiceRecorder(seed, self._weights)
         self.capacities = CapacityByHost(found, self._order)
         self._spares: dict[str, AlternatesOfCell] = {}
-        self.turns = 0  # changes whenever a host is chosen or returned
+        self.turns = 0  # counts the choices and releases of hosts
 
     @property
     def worths(self) -> Floats:
@@ -150,7 +150,7 @@ class Ranking:
         while (entry := pop()) is not None:
             index = entry[-1]
             fits = index in admitted or found.admits(index)
-            if not fits or (affinity_rule is not None and found.parts(index)):
+            if not fits or (affinity_rule is not None and found.splits_group(index)):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
                 return entry
@@ -195,14 +195,14 @@ class AlternatesOfCell:
         self._capacities = capacities
         self._weights = weights
         self._cell = cell
-        self._sorted: list[Entry] = []  # hosts of the cell as the first evaluation sorted them
+        self._sorted: list[Entry] = []  # the hosts of the cell, sorted by their scores before any choice
         self._at = 0
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}
-        self._fuller: dict[int, Entry] = {}  # entries of hosts that were named
+        self._fuller: dict[int, Entry] = {}  # index of an alternate → its present place in the order
         self._asked = found.alternative.asked
-        self._enough: float | None = None  # capacity of a roomy host; None: not computed yet
-        self._roomy: deque[int] | None = None  # roomy hosts in rotation
+        self._enough: float | None = None  # least capacity that is not nearly full; None: not computed yet
+        self._roomy: deque[int] | None = None  # the emptiest hosts, in rotation; None: not computed yet
 
     def take(self, several: int, excluding: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
         found: list[Entry] = []
@@ -249,13 +249,13 @@ class AlternatesOfCell:
         the providers in `avoid`; None if no host fits. Successive calls return different hosts.
         """
         if self._roomy is None:
-            assert self._enough is not None  # computed before any alternate is replaced
+            assert self._enough is not None  # the caller has computed it
             self._roomy = deque(self._capacities.emptiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
             way = self._found.way(index)
             if way is None:
-                continue  # full by now, or refused
+                continue  # the host is full now, or a filter rejects it
             self._roomy.append(index)
             if way.root not in taken and (way := self._found.way(index, avoid)):
                 return way

@@ -27,18 +27,19 @@ Uints = npt.NDArray[np.unsignedinteger[Any]]
 Hashes = npt.NDArray[np.uint64]
 
 _WORD = 2**64 - 1
-_DROPPED = 11  # bits dropped so that a float represents the hash exactly
+_DROPPED = 11  # number of hash bits dropped, so that a float represents the rest exactly
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 FIRST_PAGE = 64
-GROWTH = 2  # each page is so many times as long as the one before
-AHEAD = 8  # pages that are separated from the rest in one step: the next pages are found among few hosts
-ALIKE = 2  # a page may be this many times too long rather than be cut between equal scores
-# Hosts of a later tier are chosen only if no host of an earlier tier is left.
-OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
-Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
-_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after all hosts
+GROWTH = 2  # each page has this many times the hosts of the page before
+AHEAD = 8  # hosts of this many pages are separated from the rest at once, to search all hosts less often
+ALIKE = 2  # hosts with equal scores extend a page to at most this many times its length
+# Tiers: this scheduler's hosts, other schedulers' hosts, hosts without a heartbeat so far. A host is chosen
+# only if no host of an earlier tier is left.
+OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)
+Entry = tuple[int, float, int, int, int]  # tier, −score, number of choices, hash, index; smallest is best
+_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # sorts after all hosts
 
 
 def mixed(root: str) -> int:
@@ -46,7 +47,7 @@ def mixed(root: str) -> int:
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
-@lru_cache(maxsize=64)  # called repeatedly with the same seed
+@lru_cache(maxsize=64)  # callers pass the same seed many times
 def factor(seed: str) -> int:
     """Derive an odd number from a seed: multiplied by it, distinct 64-bit hashes stay distinct."""
     return mixed(seed) | 1
@@ -98,7 +99,7 @@ class Frontier:
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
-        self._near = among[:0]  # better than all that are far
+        self._near = among[:0]  # hosts that are better than all hosts in `_far`
         self._far = among
         self._ties = ties
         self._page = FIRST_PAGE
@@ -117,14 +118,14 @@ class Frontier:
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
         if among.size <= ALIKE * several:
             return among, among[:0]
-        # If all hosts are taken, they are sorted already.
+        # If `among` has all hosts, they are in the order of `_worth`.
         worths = self._worth if among.size == self._worth.size else self._worth.take(among)
         edge = best_value(worths, several)
         within = worths >= edge
         taken: Ints = among.compress(within)
         if taken.size <= ALIKE * several:
             return taken, among.compress(~within)
-        # Of the hosts with equal weights at the edge, the lowest ties are among the best.
+        # Of the hosts with exactly the lowest score, those with the lowest hashes are taken.
         better, alike = among.compress(worths > edge), among.compress(worths == edge)
         wanted = several - better.size
         if wanted < alike.size:
@@ -139,25 +140,25 @@ class HostOrder:
     def __init__(
         self, seed: str, hosts: "HostMap", positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
     ) -> None:
-        self.admitted = admitted  # the hosts that masks admit
-        # Bound methods are not passed on: a reference cycle would wait for the garbage collector.
+        self.admitted = admitted  # indices of the hosts that all filters on arrays accept
+        # No bound method: it would make a reference cycle, which only the garbage collector frees.
         self.ties = partial(_ties_of, seed, hosts, positions)
-        self.moved: dict[int, Entry] = {}  # hosts with a changed place
+        self.moved: dict[int, Entry] = {}  # index of a host whose place changed → its new place
         self._hosts = hosts
         self._positions = positions
         self._worths = worths
         self._tiers = tiers
-        # Tiers are evaluated one by one. Adding an offset to the weights would lose small differences of
+        # Each tier is sorted alone: an offset for the tier in the score would lose small differences of
         # floats.
         slices = [admitted]
         if tiers is not None:
             slices = [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         self._orders = [(tier, Frontier(worths, indices, self.ties)) for tier, indices in enumerate(slices)]
-        self._sorted: list[Entry] = []  # the hosts of the first evaluation that are sorted so far
-        self._of_cell: dict[int, list[Entry]] = {}  # the sorted hosts by cell
-        self._at = 0  # number of sorted hosts that were returned
-        self._left: list[Entry] = []  # hosts that were evaluated and not chosen, the last first
-        self._heap: list[Entry] = []  # hosts that were chosen or released, with their present weight
+        self._sorted: list[Entry] = []  # hosts sorted so far, by their scores before any choice
+        self._of_cell: dict[int, list[Entry]] = {}  # the same hosts by number of the cell
+        self._at = 0  # number of hosts in `_sorted` that were returned
+        self._left: list[Entry] = []  # hosts that were evaluated but not chosen, the best last
+        self._heap: list[Entry] = []  # a heap of chosen or released hosts, with their present scores
 
     def tier(self, index: int) -> int:
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
@@ -172,7 +173,7 @@ class HostOrder:
                 entry = left.pop()
             elif heap and heap[0] < first:
                 entry = heappop(heap)
-                while heap and heap[0] == entry:  # it came back to where it had been
+                while heap and heap[0] == entry:  # the same entry was pushed twice
                     heappop(heap)
                 while left and left[-1] == entry:
                     left.pop()
@@ -261,7 +262,7 @@ def _ties_of(seed: str, hosts: "HostMap", positions: Ints, indices: Ints) -> Uin
     return ties(seed, hosts.mixed.take(positions.take(indices)))
 
 
-EMPTIEST = 64  # hosts of a cell that take turns as alternates
+EMPTIEST = 64  # most hosts of a cell that are alternates in turn
 
 
 @dataclass(eq=False)
@@ -296,7 +297,7 @@ class CapacityByHost:
         positions, in_order = self._where_is(cell), self._in_order
         indices, capacities = in_order.indices[positions], in_order.capacities[positions]
         several = min(indices.size // 4 + 1, EMPTIEST)
-        if indices.size > several:  # few are left to be sorted
+        if indices.size > several:  # only the emptiest hosts must be sorted
             least = max(least, best_value(capacities, several))
         near = np.flatnonzero(capacities >= least)
         indices, capacities = indices.take(near), capacities.take(near)
@@ -319,7 +320,7 @@ class CapacityByHost:
         capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
             np.minimum(capacities, free / amount, out=capacities)
-        # Equal to // for whole numbers below 2⁵³, and faster.
+        # Faster than //, with the same result for whole numbers below 2⁵³.
         np.floor(capacities, out=capacities)
         at: Ints = np.full(len(hosts.served), -1, np.intp)
         at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
@@ -328,7 +329,7 @@ class CapacityByHost:
         indices = at.take(found)
         capacities = capacities.take(indices)
         bounds = np.searchsorted(found, hosts.first_of_cell)
-        with_hosts = np.flatnonzero(bounds[1:] > bounds[:-1])  # cells with at least one host
+        with_hosts = np.flatnonzero(bounds[1:] > bounds[:-1])  # numbers of the cells that have hosts
         most = np.zeros(len(bounds))
         if with_hosts.size:
             most[with_hosts] = np.maximum.reduceat(capacities, bounds.take(with_hosts))
@@ -341,5 +342,5 @@ class _ByCell:
 
     indices: Ints
     capacities: Floats
-    first_of: list[int]  # cell number → where its hosts begin
-    most: list[float]  # cell number → the capacity of its emptiest host
+    first_of: list[int]  # by number of the cell: the index of its first host
+    most: list[float]  # by number of the cell: how many instances its emptiest host could take

@@ -17,11 +17,11 @@ from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Alternative, Rule
 
-NEAREST = 5  # hosts in a record that nearly fit
-NEAREST_BEYOND = 16  # nearly fitting hosts to request from placement: filters reject some
-EXAMPLES = 3  # hosts named for each constraint
-MAX_REFUSED = 16  # how many refusals a record keeps
-# Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
+NEAREST = 5  # nearly fitting hosts in a record
+NEAREST_BEYOND = 16  # nearly fitting hosts that placement is asked for; filters reject some of them
+EXAMPLES = 3  # hosts named as examples for each constraint
+MAX_REFUSED = 16  # refused hosts in a record
+# Code of a reason for rejecting hosts → its words in the explanation; empty: the words of the constraint.
 STATES = {
     **dict.fromkeys(("host", "forbidden_host", "reserved", "cell_disabled", "chosen", "unseen"), ""),
     "disabled": "disabled",
@@ -39,17 +39,17 @@ class Shortage:
     """The reason why no host fits: the hosts that each filter rejected, and the hosts that came closest."""
 
     considered: int = 0
-    removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
+    removals: tuple[Removal, ...] = ()  # hosts removed by each constraint of placement, then by each filter
     nearest: tuple[NearMiss, ...] = ()
-    may_pass: bool = False  # whether an obstacle is temporary
-    is_reserved: bool = False  # whether only reservations of other requests are in the way
-    named: bool = False  # the near misses are the hosts that the request names
-    fitted: int = 0  # instances that would have a host, if all need one together
-    alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
+    may_pass: bool = False  # whether some host is rejected for a temporary reason only
+    is_reserved: bool = False  # whether only other requests' reserved capacity prevents the placing
+    named: bool = False  # True if `nearest` has the hosts that the request names
+    fitted: int = 0  # number of instances that fit, if all must be placed together
+    alternative_index: int = 0  # 0: the preferred flavor; n: the n-th flavor of `or_else`
     notes: tuple[str, ...] = ()
-    unknown: str = ""  # a sentence if a named cell or zone has no hosts, or the reservation no slot
-    refusal: str = ""  # why the request contradicts itself
-    of_reservation: bool = False  # the reservation that the request names has nothing for it
+    unknown: str = ""  # why the request's cell or zone has no hosts, or its reservation no slot; "" otherwise
+    refusal: str = ""  # why the request is invalid
+    of_reservation: bool = False  # True if the reservation that the request names has no suitable slot
 
     @property
     def code(self) -> str:
@@ -84,7 +84,7 @@ class Shortage:
         if refused:
             parts.append(f"placement refused {'; '.join(refused)}")
         if self.nearest and not self.named:
-            by_lack: dict[str, list[str]] = {}  # hosts that lack the same are named together
+            by_lack: dict[str, list[str]] = {}  # what hosts lack → names of these hosts
             for miss in self.nearest:
                 by_lack.setdefault(miss.lacks, []).append(miss.host)
             closest = [f"{', '.join(hosts)} ({lacks})" for lacks, hosts in by_lack.items()]
@@ -115,7 +115,7 @@ class Verdicts:
         self._notes = notes
         self._lazy = found.lazy if affinity_rule is None else [*found.lazy, affinity_rule]
         self._by_placement: tuple[Removal, ...] | None = None
-        self._counted: set[int] = set()  # hosts that the removals by placement include
+        self._counted: set[int] = set()  # positions of hosts counted in placement's removals
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
 
     def removals(self) -> tuple[Removal, ...]:
@@ -199,7 +199,7 @@ class Verdicts:
         for misses, rules in ((self._misses(), ()), (beyond, closing)):
             for miss in misses:
                 if self._refusals(miss, rules):
-                    continue  # also disabled or down
+                    continue  # a host that is also disabled or down is not near to fitting
                 if miss.code not in CLOSED:
                     open_.append(miss)
                 elif miss.code != "tenant" and len(closed) < NEAREST:
@@ -211,7 +211,7 @@ class Verdicts:
     def _refusals(self, miss: NearMiss, rules: Sequence[Rule]) -> list[str]:
         found = self._found
         positions = [found.source.position(root) for root in found.source.named(miss.host)] if rules else []
-        if len(positions) != 1 or positions[0] is None:  # the name of the host is not unique
+        if len(positions) != 1 or positions[0] is None:  # no host or several hosts have this name
             return []
         facts = found.view.now.facts(found.search, positions[0])
         return [why for rule in rules if (why := rule.refuses(facts, found.alternative)) is not None]

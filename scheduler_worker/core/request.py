@@ -37,14 +37,14 @@ from scheduler_worker.core.rules.demands import TENANT
 
 MAX_GROUPS = 200
 
-# cell, zone, aggregates, excluded aggregates
+# what a request names: cell, zone, aggregates, excluded aggregates
 _Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]
 
 _shapes = msgspec.json.Encoder(order="deterministic")
 _places = msgspec.json.Decoder(tuple[str, Flavor, Image | None, _Place])
-NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
+NOBODY = "00000000-0000-0000-0000-000000000000"  # id of an aggregate that has no hosts
 
-Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
+Named = Callable[[str], Sequence[str]]  # returns the roots of the hosts with a name or root
 
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class _FlavorRead(NamedTuple):
     """One flavor and image, parsed: the search of candidates, preferred traits and amounts, and warnings."""
 
     question: FindCandidates
-    preferred: dict[str, float]  # traits
+    preferred: dict[str, float]  # preferred trait → weight
     preferred_amounts: dict[str, tuple[int, float]]
     notes: tuple[str, ...]
     prefers_near_devices: bool = False
@@ -142,7 +142,7 @@ def alternatives_of(
             where = f"roles[{alternative_index}].flavor"
         asked = _shapes.encode((where, flavor, request.image, place))
         every_read = _read(asked, options)
-        # A role has one alternative: its flavor with the preferred page size and devices.
+        # For a role, only the preferred page size and NUMA affinity are tried.
         for question, preferred, amounts, read_notes, _ in every_read[:1] if request.roles else every_read:
             if only or never:
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
@@ -270,15 +270,13 @@ class Prefilters:
     """Limits that operators set for all requests: aggregates for certain projects or traits only, and
     disabled cells."""
 
-    of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
+    of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: no limits
     tenants_need_one: bool = False
-    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # aggregate, and its required traits
-    closed: tuple[str, ...] = ()  # disabled cells
+    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # aggregate, the traits it requires
+    closed: tuple[str, ...] = ()  # names of the disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Return one flavor of a request with its search restricted to the hosts that operators' limits
-        permit.
-        """
+        """Return a flavor of a request with its search restricted to hosts that operators' limits permit."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             tenant_aggregates = self.of_tenant.get(alternative.request.project)
@@ -289,7 +287,8 @@ class Prefilters:
                 member_of = (*question.root_member_of, tenant_aggregates)
                 question = msgspec.structs.replace(question, root_member_of=member_of)
         if self.demanding:
-            # As in Nova, only traits of the flavor and the image open such an aggregate.
+            # As in Nova, traits of the flavor and the image count here, but not traits that the request
+            # itself requires.
             required = set(question.root_required).difference(alternative.request.root_required)
             required = required.union(*(group.required for group in question.groups))
             barred = tuple(uuid for uuid, demands in self.demanding if not demands <= required)

@@ -13,7 +13,7 @@ from scheduler_worker.core.helping import MOST_SEARCHES, Late, Tally, helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rule import Alternative
 
-HeldFor = Sequence[tuple[str, Sequence[Allocations]]]  # purpose of reservations, and what they hold
+HeldFor = Sequence[tuple[str, Sequence[Allocations]]]  # purpose of reservations, allocations of their slots
 
 
 def all_helps(order: Order, choosing: Choosing, late: Late, held: HeldFor) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Decides which slots of a reservation must be claimed, and which ones are not needed any more."""
+"""Decides which slots of a reservation must be claimed, and which are not needed any more."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass

@@ -33,7 +33,7 @@ def own_group(request: BuildRequested, known: ServerGroup | None) -> ServerGroup
     an empty one.
     """
     id_ = group_id(request)
-    assert id_ is not None  # it has a topology
+    assert id_ is not None  # a request with a topology has a group id
     return known or ServerGroup(
         id=id_, name=id_, policy="topology", project=request.project, topology=request.topology
     )

@@ -13,7 +13,7 @@ MOST_DOMAINS = 16  # domains for which a plan is made, if all builds must be in 
 
 @dataclass(frozen=True, eq=False)
 class RoomPart:
-    """Builds of one flavor: amounts by resource class, and the hosts that accept such a build."""
+    """Builds of one flavor: the amounts of one build, and the hosts that accept the flavor."""
 
     amounts: Floats
     accepted: Bools  # hosts that the flavor's filters accept, as if they were empty
@@ -24,7 +24,7 @@ class RoomPart:
         return self.accepted & (cloud.whole >= self.amounts - SLACK).all(axis=1)
 
     def fitting(self, amounts: Floats) -> Floats:
-        """Return for each accepted host the number of builds that its amounts would fit."""
+        """Return for each accepted host how many builds fit into `amounts` (a row for each host)."""
         asked = self.amounts > 0
         most = np.full(len(amounts), float(self.count))
         if asked.any():
@@ -99,7 +99,7 @@ class RoomDemand:
         return best_first
 
     def in_reading_order(self, cloud: CloudState) -> Ints:
-        """Return the hosts that could become targets, those with the best chances first."""
+        """Return the hosts that could become targets, the hosts with the best chances first."""
         least = np.full(len(cloud.free), np.inf)
         for part in self.parts:
             lack = np.where(part.could_hold(cloud), lacking(part.amounts, cloud.free, cloud.scale), np.inf)

@@ -20,12 +20,13 @@ from bus.vocabulary import Id
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
 
-# Fields of one request only. An `Alternative`'s request lacks them: equal requests share it.
+# Fields that differ between otherwise equal requests. An `Alternative` has them empty, so that equal requests
+# share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
-Number = Any  # a float of one host, or an array of floats of all hosts, with the same operators
-UNKNOWN = float("nan")  # not reported
+Number = Any  # one host's float, or an array of all hosts' floats; both have the same operators
+UNKNOWN = float("nan")  # the value of an attribute that the host did not report
 Reads = Callable[[HostState], float]
-# The attributes that can be read by name. A version of 0 means that no version was reported.
+# Attributes of a host by name. A hypervisor version of 0 means that none was reported.
 FACTS: Mapping[str, Reads] = {
     "load": lambda state: state.load,
     "instances": lambda state: state.instances,
@@ -45,7 +46,7 @@ class Together:
     """The number and total amounts of an affinity group's new instances, which need a host that fits all."""
 
     several: int
-    asked: Mapping[str, int]  # amounts that all instances take from the host's provider tree
+    asked: Mapping[str, int]  # amounts that all instances together need from one host's provider tree
 
 
 class AllowedHosts:
@@ -66,10 +67,10 @@ class Draw:
 
     reservation: Id
     name: str
-    slots: tuple[ReservedSlot, ...]  # slots with enough capacity
-    question: FindCandidates  # the search for hosts without the reservation
-    optional: bool  # the request does not name the reservation, so it may be placed elsewhere
-    why_none: str = ""  # why the reservation has no capacity for it
+    slots: tuple[ReservedSlot, ...]  # slots large enough for an instance of the flavor
+    question: FindCandidates  # the search without the restriction to the reservation's hosts
+    optional: bool  # True if the request does not name the reservation, so it may use other hosts
+    why_none: str = ""  # why no slot of the reservation can be drawn; "" if one can
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +78,24 @@ class Alternative:
     """One flavor of a request, the preferred or an alternative one, with its query for candidates and the
     data for filters and weighers."""
 
-    request: BuildRequested  # without the fields of a single request
+    request: BuildRequested  # the request without the fields of `ITS_OWN`
     flavor: Flavor
     question: FindCandidates
-    alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
-    notes: tuple[str, ...] = ()  # sentences about parts of the request without effect
-    preferred: Mapping[str, float] = field(default_factory=dict)  # trait → weight, also of the flavor
-    # resource class → an amount that should be free, and its weight
+    alternative_index: int = 0  # 0: the preferred flavor; n: the n-th flavor of `or_else`
+    notes: tuple[str, ...] = ()  # warnings about parts of the request that have no effect
+    preferred: Mapping[str, float] = field(default_factory=dict)  # preferred trait → weight
+    # resource class → preferred free amount, and its weight
     preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    group: ServerGroup | None = None  # the group to join; the claim checks it again
-    members: Mapping[str, int] = field(default_factory=dict)  # root → number of group members there
-    together: Together | None = None  # several instances of an affinity group without members on any host
-    same: frozenset[str] | None = None  # roots of the instances of `same_host`; None: no such hint
-    different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
-    current_roots: frozenset[str] = frozenset()  # roots it holds already: a move's source
-    reserved: frozenset[str] = frozenset()  # in `question.not_roots` because they are reserved
+    group: ServerGroup | None = None  # server group that the instances join; the claim checks it again
+    members: Mapping[str, int] = field(default_factory=dict)  # root of a host → number of group members there
+    together: Together | None = None  # set if an affinity group without members gets several instances
+    same: frozenset[str] | None = None  # hosts of instances in the hint `same_host`; None: no such hint
+    different: frozenset[str] = frozenset()  # roots of the hosts of instances in the hint `different_host`
+    current_roots: frozenset[str] = frozenset()  # for a move: root of the source host
+    reserved: frozenset[str] = frozenset()  # excluded roots that are reserved for other requests
     is_external: bool = False  # another system, such as Nova, builds the instances
     allowed: AllowedHosts | None = field(default=None, compare=False)  # None: constraints allow all hosts
-    draw: Draw | None = None  # the reservation that it draws from
+    draw: Draw | None = None  # slots of a reservation that this flavor may draw from; None: no reservation
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property
@@ -130,16 +131,16 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
     host: str
     cell: str
     agent: str
-    zone: str = ""  # as its owner reports it; zones of aggregates are in their metadata
+    zone: str = ""  # zone that the agent reports; aggregates may name other zones in their metadata
     traits: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
-    # in its whole tree, without reserved amounts
+    # free amounts of the provider tree by resource class, without reserved amounts
     free: Mapping[str, int] = msgspec.field(default_factory=dict)
     capacity: Mapping[str, int] = msgspec.field(default_factory=dict)
-    state: HostState | None = None  # None: no report so far
-    down: str = ""  # why the host counts as down
-    building: int = 0  # builds that the host reported, and builds sent since
-    failures: float = 0.0  # failed builds that the host caused, decaying with time
+    state: HostState | None = None  # the last report; None: no report so far
+    down: str = ""  # why the host counts as down; "" if it does not
+    building: int = 0  # builds in progress by the last report, and builds sent since then
+    failures: float = 0.0  # count of failed builds that the host caused, decaying with time
 
     def metadata(self, key: str) -> Iterator[str]:
         """Yield the values that the host's aggregates have for a metadata key."""
@@ -168,7 +169,8 @@ def numbers(texts: Iterable[str]) -> Iterator[float]:
 
 
 Refuses = Callable[[HostFacts, Alternative], str | None]
-WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # multiplier, function
+# Each: the multiplier of a weigher, and its function of an allocation candidate.
+WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]
 View: TypeAlias = "OneHost | AllHosts"
 
 
@@ -178,13 +180,13 @@ class Rule:
 
     name: str
     refuses: Refuses
-    code: str = ""  # the reason code; the name by default
-    # of the alternative or its request: flavor.name, image, hints.query, group; * for all
+    code: str = ""  # code of the reason for a rejection (docs/reasons.md); "": the filter's name
+    # fields of an `Alternative` or its request that the filter reads, such as hints.query; "*": all
     reads: tuple[str, ...] = ()
-    passes: bool = False  # whether a rejection passes within seconds
-    # A mask of the accepted hosts: for filters that reject many hosts.
+    passes: bool = False  # whether a rejection can end within seconds without a change of the host
+    # Returns a mask of the accepted hosts: faster than `refuses` if many hosts are rejected.
     admits: Callable[[View, Alternative], Number] | None = None
-    # Whether the filter applies to a request; if not, no host is evaluated.
+    # Returns whether the filter applies to a request; if not, it is skipped.
     concerns: Callable[[Alternative], bool] = lambda alternative: True
 
     def __post_init__(self) -> None:
@@ -201,14 +203,15 @@ class Weigher:
     """
 
     name: str
-    value: Callable[[View, Alternative], Number]  # one number: all hosts are equal
+    value: Callable[[View, Alternative], Number]  # returns an array, or one number for all hosts
     multiplier: float = 1.0
-    lowest: float | None = None  # start of the scale, also for lower values; None: the lowest value
+    lowest: float | None = None  # values up to this have score 0; None: the lowest value of all hosts
     least_span: float = 0.0
-    # Sorts the allocation candidates of one host: the one with the highest sum over weighers is claimed.
+    # Returns a number for an allocation candidate. Of a host's candidates, the one with the highest weighted
+    # sum is claimed.
     of_candidate: Callable[[Candidate], float] | None = None
-    key: str = ""  # of the multiplier in aggregates' metadata; NAME_weight_multiplier by default
-    reads: tuple[str, ...] = ()  # fields of a request, as for a filter
+    key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier
+    reads: tuple[str, ...] = ()  # fields of a request that the weigher reads, as in `Rule`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or f"{self.name}_weight_multiplier")

@@ -20,9 +20,9 @@ from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, We
 
 Scales = Sequence[RecordedScale]
 
-MOST = 1e300  # larger values count as this
-Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
-RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
+MOST = 1e300  # values are limited to ± this
+Values = tuple[float, ...]  # one host's value of each weigher in `_scales_of`
+RECORDED_REFUSED = 2  # better hosts in a record that were rejected
 AVOIDED = "placement refused it a moment ago"
 
 
@@ -135,7 +135,7 @@ class Weights:
     def read(self, facts: HostFacts) -> Values:
         view, alternative = OneHost(facts), self.found.alternative
         values = tuple([float(value(view, alternative)) for value in self._reads])
-        if sum(map(abs, values)) < MOST:  # then all values are finite and within the limit
+        if sum(map(abs, values)) < MOST:  # a sum below the limit: all values are finite and within it
             return values
         return tuple([scale.read(view, alternative) for scale in self._scales])
 
@@ -161,8 +161,8 @@ class Weights:
         return [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
 
     def overrides(self, index: int) -> dict[str, float]:
-        """Return the multipliers that the host's aggregates set instead of the settings' multipliers, by
-        weigher.
+        """Return by weigher the multipliers of the host's aggregates, which override those of the
+        settings.
         """
         if not self._overriding:
             return {}
@@ -185,14 +185,14 @@ class Weights:
 class Replayed:
     """The result of computing a recorded decision again: the chosen host, and all hosts sorted by score."""
 
-    host: RecordedHost | None  # None: the record has no permitted host
-    order: tuple[RecordedHost, ...] = ()  # hosts that no filter rejects, best first, before a random draw
+    host: RecordedHost | None  # the chosen host; None: every recorded host was rejected
+    order: tuple[RecordedHost, ...] = ()  # the accepted hosts, best first, before one is drawn at random
 
 
 def replay(build: str, record: Record) -> Replayed:
     """Choose a build's host again from its decision record, to verify or explain the recorded choice."""
 
-    def place(host: RecordedHost) -> tuple[int, float, int, int]:  # as in HostOrder
+    def place(host: RecordedHost) -> tuple[int, float, int, int]:  # the same order as in `HostOrder`
         score = _score(record.scales, host.values, _multipliers(record.scales, host), record.near)
         return host.outside + host.unknown, -score, host.chosen, tie(record.seed, host.root)
 
@@ -208,11 +208,11 @@ class ChoiceRecorder:
     """Makes the decision record for each choice of an evaluation."""
 
     def __init__(self, seed: str, weights: Weights) -> None:
-        self.values: dict[int, Values] = {}  # values of hosts that moved
-        self.hosts: dict[int, RecordedHost] = {}  # accepted hosts
+        self.values: dict[int, Values] = {}  # index of a host with a changed score → its present values
+        self.hosts: dict[int, RecordedHost] = {}  # index of an accepted host → its part of the record
         self._seed = seed
         self._weights = weights
-        self._passed_over: list[Entry] = []  # the best rejected hosts
+        self._passed_over: list[Entry] = []  # the best hosts that filters rejected
 
     def pass_over(self, entry: Entry) -> None:
         """Add to the decision record a rejected host that scored higher than the chosen host."""
@@ -291,10 +291,10 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     considered: int
     removals: tuple[Removal, ...]
     record: Record
-    scores: dict[str, float]  # of the first host
+    scores: dict[str, float]  # score of the first host by weigher, and `total`
     notes: tuple[str, ...] = ()
     spares: tuple[Candidate, ...] = ()
-    crossed: bool = False  # whether the first host is in another scheduler's share
+    crossed: bool = False  # whether the first host is preferred by another scheduler
 
     @property
     def root(self) -> str:

@@ -17,20 +17,21 @@ import msgspec
 
 from bus.vocabulary import Id
 
-MEMORIES = (32, 128, 512, 2048)  # advances after which an older advance counts 1/e
-LOOKS_BACK = 2  # an estimate for position n uses at least the last 2 n advances, if the pace is unchanged
-CHANGED = 2.0  # standard deviations between the paces of two memories
-LEAST_ADVANCES = 2.0  # of one class; below that the pace of related classes is used
-EXTRAPOLATION = 0.2  # variance per squared logarithm of position ÷ advances, for longer queues than before
-PACE_CHANGES = 0.01  # variance of the logarithm of the pace until the request starts: 10 %
-LEAST_STEP, FIRST_STEP = 0.05, 0.5  # of a correction after one comparison
-LIMITS = ((-2.5, 2.5), (0.1, 6.0))  # of the corrections, which many waiting requests move simultaneously
-MOST_CLASSES = 256  # classes that are remembered
+# Each: an average over about so many advances; after as many further ones, an advance counts 1/e.
+MEMORIES = (32, 128, 512, 2048)
+LOOKS_BACK = 2  # an estimate for position n averages over 2 n advances or more, if the pace is unchanged
+CHANGED = 2.0  # two averages differ by more than so many standard deviations: the pace has changed
+LEAST_ADVANCES = 2.0  # with fewer advances of a class, the pace of related classes is used
+EXTRAPOLATION = 0.2  # variance per (log (position ÷ advances))², for positions beyond the measured ones
+PACE_CHANGES = 0.01  # variance of the logarithm of the pace (10 %): it may change before the request starts
+LEAST_STEP, FIRST_STEP = 0.05, 0.5  # change of a correction by one comparison: at least, and at first
+LIMITS = ((-2.5, 2.5), (0.1, 6.0))  # ranges of the p50 and p90 corrections
+MOST_CLASSES = 256  # classes with a history in memory
 MOST_STORED = 64  # classes in the stored history
-LONGEST = 10 * 365 * 86400.0  # seconds; a longer estimate is unknown
-RECENT = 500  # comparisons after which an older comparison counts 1/e in the calibration error
+LONGEST = 10 * 365 * 86400.0  # seconds; a longer estimate counts as unknown
+RECENT = 500  # in the calibration error, a comparison counts 1/e after so many further comparisons
 P50, P90 = 0, 1
-SHARES = (0.5, 0.9)  # of the requests that are to start before each quantile
+SHARES = (0.5, 0.9)  # fraction of the requests that should start before each quantile
 
 
 class StartEstimate(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Correction(msgspec.Struct, array_like=True):
     """The number of standard deviations from the mean at which 50 % and 90 % of the requests have started."""
 
     p50: float = 0.0
-    p90: float = 2.0  # 1.28 for a normal distribution: wide before the first comparisons
+    p90: float = 2.0  # a normal distribution has 1.28; larger, until estimates have been compared
     compared: list[int] = msgspec.field(default_factory=lambda: [0, 0])
 
     def compare(self, quantile: int, *, late: bool) -> None:
@@ -71,16 +72,17 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
     of advances (`MEMORIES`), and the corrections of its estimated start times for each priority.
     """
 
-    lacks: str = ""  # the resource classes that its requests wait for
+    lacks: str = ""  # resource classes that requests of the class wait for, as a text
     advances: list[float] = msgspec.field(default_factory=_zeros)
     seconds: list[float] = msgspec.field(default_factory=_zeros)
     waiting: int = 0
     corrections: dict[int, Correction] = msgspec.field(default_factory=dict)
 
     def pace(self, position: int) -> tuple[float, float]:
-        """Return how many requests left the queue in how many seconds, as the basis of the estimate for the
-        request at this position. The result is the longest of the averages (`MEMORIES`) that agrees with all
-        shorter averages, but none much longer than the position requires.
+        """Return a number of requests that left the queue and the seconds that this took, to estimate the
+        start of the request at this position. They are averages over many recent advances (`MEMORIES`): as
+        many as the position requires, unless the pace has changed, so that averages over fewer advances
+        differ.
         """
         if min(self.advances) < LEAST_ADVANCES or min(self.seconds) <= 0.0:
             return self.advances[-1], self.seconds[-1]
@@ -174,7 +176,7 @@ class _Expected:
 
     kind: str
     priority: int
-    due: tuple[float, float] | None  # when p50 and p90 pass; None: it was unknown
+    due: tuple[float, float] | None  # times of p50 and p90; None: no estimate was possible
     open: list[bool] = field(default_factory=lambda: [True, True])
 
 
@@ -185,12 +187,12 @@ class StartTimes:
 
     def __init__(self) -> None:
         self.histories: dict[str, ClassHistory] = {}
-        self._at: dict[str, float] = {}  # when the seconds of a class were counted last
+        self._at: dict[str, float] = {}  # class → when its waiting seconds were counted last
         self._expected: dict[Id, _Expected] = {}
-        self._due: list[tuple[float, int, Id]] = []  # a heap: when a quantile of a request passes
-        self._compared = 0  # p90 estimates, since `take_compared`
-        self._overall = Correction()  # where new classes begin
-        self._counted = [[0.0, 0.0], [0.0, 0.0]]  # per quantile: recent comparisons, and starts in time
+        self._due: list[tuple[float, int, Id]] = []  # a heap: time of a quantile, quantile, request
+        self._compared = 0  # number of p90 estimates compared since the last `take_compared`
+        self._overall = Correction()  # the correction with which new classes begin
+        self._counted = [[0.0, 0.0], [0.0, 0.0]]  # by quantile: recent comparisons, starts in time
 
     def enter(self, request: Id, kind: str, lacks: str, priority: int, position: int, now: float) -> None:
         """Record that a request waits at a position of its equivalence class (`kind`) for resource classes
@@ -294,7 +296,7 @@ class StartTimes:
             history = ClassHistory()
             self._at[kind] = now
         history.lacks = lacks
-        self.histories[kind] = history  # the last used class is last
+        self.histories[kind] = history  # the most recently used class is the last one
         self._count_seconds(kind, now)
         self._forget_classes()
         return history
@@ -306,9 +308,7 @@ class StartTimes:
                 del self.histories[kind], self._at[kind]
 
     def _count_seconds(self, kind: str, now: float) -> None:
-        """Add the seconds since the previous count to the seconds in which requests of a class waited, if any
-        wait.
-        """
+        """Add the seconds since the last count to a class's waiting seconds, if any of its requests wait."""
         history, since = self.histories[kind], now - self._at[kind]
         self._at[kind] = now
         if history.waiting:

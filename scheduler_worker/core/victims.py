@@ -1,9 +1,9 @@
 """Chooses the instances to preempt so that all instances of a request fit, as a pure search on arrays.
 
-Of all sets of victims after whose deletion the request fits in one domain, the best has the lowest maximum of
-priorities, then the fewest instances, then the least total size, then the first hosts. For each such maximum,
-hosts are added one after another to a table. For each number of instances of each part, the table has the
-least cost of placing them.
+The best set of victims lets the request fit in one domain, and its highest priority is as low as possible;
+then it has the fewest instances, the least total size, and the first hosts. The search tries each priority as
+the highest one. It adds hosts one after another to a table, which has, for each number of instances of each
+part, the least cost of placing them on the added hosts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from bus.candidates import Floats, Ints
 from bus.vocabulary import Id
 
 SLACK = 1e-9
-MOST_SETS = 50_000  # sets of one host compared exactly; beyond, small instances are left out
-MOST_CELLS = 100_000  # of a table, times its hosts; beyond, parts are placed one after another
+MOST_SETS = 50_000  # sets of victims on one host that are compared; with more, a greedy choice is made
+MOST_CELLS = 100_000  # cells of a table, times its hosts; with more, parts are placed one after another
 UNLIMITED = 1_000_000
-_VICTIM = 1 << 44  # cost of one victim; its size counts in units of 1e-9, so fewer victims always cost less
+_VICTIM = 1 << 44  # cost of one victim, plus its size in units of 1e-9: fewer victims always cost less
 _UNREACHABLE = 1 << 62
 _Sets = np.ndarray[tuple[int, ...], np.dtype[np.int16]]  # by set and kind: the number of instances
 
@@ -41,17 +41,15 @@ class CrowdedHost:
     at: int
     free: Floats
     instances: Sequence[Replaceable]
-    most: tuple[int, ...] = (1,)  # instances of each part; 0: it does not accept the part
-    limit: int = UNLIMITED  # instances of all parts
-    domain: int = 0  # all instances of a request must be in hosts of one domain
-    spread: int = 0  # domain with a limit of instances
+    most: tuple[int, ...] = (1,)  # most instances of each part; 0: the host does not accept the part
+    limit: int = UNLIMITED  # most instances of all parts together
+    domain: int = 0  # number of the domain; all instances of a request must be in one domain
+    spread: int = 0  # number of the spread domain, which limits the instances
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestedParts:
-    """The parts of a request: amounts by part and resource class, and the number of
-    instances of each part.
-    """
+    """The parts of a request: amounts by part and resource class, and the number of instances by part."""
 
     amounts: Floats
     counts: tuple[int, ...]
@@ -180,17 +178,14 @@ def _may_fit(hosts: Sequence[CrowdedHost], wanted: RequestedParts, highest: int)
 
 
 def _available(host: CrowdedHost, highest: int) -> Floats:
-    """Return the amount of each class that is free on a host after the deletion of all instances of at most
-    this priority."""
+    """Return by class what is free on a host after deleting all instances of at most this priority."""
     some = [each.amounts for each in host.instances if each.priority <= highest]
     available: Floats = np.sum([host.free, *some], axis=0)
     return available
 
 
 def _fitting(free: Floats, amounts: Floats) -> Floats:
-    """Return how many instances of the given amounts fit into the free amounts (of each host, if there are
-    several).
-    """
+    """Return how many instances of these amounts fit into the free amounts (of each host, if several)."""
     asked = amounts > 0
     several = np.floor((free[..., asked] + SLACK) / amounts[asked]).min(axis=-1, initial=UNLIMITED)
     fitting: Floats = np.maximum(several, 0.0)
@@ -198,8 +193,8 @@ def _fitting(free: Floats, amounts: Floats) -> Floats:
 
 
 def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
-    """Yield lists of indices of a request's parts (its roles) that are placed together on `hosts` hosts: all
-    parts, or fewer if the table of their combinations were too large. `counts` are the instances per part.
+    """Yield groups of indices of a request's parts (its roles): the search places each group together. All
+    parts are one group unless the table for `hosts` hosts would be too large. `counts`: instances per part.
     """
     some, cells = list[int](), hosts
     for part, count in enumerate(counts):

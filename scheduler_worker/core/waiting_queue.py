@@ -18,25 +18,23 @@ from bus.vocabulary import Id
 
 Root = str
 Roots = Collection[Root]
-QueueKey = tuple[int, float, Id]  # −priority, arrival and id of a waiting request: the lowest is first
+QueueKey = tuple[int, float, Id]  # negative priority, arrival, id: the lowest key is first in the queue
 
-REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
-MOST_QUEUES = 64  # equivalence classes in which the first request may reserve a host
-MOST_ASKED = 64  # hosts for which filters are evaluated before one is reserved without
+REMEMBERED = 20_000  # changes of hosts that are remembered for evaluations in progress
+MOST_QUEUES = 64  # equivalence classes whose first request may reserve hosts
+MOST_ASKED = 64  # hosts on which filters are evaluated to find one to reserve
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospect:
-    """The hosts that would fit a request of one equivalence class if they were empty, and
-    what they lack now.
-    """
+    """The hosts that would fit a request of an equivalence class if empty, and what they lack now."""
 
-    size: int  # size of placement's index
+    size: int  # number of positions in placement's index
     positions: Ints
-    lacks: Floats  # how far each host is from fitting now; 0: it fits
-    capacities: Floats  # how many instances fit at most on the empty host
-    root: Callable[[int], Root]  # root of the host at an index
-    admits: Callable[[int], bool]  # whether no filter rejects the host permanently
+    lacks: Floats  # by host: what it lacks now, as a sum of fractions; 0: it fits
+    capacities: Floats  # by host: most instances that fit if it is empty
+    root: Callable[[int], Root]  # returns the root of the host at a position
+    admits: Callable[[int], bool]  # returns whether no filter permanently rejects the host at a position
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +59,9 @@ class CapacityNeeded:
 class HostsFound:
     """The hosts that fit requests of one equivalence class, and the hosts that only filters reject."""
 
-    fits: Mapping[Root, int]  # host → maximum number of instances that fit
-    refused: Roots = ()  # hosts with capacity that a filter rejects
-    passing: bool = False  # whether an obstacle is temporary
+    fits: Mapping[Root, int]  # root of a host → most instances that fit
+    refused: Roots = ()  # hosts that fit, but that a filter rejects
+    passing: bool = False  # whether a host is rejected for a temporary reason only
     more: bool = False  # the search stopped before all hosts were evaluated
 
 
@@ -73,17 +71,17 @@ class ClassQueue:
 
     kind: str
     watches: Sequence[CapacityNeeded]
-    needs: int  # instances of each request that are placed together or not at all
-    waiting: list[QueueKey] = field(default_factory=list)  # in order, without requests on trial
+    needs: int  # number of instances of a request that must be placed together
+    waiting: list[QueueKey] = field(default_factory=list)  # sorted; without requests being placed now
     trying: set[QueueKey] = field(default_factory=set)
-    open: dict[Root, int] = field(default_factory=dict)  # fitting host → number of instances
-    untested: dict[Root, None] = field(default_factory=dict)  # changed hosts to evaluate
-    refused: set[Root] = field(default_factory=set)  # hosts that only filters reject
-    failed_roots: set[Root] = field(default_factory=set)  # hosts on which placing failed, unchanged since
-    swept: bool = False  # only the sweep found the fitting hosts
-    more: bool = False  # more hosts would fit: the search stopped at the number of waiting requests
-    all_hosts: bool = False  # all hosts are to be evaluated
-    retry_at: float | None = None  # when to evaluate all hosts again without a change
+    open: dict[Root, int] = field(default_factory=dict)  # fitting host → most instances that fit
+    untested: dict[Root, None] = field(default_factory=dict)  # hosts to evaluate, because they changed
+    refused: set[Root] = field(default_factory=set)  # hosts that fit, but that a filter rejects
+    failed_roots: set[Root] = field(default_factory=set)  # unchanged hosts on which placing has failed
+    swept: bool = False  # True if no change but only the periodic search of all hosts found the fitting hosts
+    more: bool = False  # True if more hosts may fit: the search stopped when all waiting requests had one
+    all_hosts: bool = False  # True if all hosts must be evaluated
+    retry_at: float | None = None  # when all hosts are evaluated again even without a change
 
     @property
     def first(self) -> QueueKey:
@@ -101,7 +99,9 @@ class ClassQueue:
         return self.more and not self.open and not self.trying
 
     def enough(self, roots: Roots, requests: int) -> list[Root]:
-        """Return as many of the fitting hosts `roots` as so many waiting requests need."""
+        """Return the first of the fitting hosts `roots`: as many as fit the given number of waiting
+        `requests`.
+        """
         capacity, found = 0, list[Root]()
         for root in roots:
             if capacity >= requests * self.needs:
@@ -121,10 +121,10 @@ class Trial:
 
     queue: ClassQueue
     roots: tuple[Root, ...]
-    kept: tuple[Root, ...]  # of these, the hosts that requests of other classes may not use meanwhile
+    kept: tuple[Root, ...]  # hosts in `roots` closed to requests of other classes until the trial ends
     open: set[Id]
     placed: bool = False
-    scheduled: bool = False  # whether the time of the next attempt is set
+    scheduled: bool = False  # whether a time for the next attempt is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +133,18 @@ class NextRequest:
 
     request: Id
     excluded: frozenset[Root]
-    forgotten: bool = False  # only the sweep found a host for the request
+    forgotten: bool = False  # True if only the periodic search of all hosts found a host for the request
 
 
 class HostData(Protocol):
     """The interface by which the waiting queues ask for hosts' free amounts and for the hosts that fit."""
 
     def free(self, root: Root) -> Mapping[str, int]:
-        """Return the free amounts of a host's provider tree, by resource class, or an empty mapping if no
-        such host exists.
-        """
+        """Return a host's free amounts by resource class, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return, for each flavor of the equivalence class, an amount of one resource class. A host with no
-        such amount free fits no request of the equivalence class.
+        """Return, for each flavor of the equivalence class, an amount of one resource class that a host must
+        have free to fit any request of the class.
         """
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
@@ -160,9 +158,9 @@ class ChangeHistory:
     """The history of recent changes of hosts, for requests whose search began before the last changes."""
 
     def __init__(self) -> None:
-        self.mark = 0  # number of changes
+        self.mark = 0  # number of changes of hosts so far
         self._recent: deque[tuple[int, Root]] = deque()
-        self._forgotten = 0  # changes up to this mark are not known any more
+        self._forgotten = 0  # the number of the last change that is no longer remembered
 
     def remember(self, roots: Roots) -> None:
         for root in roots:
@@ -204,7 +202,7 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return, of the hosts at the indices `left`, those that lack the least capacity: as many hosts as would
+    """Return, of the hosts at the indices `left`, the hosts that lack the least capacity: as many as would
     take `needs` instances. Hosts in `before` come first.
     """
     if not len(left):

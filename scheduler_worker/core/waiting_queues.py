@@ -23,8 +23,8 @@ from scheduler_worker.core.waiting_queue import (
     reservations,
 )
 
-TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
-RETRY_SECONDS = 1.0  # seconds before a retry if the obstacle is temporary
+TOO_MANY = 2_000  # with more changes of hosts in one step, every queue evaluates all hosts
+RETRY_SECONDS = 1.0  # seconds before a retry if a host is rejected for a temporary reason only
 
 
 class WaitingQueues:
@@ -37,13 +37,13 @@ class WaitingQueues:
         self._watchers: dict[str, list[tuple[int, str]]] = {}  # resource class → (amount, class), sorted
         self._trials: dict[Id, Trial] = {}
         self._changes = ChangeHistory()
-        # hosts on which waiting requests must be tried again
-        self._capacity: dict[Root, None] = {}  # with possibly more free capacity
-        self._reports: dict[Root, None] = {}  # with changed reports
-        self._released: dict[Root, None] = {}  # unchanged, but no longer excluded
-        self.reserved: dict[Root, HostReservation] = {}  # for the first requests of this process
+        # Three sets of hosts to evaluate again for waiting requests:
+        self._capacity: dict[Root, None] = {}  # hosts that may have more free capacity
+        self._reports: dict[Root, None] = {}  # hosts with a changed report
+        self._released: dict[Root, None] = {}  # unchanged hosts that no request occupies or reserves any more
+        self.reserved: dict[Root, HostReservation] = {}  # reserved for the first request of a queue
         self.reserved_elsewhere: dict[Root, QueueKey] = {}
-        self._shuffled = False  # reserved hosts are to be computed again
+        self._shuffled = False  # True if the reserved hosts must be computed again
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -65,11 +65,11 @@ class WaitingQueues:
             return
         queue = self._queues.get(kind)
         if queue is None:
-            watches = self._hosts.watches(kind)  # if this raises, nothing has been added
+            watches = self._hosts.watches(kind)  # called first: if it raises, nothing was changed
             queue = self._queues[kind] = ClassQueue(kind, watches, needs)
             for watch in queue.watches:
                 insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
-            queue.all_hosts = True  # a search of all hosts shows whether only a filter is in the way
+            queue.all_hosts = True  # only a search of all hosts shows which hosts only a filter rejects
         self._waiting[request] = queue, key
         self._enqueue(queue, key)
         missed = None if mark is None else self._changes.since(mark)
@@ -150,8 +150,7 @@ class WaitingQueues:
             self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
-        """Try all hosts again for an equivalence class, because an instance that its scheduler hints name has
-        moved."""
+        """Try all hosts again for a class, because an instance that its scheduler hints name has moved."""
         if kind in self._queues:
             self._queues[kind].all_hosts = True
 
@@ -231,16 +230,16 @@ class WaitingQueues:
             self._distribute_changes()
         for queue in self._queues.values():
             if queue.retry_at is not None and queue.retry_at <= now:
-                # also if all are on trial: the retry is no longer scheduled
+                # Also if all requests are being placed, so that the retry is not lost.
                 queue.all_hosts, queue.retry_at = True, None
             if not queue.waiting:
-                continue  # continues after the trials
+                continue  # all requests of the queue are being placed
             if queue.all_hosts or queue.untested:
                 self._evaluate(queue, now, all_hosts=queue.all_hosts)
             if queue.open:
                 for root in self._reserved_before(queue.waiting[0], queue.kind) & queue.open.keys():
-                    del queue.open[root]  # found before the host was reserved for another request
-            if queue.further:  # beyond the hosts that were tried without success
+                    del queue.open[root]  # the host was found before it was reserved for another request
+            if queue.further:  # all found hosts were tried, so search for further hosts
                 queue.more = False
                 self._search(queue, now, None)
 
@@ -332,11 +331,12 @@ class WaitingQueues:
         trial.scheduled = trial.scheduled or scheduled
         if not trial.open:
             if not trial.placed:
-                # A refused claim changes its host, too: without the pause it would be repeated endlessly.
+                # A refused claim is itself a change of the host. Without this, the claim would be repeated
+                # endlessly.
                 self._distribute_changes()
                 queue, failed = trial.queue, set(trial.roots)
                 if not trial.scheduled:
-                    failed -= queue.untested.keys() | queue.open.keys()  # changed since they were tried
+                    failed -= queue.untested.keys() | queue.open.keys()  # not those that changed since
                 queue.failed_roots.update(failed)
             self._recheck(trial.roots)
 

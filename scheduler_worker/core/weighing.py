@@ -1,4 +1,4 @@
-"""The built-in weighers. Each is made by the function of the weigher's name; its arguments are the options.
+"""The built-in weighers. A function with the name of the weigher makes it; the arguments are its options.
 
 A negative multiplier reverses a preference. An attribute that a host does not report counts as 0.
 """
@@ -13,11 +13,11 @@ from scheduler_worker.core.rule import Alternative, HostFacts, Number, View, Wei
 from scheduler_worker.core.rules.state import GROUP
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
-MOST = 99.0  # free devices; more make no difference
+MOST = 99.0  # free devices; a host with more counts as if it had this many
 UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
-SOFT = 10.0  # with Nova's 1, spreading weighers outweigh it and separate a group
-# Names in Nova and former names; the class name may have its module in front.
+SOFT = 10.0  # multiplier of the soft (anti-)affinity weighers; with Nova's 1, ram and cpu would outweigh them
+# Other accepted names (of Nova, or former ones) → weighers. A module path before a class name is ignored.
 WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "RAMWeigher": ("ram",),
     "CPUWeigher": ("cpu",),
@@ -35,7 +35,7 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "free_vcpu": ("cpu",),
     "builds_in_flight": ("io_ops",),
 }
-# Weighers of Nova that berth does not need, with the reason.
+# Weighers of Nova that berth does not need → why.
 WEIGHERS_OF_OTHERS: Mapping[str, str] = {
     "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred"
 }

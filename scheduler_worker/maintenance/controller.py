@@ -42,7 +42,7 @@ from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store import maintenance as stored
 
 STEP_SECONDS = 2.0
-LEAD_SECONDS = 6.0  # until another scheduler leads, if the leader is silent: three steps
+LEAD_SECONDS = 6.0  # seconds after which another scheduler leads if the leader is silent: three steps
 WORK = "maintenance"
 LATE = Gauge("berth_maintenance_late_hosts", "Hosts of maintenance windows that are not empty in time")
 HELD = Gauge("berth_evacuation_held_hosts", "Missing hosts that the rate limit keeps from being evacuated")
@@ -93,9 +93,7 @@ class MaintenanceController:
         return requests
 
     async def stop(self) -> None:
-        """End this scheduler's lead of the maintenance work, so that another scheduler can
-        lead immediately.
-        """
+        """End this scheduler's lead of the maintenance work, so that another can lead immediately."""
         async with self._needs.database.write() as tx:
             await stored.resign(tx, WORK, self._name)
 

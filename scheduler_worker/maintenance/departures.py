@@ -22,8 +22,9 @@ from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store import maintenance as stored
 from scheduler_worker.store.maintenance import StoredMove
 
-AGAIN_SECONDS = 15.0  # until a move without any record is requested again
-RETRY_SECONDS = 60.0  # until another attempt after a failed move of an instance
+# seconds after which a move of which no cell or scheduler has a record is requested again
+AGAIN_SECONDS = 15.0
+RETRY_SECONDS = 60.0  # seconds between two attempts to move an instance
 LONGEST_RESULT = 1000
 DONE = "done"
 NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
@@ -37,7 +38,7 @@ class HostDeparture:
 
     instances: Sequence[Instance] = ()
     memory_mb: Sequence[int] = ()
-    failed: dict[str, str] = field(default_factory=dict)  # instance → result of its last move
+    failed: dict[str, str] = field(default_factory=dict)  # instance → why its last move failed
     in_progress: int = 0
 
 
@@ -65,8 +66,9 @@ class Departures:
         on_hosts = {instance.build: instance for found in there.values() for instance in found}
         ended, again = await self._results([move for move in moves if not move.row.ended], on_hosts)
         results = {move: (at, result) for move, at, result in ended}
-        for_builds: dict[str, list[tuple[float, str]]] = {}  # ends of earlier moves; 0.0: in progress
-        in_progress = Counter[Id]()  # by host
+        # Instance → its moves: (time of the end, or 0.0 in progress; result).
+        for_builds: dict[str, list[tuple[float, str]]] = {}
+        in_progress = Counter[Id]()  # number of moves in progress by root of the host
         for move in moves:
             end = results.get(move.row.move, (move.row.ended, move.row.result))
             for_builds.setdefault(move.row.build, []).append(end)
@@ -138,9 +140,7 @@ class Departures:
         return ended, again
 
     async def instances(self, cell: str, root: Id) -> list[Instance]:
-        """Return the instances that occupy a host: they are being built, active, being moved or being
-        deleted.
-        """
+        """Return the instances that are being built, active, being moved or being deleted on a host."""
         found: list[Instance] = []
         question, more = FindInstances(cell=cell, host=root, statuses=PRESENT), True
         while more:

@@ -28,13 +28,13 @@ from scheduler_worker.maintenance.options import EvacuationOptions
 from scheduler_worker.queries import PlacementQueries
 from scheduler_worker.store import maintenance as stored
 
-MOVES_AT_ONCE = 50  # of one host
-SAME_LOSS_SECONDS = 30.0  # between the times of one loss, as two schedulers know it
-RETRY_SECONDS = 60.0  # until another confirmation is requested after a failure
+MOVES_AT_ONCE = 50  # moves in progress from one host
+SAME_LOSS_SECONDS = 30.0  # two schedulers' times of the same loss of a host differ by at most this
+RETRY_SECONDS = 60.0  # seconds between two attempts to confirm that a host is off
 NOT_FENCED = ("missing", "held", "fencing", "unfenced")
 EVACUATIONS = Counter("berth_evacuations", "Automatic evacuations of hosts that began after fencing")
 
-Confirm = Callable[[HostEvacuation], Awaitable[tuple[bool, str]]]  # whether the host is off, and why
+Confirm = Callable[[HostEvacuation], Awaitable[tuple[bool, str]]]  # returns whether the host is off; why
 log = logging.getLogger(__name__)
 
 
@@ -47,11 +47,11 @@ class DeadHosts:
     departures: Departures
     clock: Clock
     options: EvacuationOptions
-    confirm: Confirm | None  # None: no host is evacuated
-    held: int = field(default=0, init=False)  # hosts that the rate limit holds, at the last step
-    unfenced: int = field(default=0, init=False)  # hosts not confirmed as off, at the last step
+    confirm: Confirm | None  # confirms that a host is off; None: no host is evacuated
+    held: int = field(default=0, init=False)  # hosts that the limits kept from evacuation in the last step
+    unfenced: int = field(default=0, init=False)  # hosts that could not be confirmed as off in the last step
     _first_missed: dict[Id, float] = field(default_factory=dict, init=False)
-    _confirming: set[Id] = field(default_factory=set, init=False)  # evacuations, in this process
+    _confirming: set[Id] = field(default_factory=set, init=False)  # evacuations being confirmed
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
     async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
@@ -96,7 +96,7 @@ class DeadHosts:
         assert self.confirm is not None
         try:
             async with self.database.read() as tx:
-                if await _fencing(tx, dead) is None:  # an earlier confirmation ended while the step ran
+                if await _fencing(tx, dead) is None:  # an earlier attempt has changed the state
                     return
             is_off, output = await self.confirm(dead)
             log.warning("confirmation that host %s is off: %s: %s", dead.host, is_off, output)
@@ -110,7 +110,7 @@ class DeadHosts:
                     fenced, state = (now, "fenced") if is_off else (0.0, "unfenced")
                     changed = replace(row, state=state, at=now, fenced=fenced, why=output)
                     await stored.put_evacuations(tx, [changed])
-        except Unavailable as problem:  # the next step requests it again
+        except Unavailable as problem:  # the next step requests the confirmation again
             log.warning("confirmation that host %s is off: %s", dead.host, problem)
         finally:
             self._confirming.discard(dead.id)
@@ -133,7 +133,7 @@ class _EvacuationStep:
         self.hosts = view.guest_hosts()
         self.since = dead.missing_since(view)
         self.rows: dict[Id, HostEvacuation] = {}  # open evacuations by root
-        self.over: dict[Id, list[float]] = {}  # root → the losses with completed evacuations
+        self.over: dict[Id, list[float]] = {}  # root → times of losses with a completed evacuation
         self.changed: dict[Id, HostEvacuation] = {}
         self.events: list[MaintenanceEvent] = []
 
@@ -171,7 +171,7 @@ class _EvacuationStep:
     def _judge(self, known: Sequence[HostEvacuation]) -> EvacuationJudge:
         limits = self.dead.options.limits
         level = self.dead.options.level
-        labels, zones = self.view.labels(level), self.view.labels(ZONE)  # zones also of aggregates
+        labels, zones = self.view.labels(level), self.view.labels(ZONE)  # zones by aggregates, too
         domains = {
             root: domains_of(host.cell, zones.get(root, ""), level, labels.get(root, ""))
             for root, host in self.hosts.items()

@@ -10,8 +10,8 @@ from scheduler_worker.core.dead_hosts import EvacuationLimits
 class QuorumOptions:
     """The settings by which agents of other hosts confirm that a host is off."""
 
-    votes: int = 0  # agents that must not reach it; 0: agents are not asked
-    seconds: float = 60.0  # for this time, in every round of questions
+    votes: int = 0  # number of agents that must vote that they cannot reach the host; 0: agents are not asked
+    seconds: float = 60.0  # seconds for which the agents must vote so, in every round of questions
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class EvacuationOptions:
     is evacuated.
     """
 
-    hook: Sequence[str] = ()  # the command and its first arguments
+    hook: Sequence[str] = ()  # the command that switches a host off, with its first arguments
     hook_seconds: float = 60.0
     limits: EvacuationLimits = field(default_factory=EvacuationLimits)
     quorum: QuorumOptions = field(default_factory=QuorumOptions)
-    level: str = "rack"  # of the domains that the limits count, in addition to cells, zones and the cloud
+    level: str = "rack"  # level of the domains for the limits, in addition to cells, zones and the cloud
 
 
 @dataclass(frozen=True)
 class MaintenanceOptions:
-    lead: float = 600.0  # least seconds between the first drain of a window and the begin of the window
+    lead: float = 600.0  # minimum number of seconds from the first drain of a window to the window's begin
     evacuation: EvacuationOptions = field(default_factory=EvacuationOptions)

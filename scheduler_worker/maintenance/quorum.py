@@ -16,9 +16,9 @@ from scheduler_worker.hosts import HostBook
 from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.maintenance.options import QuorumOptions
 
-FENCING = "fencing"  # reply address of the agents' answers; every scheduler receives them
-ANSWER_SECONDS = 10.0  # until an agent that did not answer has no vote
-ROUND_SECONDS = 10.0  # between two rounds
+FENCING = "fencing"  # address for the agents' answers, which every scheduler receives
+ANSWER_SECONDS = 10.0  # seconds after which an agent without an answer has no vote
+ROUND_SECONDS = 10.0  # seconds between two rounds
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class AgentQuorum:
     options: QuorumOptions
     pause: float = ROUND_SECONDS
     patience: float = ANSWER_SECONDS
-    _rounds: dict[str, _Round] = field(default_factory=dict, init=False)  # by the id of the question
+    _rounds: dict[str, _Round] = field(default_factory=dict, init=False)  # id of the question → its round
 
     async def handle(self, reported: GuestsReported) -> None:
         """Add an agent's answer to its round; ignore an answer to another scheduler, or a late one."""
@@ -96,7 +96,7 @@ class AgentQuorum:
     async def _publish(self, asked: GuestsAsked) -> None:
         try:
             await self.publish(asked)
-        except Unroutable as problem:  # the agent has no vote
+        except Unroutable as problem:  # no answer is possible, so this agent has no vote
             log.info("agent %s cannot be asked: %s", asked.agent, problem)
 
     def _probed(self, cell: str, root: str, host: str) -> ProbedHost:

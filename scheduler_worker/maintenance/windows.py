@@ -30,9 +30,9 @@ from scheduler_worker.store.maintenance import StoredWindow
 
 CAUSE = "maintenance"
 TRAIT = cause_trait(CAUSE)
-ESTIMATE_SECONDS = 300.0  # between two reads of the instances of a host before its drain
+ESTIMATE_SECONDS = 300.0  # seconds after which the instances of a host that is not drained yet are read again
 ESTIMATES_A_STEP = 50
-HORIZON_SECONDS = 7 * 86400.0  # before a window begins, from which its drains are estimated
+HORIZON_SECONDS = 7 * 86400.0  # seconds before its begin, from which a window's drains are estimated
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class MaintenanceWindows:
     departures: Departures
     clock: Clock
     lead: float
-    late: int = field(default=0, init=False)  # hosts that are late, at the last step
-    closed: frozenset[Id] = field(default=frozenset(), init=False)  # hosts in maintenance, at the last step
+    late: int = field(default=0, init=False)  # number of late hosts in the last step
+    closed: frozenset[Id] = field(default=frozenset(), init=False)  # hosts in maintenance in the last step
     _sizes: dict[Id, tuple[float, list[int]]] = field(default_factory=dict, init=False)
 
     async def step(self, view: HostView) -> list[MoveRequested]:
@@ -235,7 +235,7 @@ class _WindowStep:
         found: dict[str, set[Id]] = {}
         for root in closed.union(self.view.down):
             found.setdefault(domains.get(root, ""), set()).add(root)
-        if "" in found:  # hosts of other levels are no reason to wait
+        if "" in found:  # of the hosts without a label, only those of this window count
             found[""] &= {*self.hosts}
         return found
 

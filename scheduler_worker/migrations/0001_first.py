@@ -14,7 +14,7 @@ def _columns(type_: Any, *names: str, **options: Any) -> list[sa.Column[Any]]:
 
 
 def _table(name: str, *columns: list[sa.Column[Any]], keys: int = 1) -> None:
-    """Create a table; its primary key is its first column, or as many of its first columns as `keys`."""
+    """Create a table. The first `keys` columns are its primary key."""
     listed = [column for some in columns for column in some]
     key = sa.PrimaryKeyConstraint(*(column.name for column in listed[:keys]))
     op.create_table(name, *listed, key)
@@ -23,13 +23,13 @@ def _table(name: str, *columns: list[sa.Column[Any]], keys: int = 1) -> None:
 def upgrade() -> None:
     text = sa.Text
     _table(
-        "backlog",  # bundles of requests of one project and priority that have not been evaluated
+        "backlog",  # each row is a bundle: requests of one project and priority that were not evaluated
         _columns(text, "id"),
-        _columns(text, "owner", "project"),  # the scheduler that serves the bundle; empty owner: none
+        _columns(text, "owner", "project"),  # the scheduler that serves the bundle (or empty), the project
         _columns(sa.Integer, "priority"),
-        _columns(sa.Double, "since"),  # when the first message was sent
-        _columns(sa.Integer, "requests"),  # number of messages
-        _columns(text, "envelopes"),  # the messages as received
+        _columns(sa.Double, "since"),  # when the first request of the bundle was sent
+        _columns(sa.Integer, "requests"),  # number of requests in the bundle
+        _columns(text, "envelopes"),  # the request messages as received
     )
     priority = sa.text("priority DESC")
     op.create_index("backlog_order", "backlog", ["owner", "project", priority, "since", "id"])
@@ -38,25 +38,25 @@ def upgrade() -> None:
     op.create_index("decided_builds_decision", "decided_builds", ["decision"])
     _table(
         "decisions",
-        _columns(text, "id"),  # the first of the builds that the decision ended
+        _columns(text, "id"),  # id of the first build that ended with this decision
         _columns(text, "request", "project", "reason", "decision"),
-        _columns(text, "message"),  # the BuildRequested; of a move it may be unknown
+        _columns(text, "message"),  # the BuildRequested; for a move, the request for a destination or empty
         _columns(sa.Double, "at"),
-        _columns(text, "move", server_default=""),  # the MoveRequested of a refused move
-        _columns(text, "placed", server_default=""),  # the BuildPlaced of an instance of another system
-        _columns(sa.Boolean, "external", server_default=sa.false()),  # another system builds the instance
+        _columns(text, "move", server_default=""),  # the MoveRequested, for a refused move
+        _columns(text, "placed", server_default=""),  # the BuildPlaced, if another system builds the instance
+        _columns(sa.Boolean, "external", server_default=sa.false()),  # true: another system builds it
     )
     op.create_index("decisions_at", "decisions", ["at"])
     op.create_index("decisions_request", "decisions", ["request"])
     _table(
         "handovers",
         _columns(text, "move", "build", "state"),
-        _columns(sa.Double, "at"),  # time of the last change or publication
-        _columns(text, "story"),  # the handover: its orders and its end
+        _columns(sa.Double, "at"),  # when the state was last changed or published
+        _columns(text, "story"),  # the `Handover` as JSON
     )
     op.create_index("handovers_state", "handovers", ["state", "at"])
     _table(
-        "held_hosts",  # closed while a plan of moves is executed; empty plan: being opened
+        "held_hosts",  # hosts closed for a plan of moves; with an empty plan, the host is being opened
         _columns(text, "root", "plan"),
         _columns(sa.Double, "until"),
     )
@@ -76,7 +76,7 @@ def upgrade() -> None:
     _table("leaders", _columns(text, "work", "scheduler"), _columns(sa.Double, "until"))
     _table(
         "maintenance_events",
-        _columns(text, "subject"),  # of a window or of a host's evacuation
+        _columns(text, "subject"),  # id of a maintenance window or of a host's evacuation
         _columns(sa.Double, "at"),
         _columns(text, "event", "detail"),
         keys=3,
@@ -84,7 +84,7 @@ def upgrade() -> None:
     _table(
         "maintenance_hosts",
         _columns(text, "id", "root"),
-        _columns(sa.Boolean, "finished"),  # an operator has ended the maintenance of this host
+        _columns(sa.Boolean, "finished"),  # true if an operator has ended the maintenance of this host
         _columns(text, "record"),  # the WindowHost
         keys=2,
     )
@@ -116,12 +116,12 @@ def upgrade() -> None:
         _columns(sa.Double, "since", "until"),
         _columns(text, "project", "flavor"),
         _columns(sa.Integer, "instances"),
-        _columns(sa.BigInteger, "seen"),  # the last change number at the evaluation
-        _columns(text, "message"),  # the BuildRequested as received; of a move its MoveStart
+        _columns(sa.BigInteger, "seen"),  # placement's last change number at the evaluation
+        _columns(text, "message"),  # the BuildRequested as received, or the MoveStart of a move
         _columns(text, "lacks", "wakes", "decision"),
-        _columns(text, "cancelled", server_default=""),  # the reason, until the owner has read it
-        _columns(text, "story", server_default=""),  # context of the request's message
-        _columns(text, "move", server_default=""),  # the type of a move; empty: a boot
+        _columns(text, "cancelled", server_default=""),  # reason for a cancellation, until the owner reads it
+        _columns(text, "story", server_default=""),  # tracing context of the request's message
+        _columns(text, "move", server_default=""),  # type of a move; empty: a build
     )
     cancelled = sa.text("cancelled <> ''")
     op.create_index(
@@ -139,9 +139,9 @@ def upgrade() -> None:
         "schedulers",
         _columns(text, "owner"),
         _columns(sa.BigInteger, "beat"),  # grows with every heartbeat
-        _columns(text, "reserved"),  # hosts reserved for its first waiting requests
+        _columns(text, "reserved"),  # hosts that the scheduler reserves for its first waiting requests
         _columns(sa.BigInteger, "rescued"),
-        _columns(text, "starts", server_default=""),  # the pace of its queues
-        _columns(text, "served", server_default=""),  # from the backlog, by project
+        _columns(text, "starts", server_default=""),  # how fast the scheduler's queues advance
+        _columns(text, "served", server_default=""),  # size of the recently served requests by project
     )
-    _table("stopped", _columns(text, "switch"), _columns(sa.Double, "since"))  # switches that operators set
+    _table("stopped", _columns(text, "switch"), _columns(sa.Double, "since"))  # set by operators

@@ -11,7 +11,7 @@ def upgrade() -> None:
     numbers = ("capacity", "used", "free", "stranded", "waiting")
     op.create_table(
         "capacity_samples",
-        sa.Column("span", sa.Integer, nullable=False),  # seconds; rows of longer spans have means
+        sa.Column("span", sa.Integer, nullable=False),  # seconds between samples, or of a mean
         sa.Column("at", sa.BigInteger, nullable=False),
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("name", sa.Text, nullable=False),

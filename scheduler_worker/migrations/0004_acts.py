@@ -17,8 +17,8 @@ def upgrade() -> None:
         "acts",
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("at", sa.Double, nullable=False),
-        sa.Column("program", sa.Boolean, nullable=False),  # a client or service requested it
-        sa.Column("finality", sa.Integer, nullable=False),  # a record never replaces one of higher finality
+        sa.Column("program", sa.Boolean, nullable=False),  # true if a client or service requested the act
+        sa.Column("finality", sa.Integer, nullable=False),  # never replaced by a lower value
         *(sa.Column(name, sa.Text, nullable=False) for name in TEXTS),
     )
     op.create_index("acts_at", "acts", ["at", "id"])

@@ -23,9 +23,9 @@ class Bundle(msgspec.Struct, frozen=True):
     project: str
     priority: int
     since: float
-    requests: int  # how many
+    requests: int  # number of requests
     envelopes: str
-    strikes: int = 0  # schedulers that ended in succession: while they owned it, then while it was in memory
+    strikes: int = 0  # schedulers that ended in succession: owning the bundle, then with it in memory
 
     @property
     def key(self) -> tuple[int, float, str]:
@@ -40,7 +40,7 @@ class FoundBacklog(msgspec.Struct, frozen=True):
 
     message: BuildRequested
     since: float
-    before: int  # stored requests of its project that its scheduler serves first, at most
+    before: int  # most stored requests of the project that precede it at its scheduler
 
 
 _opened = msgspec.json.Decoder(list[Envelope]).decode
@@ -145,7 +145,7 @@ async def find(tx: Transaction, id_: Id) -> FoundBacklog | None:
         for envelope in _opened(envelopes):
             try:
                 message = _message(envelope.body)
-            except NOT_JSON:  # its scheduler moves the message to the dead letters
+            except NOT_JSON:  # the scheduler that serves the message dead-letters it
                 continue
             if id_ == message.request or id_ in message.instances:
                 return FoundBacklog(message, envelope.sent_at, int(before or 0))

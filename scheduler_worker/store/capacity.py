@@ -12,7 +12,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from scheduler_worker.store.parked import CANCELLED
 
-# Seconds between samples, and for how many seconds such samples are stored before their mean replaces them.
+# Each: seconds between samples, and seconds until they are replaced by means over the next longer interval.
 SPANS = ((300, 2 * 86400), (3600, 60 * 86400), (86400, 3 * 366 * 86400))
 
 _FIGURES = ("capacity", "used", "free", "stranded", "waiting")
@@ -83,7 +83,7 @@ async def merge(tx: Transaction, now: float) -> None:
     """Replace old samples by means over longer intervals, and delete old means over the longest interval."""
     for at, (span, keep) in enumerate(SPANS):
         longer = SPANS[at + 1][0] if at + 1 < len(SPANS) else 0
-        before = int(now - keep) // (longer or span) * (longer or span)  # whole intervals only
+        before = int(now - keep) // (longer or span) * (longer or span)  # only whole intervals are merged
         if longer:
             await _MERGE(tx, longer=longer, span=span, before=before)
         await _PRUNE(tx, span=span, before=before)

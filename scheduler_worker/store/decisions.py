@@ -126,7 +126,7 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
     )
 
 
-REFUSED_PAGE = 200  # builds in one answer: a reason has up to MAX_CAUSE characters, a message 1 MiB
+REFUSED_PAGE = 200  # builds in one answer, which has at most 1 MiB: a reason may have MAX_CAUSE characters
 
 
 async def refused(tx: Transaction, question: FindRefused, limit: int = REFUSED_PAGE) -> RefusedFound:
@@ -161,7 +161,7 @@ async def prune(tx: Transaction, before: float, limit: int) -> int:
     return len(deleted)
 
 
-MOST_BUILDS = 4  # builds listed of one request
+MOST_BUILDS = 4  # most builds listed for one request
 
 _OF_PROJECT = "(:project = '' OR project = :project)"
 _LISTED = "request kind priority since until project flavor instances lacks wakes move position"

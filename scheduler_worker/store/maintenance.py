@@ -18,7 +18,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from scheduler_worker.core.maintenance import MeasuredMove
 
-MEASURED = 200  # latest moves from which durations are used
+MEASURED = 200  # latest moves whose durations are used for estimates
 PAGE = 1000
 
 _encode = msgspec.json.Encoder().encode

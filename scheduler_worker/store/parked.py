@@ -29,13 +29,13 @@ class ParkedRequest:
     kind: str
     since: float
     until: float
-    seen: int  # the last change number at its evaluation
-    lacks: str  # why it has no host yet, in a sentence
-    wakes: str = ""  # what would wake it
+    seen: int  # placement's last change number at the last evaluation
+    lacks: str  # why the request has no host yet, as a sentence
+    wakes: str = ""  # which change would wake the request, as a sentence
     decision: Decision = field(default_factory=Decision)
-    story: StoredContext = NO_CONTEXT  # trace of the request's message
-    start: MoveStart | None = None  # the beginning of a move at its last evaluation
-    strikes: int = 0  # schedulers that ended in succession: while they owned it, then while they evaluated it
+    story: StoredContext = NO_CONTEXT  # tracing context of the request's message
+    start: MoveStart | None = None  # for a move: its data at the last evaluation
+    strikes: int = 0  # schedulers that ended in succession: owning the request, then evaluating it
 
     @property
     def request(self) -> Id:
@@ -46,7 +46,7 @@ class ParkedRequest:
         return -self.message.priority, self.since, self.request
 
 
-CANCELLED = "cancelled <> ''"  # an index on it is used only if a query repeats the condition literally
+CANCELLED = "cancelled <> ''"  # an index has this condition, and is used only if a query repeats it literally
 _TEXTS = "request kind project flavor message lacks wakes decision story move"
 _STORED = dict.fromkeys(_TEXTS.split(), "str")
 _STORED |= {"priority": "int", "since": "float", "until": "float", "instances": "int", "seen": "int"}
@@ -121,7 +121,7 @@ _BEAT = sql("""
 _ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served FROM schedulers")
 _OWNERS = sql("SELECT DISTINCT owner FROM parked")
 SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
-# Deletes the record of an owner, unless it had a heartbeat since this one
+# Deletes the record of an owner that has sent no heartbeat since `beat`.
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
 _PLAIN = ("kind", "since", "until", "seen", "lacks", "wakes", "strikes")
@@ -148,14 +148,14 @@ class OtherScheduler(msgspec.Struct, frozen=True):
     beat: int
     reserved: str
     rescued: int
-    starts: str = ""  # the pace of its queues, for estimates of start times
-    served: str = ""  # sizes of the requests served from the backlog, by project
+    starts: str = ""  # how fast its queues advance, to estimate start times
+    served: str = ""  # total size of its recently served requests, by project
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
     """Store waiting requests of the scheduler `owner`, except requests that another scheduler has stored
     already. Return the ids of the requests that `owner` has now."""
-    # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
+    # Without duplicates, and sorted by id, so that two concurrent insertions do not deadlock.
     new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
     values = [[_row(request)[name] for name in _STORED] for request in new]
     ours = {row["request"] for row in await _INSERT(tx, values, owner=owner)}
@@ -178,7 +178,7 @@ async def evaluated(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
     for request in sorted(parked, key=_by_request):
         row = _row(request)
         if request.start is None:
-            row["message"] = ""  # a build's message stays: some of its instances may have been cancelled
+            row["message"] = ""  # empty: not changed, because some builds may have been cancelled in it
         values.append([row[name] for name in _JUDGED])
     await _LOOKED_AT(tx, values)
 
@@ -223,9 +223,7 @@ async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
-    """Mark waiting requests as cancelled, each with its reason; the schedulers that own
-    them then end them.
-    """
+    """Mark waiting requests as cancelled, each with its reason; their schedulers then end them."""
     await _CANCEL(tx, sorted(requests.items()))
 
 

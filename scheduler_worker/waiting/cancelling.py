@@ -25,7 +25,7 @@ from scheduler_worker.store import backlog, parked
 from scheduler_worker.store.parked import FoundParked, ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
 
-BACKLOG = "backlog"  # the owner of a request that is found in the backlog
+BACKLOG = "backlog"  # `owner` of a request that was found in the backlog
 
 
 async def find_waiting(tx: Transaction, id_: Id) -> FoundParked | None:
@@ -56,11 +56,11 @@ Deletes = Sequence[BuildDeleteRequested]
 class _Fenced(msgspec.Struct):
     """Builds to cancel, grouped by placement's answer: retired now, on a host, shelved or ended before."""
 
-    ended: list[Id] = msgspec.field(default_factory=list)  # builds that are retired now
+    ended: list[Id] = msgspec.field(default_factory=list)  # builds that are now retired without a host
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
     shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # shelved build → its cell
-    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # ended build that had a host → its end
-    # build that ended before without a host → its end
+    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # build that had a host → its end
+    # build that ended without a host before → why
     before: dict[Id, str] = msgspec.field(default_factory=dict)
 
 
@@ -124,7 +124,7 @@ class Cancelling:
         if start is not None:
             why = fenced.before.get(message.request, CANCELLED)
             refusal = refused(start.asked, why, "cancelled", decision)
-            if why != CANCELLED:  # with a given reason
+            if why != CANCELLED:  # the move ended before, for another reason
                 refusal = refused(start.asked, why, "")
             await self._store.store_refusals([(start.asked, message, refusal)])
             return refusal
@@ -149,7 +149,7 @@ class Cancelling:
         fenced = _Fenced()
         for build in builds:
             result = await self._ending.retire(build, why)
-            if isinstance(result, Held) and not result.allocations:  # its allocations were released
+            if isinstance(result, Held) and not result.allocations:  # no allocations are left
                 result = await self._ending.retire(build, why, result.generation)
             match result:
                 case Released():

@@ -104,7 +104,7 @@ class WaitingBuilds:
             again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
             left = tuple(instance for instance in order.instances if instance not in elsewhere)
             if left:
-                if elsewhere:  # fewer instances may fit where all did not
+                if elsewhere:  # fewer instances may fit on hosts that were too full for all
                     entry, mark = self._with_instances(order, entry, left), None
                 keeping.append((entry, mark))
         _, ours = await self._store.add([entry for entry, _ in keeping])
@@ -144,7 +144,7 @@ class WaitingBuilds:
         begun = self._scheduler.begin([item.parked.message for item in expired])
         ends = await self._scheduler.place(self._narrowed(expired, begun))
         last = [
-            (index, (given_up(begun[index][0], expired[index].parked, end), events.Begun()))
+            (index, (expired_order(begun[index][0], expired[index].parked, end), events.Begun()))
             for index, end in enumerate(ends)
             if isinstance(end, events.Park)
         ]
@@ -185,7 +185,7 @@ class WaitingBuilds:
                 return Ended(messages)
             case events.Park(shorts=shorts, why=why) if shorts or end.over_quota:
                 return StillWaiting(why, decision_of(end))
-            case events.Park():  # placement refused the claim, for a reason that the replica may not show yet
+            case events.Park():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)
             case events.ComeAgain(least=least, most=most):
                 return RetryLater(self._scheduler.clock.chance.uniform(least, most))
@@ -196,7 +196,7 @@ class WaitingBuilds:
                 return RetryLater(PATIENCE)
 
 
-def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
+def expired_order(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
     """Return the order of an expired waiting request as failed; the reason names the missing capacity."""
     explained = last.shorts or last.over_quota
     lacks = last.why if explained else entry.lacks
@@ -215,7 +215,7 @@ def decision_of(end: events.Park) -> Decision:
     return Decision(code=OVER_QUOTA if end.over_quota else "refused")
 
 
-LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
+LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
 
 
 class WaitingMoves:
@@ -226,14 +226,14 @@ class WaitingMoves:
         self._store = store
         self._courses = courses
         self.undo_placed: UndoPlaced = courses.undo_placed
-        self._looked_at: set[Id] = set()  # moves that this round has read
+        self._looked_at: set[Id] = set()  # moves read since all waiting moves were last read
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
         """Begin, refuse or store new moves. Return for each its messages, `Retry` or `Poison`."""
         store = self._store
         courses = [MoveCourse(request) for request in requests]
         for course in courses:
-            if course.asked.move in store.requests:  # nothing is published for a move that waits already
+            if course.asked.move in store.requests:  # the move waits already: nothing is published
                 course.take(SeenThrough())
         store.queues.settle(self._scheduler.clock.monotonic())
         now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
@@ -291,7 +291,7 @@ class WaitingMoves:
                 course.take(Stopped(Barred(code="waited", why=why)))
         await self._courses.begin(courses)
         ending = [
-            (course, (given_up(course.order, item.parked, course.state.park), Begun()))
+            (course, (expired_order(course.order, item.parked, course.state.park), Begun()))
             for course, item in zip(courses, expired, strict=True)
             if course.state.park is not None and course.order is not None and course.state.begins
         ]
@@ -346,7 +346,7 @@ class WaitingMoves:
             return RetryLater(after, state.start)
         if state.park is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
-        self._scheduler.retries.end(course.asked.move)  # the obstacle has passed
+        self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
         if state.park.shorts or state.park.over_quota:
             return StillWaiting(state.park.why, decision_of(state.park), state.start)
         return RetryLater(SOON, state.start)

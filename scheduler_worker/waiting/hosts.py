@@ -21,7 +21,7 @@ from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Pros
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
 
-Hosts = tuple[HostsNow, Bools]  # their reports, and the mask of hosts with an agent
+Hosts = tuple[HostsNow, Bools]  # the reported state of all hosts, and the mask of hosts with an agent
 AlternativesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 
@@ -31,7 +31,7 @@ class Sight:
 
     source: CandidateSource
     policy: ChoicePolicy
-    hosts: Callable[[], Hosts]  # the present hosts
+    hosts: Callable[[], Hosts]  # returns the present state of the hosts
     alternatives: AlternativesOf
     _kinds: dict[str, BuildRequested] = field(default_factory=dict)
 
@@ -64,12 +64,13 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return, for each flavor of an equivalence class, the resource class and amount that the fewest
-        hosts have free."""
+        """Return, for each flavor of an equivalence class, the requested amount of one resource class: the
+        amount that the fewest hosts have free.
+        """
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self.alternatives(self._kinds[kind]):
-            if alternative.request.hints.query:  # the query may require low amounts
+            if alternative.request.hints.query:  # a hint `query` may accept only hosts with little capacity
                 return (CapacityNeeded(),)
             asked = {name: amount for name, amount in alternative.asked.items() if name not in shared}
             if not asked:
@@ -104,11 +105,12 @@ class Sight:
         """Return the hosts that the preferred flavor could ever use; other flavors reserve no hosts."""
         now, _ = self.hosts()
         alternatives = self.alternatives(self._kinds[kind])
-        if not alternatives:  # a host that it names was deleted, and may return
+        if not alternatives:  # a host that the request names was deleted; it may be added again
             return _NO_PROSPECT
         first = alternatives[0]
         asked = first.asked
-        # Preferred NUMA affinity of devices makes two alternatives of the same amounts: the last needs least.
+        # A preferred NUMA affinity makes two alternatives with equal amounts; the last one, without it, fits
+        # more hosts.
         alternative = [
             each
             for each in alternatives

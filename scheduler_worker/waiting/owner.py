@@ -18,9 +18,9 @@ from scheduler_worker.waiting.queue import WaitingQueue
 
 log = logging.getLogger(__name__)
 
-SILENT_SECONDS = 5.0  # then another scheduler adopts the requests
+SILENT_SECONDS = 5.0  # seconds after which another scheduler takes over the requests of a silent one
 PAGE = 500
-KINDS = 50  # classes in one answer
+KINDS = 50  # equivalence classes in one answer
 
 _encode = msgspec.json.Encoder().encode
 _served = msgspec.json.Decoder(dict[str, float]).decode
@@ -35,7 +35,7 @@ class WaitingOwner:
         self._backlog = backlog
         self._store = queue.store
         self._clock = clock
-        # owner → its last heartbeat number, and when it changed
+        # owner → number of its last heartbeat, and when this number changed
         self._received: dict[str, tuple[int, float]] = {}
 
     async def beat(self) -> None:
@@ -68,7 +68,8 @@ class WaitingOwner:
         store.queues.reserve_elsewhere(reserved)
         left_behind = self._silent(others, owners - {store.name})
         if left_behind:
-            _ = store.sight.source.seen  # raises Unavailable until placement's index is loaded
+            # nothing is taken over before the index is loaded: `seen` raises Unavailable
+            _ = store.sight.source.seen
         for owner in left_behind:
             await self._adopt(owner, others)
         self._queue.recheck()
@@ -98,7 +99,7 @@ class WaitingOwner:
                 return
             async with self._store.database.write() as tx:
                 await parked.RELEASE(tx, owner=self._store.name)
-        except Exception as problem:  # a stopping worker does not wait for its database
+        except Exception as problem:  # the worker stops even if its database is unreachable
             log.warning("could not release %d requests: %s", len(self._store.requests), problem)
 
     def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:

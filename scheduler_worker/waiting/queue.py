@@ -28,15 +28,15 @@ from scheduler_worker.waiting.suspects import WaitingSuspects
 if TYPE_CHECKING:
     from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 
-Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # their results are in the order of the requests
+Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # both return results in the sequence of requests
 
-PREEMPTING = 8  # waiting requests that may preempt, evaluated at one time
+PREEMPTING = 8  # waiting requests evaluated at a time that may preempt instances
 BATCH = 128  # waiting requests evaluated in one step
 PATIENCE = 1.0  # seconds before a step that failed is repeated
-LONGEST_SLEEP = 1.0  # then expired requests are checked
+LONGEST_SLEEP = 1.0  # seconds after which the task checks for expired requests at the latest
 SOON = 0.2
-CLEARS = 0.01  # capacity that an evaluation released must wake other waiting requests: no other event will
-LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeatedly without a change
+CLEARS = 0.01  # seconds until the next step if an evaluation released capacity, which no event reports
+LONGEST_PAUSE = 10.0  # seconds between evaluations of a request that fails repeatedly without a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Woken:
 
     parked: ParkedRequest
     excluding: frozenset[str]
-    swept: bool = False  # only the slow check has found a host for it
+    swept: bool = False  # True if only the periodic search of all hosts found a host for the request
 
 
 class Ended(Struct, frozen=True):
@@ -59,7 +59,7 @@ class StillWaiting(Struct, frozen=True):
 
     lacks: str
     decision: Decision
-    start: MoveStart | None = None  # the present beginning of a move
+    start: MoveStart | None = None  # for a move: its present data
 
 
 class RetryLater(Struct, frozen=True):
@@ -72,7 +72,7 @@ class RetryLater(Struct, frozen=True):
 
 
 Evaluated = Ended | StillWaiting | RetryLater
-UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends builds and moves that no conductor consumed
+UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends a build or move that no conductor receives
 Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
@@ -83,7 +83,7 @@ class _Lane:
     woken: list[Woken] = field(default_factory=list)
     expired: dict[Id, ParkedRequest] = field(default_factory=dict)
     recheck: bool = False
-    unsure: bool = False  # check for builds that hold hosts already
+    unsure: bool = False  # True if builds that may hold hosts must be checked
 
 
 class WaitingQueue:
@@ -104,8 +104,8 @@ class WaitingQueue:
         self._moves = moves
         self._send = publish
         self._clock = clock
-        self._tries: dict[Id, int] = {}  # evaluations in succession without a known result
-        self._preempting: list[ParkedRequest] = []  # waiting requests that may preempt, to be evaluated
+        self._tries: dict[Id, int] = {}  # request → number of `RetryLater` results in succession
+        self._preempting: list[ParkedRequest] = []  # waiting requests that may preempt, still to be evaluated
         self._pending: dict[str | None, _Lane] = {}
         self._running: dict[str | None, _Lane] = {}
         self._suspects = WaitingSuspects(store)
@@ -123,9 +123,7 @@ class WaitingQueue:
                 await self._sleep()
 
     async def retry_preempting(self) -> None:
-        """Have requests that may preempt instances evaluated again, because no event shows that victims exist
-        now.
-        """
+        """Evaluate requests that may preempt again, because no event shows that there are victims now."""
         entries = [entry for entry in self.store.requests.values() if self._builds.may_preempt(entry)]
         self._preempting = sorted(entries, key=lambda entry: (-entry.message.priority, entry.since))
         if self._preempting:
@@ -205,20 +203,20 @@ class WaitingQueue:
         except BaseException:
             for item in woken:
                 self.store.queues.requeue(item.parked.request, self._clock.monotonic() + PATIENCE)
-            self.store.doubt(item.parked for item in woken)  # the claims may have been committed
+            self.store.doubt(item.parked for item in woken)  # some claims may have succeeded
             raise
         for item, result in zip(woken, results, strict=True):
             request = item.parked.request
             if isinstance(result, StillWaiting):
                 self._tries.pop(request, None)
-                if request not in self.store.requests:  # it was cancelled meanwhile
+                if request not in self.store.requests:  # the request was cancelled during the evaluation
                     continue
                 if result.decision.code != OVER_QUOTA:
                     self.store.queues.requeue(request)
                 elif not self.store.hold(item.parked, quota_mark):
                     self.store.queues.requeue(request, self._clock.monotonic())
             elif isinstance(result, RetryLater):
-                # The pause doubles each time: a change wakes the request sooner.
+                # The pause doubles with each failure, because a change wakes the request earlier.
                 tries = self._tries[request] = self._tries.get(request, -1) + 1
                 pause = max(min(result.after * 2.0 ** min(tries, 16), LONGEST_PAUSE), result.after)
                 self.store.queues.requeue(request, self._clock.monotonic() + pause)
@@ -230,7 +228,7 @@ class WaitingQueue:
     async def _become(self, evaluator: Evaluator, results: Results, seen: int) -> None:
         store, changed = self.store, list[ParkedRequest]()
         for entry, result in results:
-            left = store.requests.get(entry.request)  # some builds, or all, may have been cancelled meanwhile
+            left = store.requests.get(entry.request)  # builds may have been cancelled during the evaluation
             if left is None or isinstance(result, Ended):
                 continue
             other = left
@@ -250,10 +248,10 @@ class WaitingQueue:
         await self._publish(evaluator, results)
 
     async def _publish_claimed(self) -> None:
-        """Publish the results of builds that hold their hosts already: such a build may fit nowhere else."""
+        """Publish results of builds that hold their hosts already: now they may fit nowhere else."""
         requests = self.store.requests
         unsure = [requests[request] for request in sorted(self.store.unsure) if request in requests]
-        builds = [entry for entry in unsure if entry.start is None]  # moves: `WaitingMoves.recheck`
+        builds = [entry for entry in unsure if entry.start is None]  # moves: by `WaitingMoves.recheck`
         try:
             await self._publish(self._builds, await self._builds.claimed(builds))
         except BaseException:
@@ -291,7 +289,7 @@ class WaitingQueue:
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", entry.request, problem)
                 after = problem.after if isinstance(problem, Retry) else PATIENCE
-                self.store.unsure.add(entry.request)  # checked at the next sweep
+                self.store.unsure.add(entry.request)  # the next `sweep` checks whether the builds hold hosts
                 if entry.until <= self._clock.now():
                     self.store.end_at(entry, self._clock.now() + after)
                 else:

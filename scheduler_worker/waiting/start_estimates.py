@@ -30,7 +30,7 @@ ERROR = Gauge(
 COMPARED = Counter("berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start")
 
 Histories = Mapping[str, ClassHistory]
-Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests with their owners
+Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests, each with the name of its scheduler
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, ClassHistory]).decode
@@ -42,7 +42,7 @@ class StartEstimates:
     def __init__(self, clock: Clock) -> None:
         self.times = StartTimes()
         self._clock = clock
-        self._idle = True  # no request waits, and the last pace is stored
+        self._idle = True  # True if no request waits and the last history is stored
 
     def enter(self, entry: ParkedRequest, position: int, lacks: str) -> None:
         now, priority = self._clock.monotonic(), entry.message.priority

@@ -37,11 +37,11 @@ from scheduler_worker.waiting.start_estimates import StartEstimates
 class Marks(NamedTuple):
     """Counts of changes at the start of an evaluation, to notice changes during it."""
 
-    regroupings: int  # how often all classes were computed again
+    regroupings: int  # number of times that all equivalence classes were computed again
     quota_wakes: int
 
 
-# a request, and the mark of the queues up to which no host was found
+# a request, and the mark (`WaitingQueues.mark`) of the search that found no host for it
 Marked = tuple[ParkedRequest, int | None]
 
 
@@ -57,19 +57,21 @@ class WaitingStore:
         self.requests: dict[Id, ParkedRequest] = {}
         self.related = RelatedHosts(scheduler.resolved)
         self.starts = StartEstimates(scheduler.clock)
-        self.woken = asyncio.Event()  # the queues may have requests to evaluate
+        self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner
         self.taken_for_dead = False
-        # Builds that may hold hosts already: an evaluation that claimed was cut off before it was published.
+        # Requests whose builds may hold hosts: an evaluation was interrupted between its claims and its
+        # messages.
         self.unsure: set[Id] = set()
         self.check_unsure = False
-        self.regroupings = 0  # how often all classes were computed again
-        self.regroup = False  # classes are to be computed again
+        self.regroupings = 0  # number of times that all equivalence classes were computed again
+        self.regroup = False  # True if all equivalence classes must be computed again
         self._clock = scheduler.clock
         self._begin = scheduler.begin_stored
         self._changed = changed
-        # Stores new requests; returns the waiting move of each build that moves, and the stored requests.
+        # Stores new requests. Returns the waiting move of each build that moves, and the ids of the requests
+        # stored for this scheduler.
         self.add = retrying(self._clock)(self._add_once)
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
@@ -84,7 +86,7 @@ class WaitingStore:
     def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
         order, event = self._begin(entry)
-        if event.refusal:  # the request has become invalid
+        if event.refusal:  # the request is invalid now, for example because a host was deleted
             entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
         kind = self.kind(order)
         self._remove([entry.request])
@@ -180,7 +182,7 @@ class WaitingStore:
         for kind in moved:
             self.queues.on_related_hosts_changed(kind)
         for entry in naming:
-            # a move whose group was deleted continues without it after the next lookup
+            # A move does not end with its server group: the next lookup continues it without the group.
             if entry.kind in impossible and entry.start is None:
                 self.end_at(entry, self._clock.now(), lacks=impossible[entry.kind][:MAX_CAUSE])
 
@@ -220,7 +222,9 @@ class WaitingStore:
         why, decision = "equal requests came before it", Decision(code="line")
         if known is None:
             return self.waiting(order, now, seen, why, decision, context)
-        if held or known.decision.code != OVER_QUOTA:  # else `known` is to be tried again, then this
+        # A request that waits for quota and is first in a class queue is about to be tried: its reason is
+        # outdated.
+        if held or known.decision.code != OVER_QUOTA:
             decision = known.decision
         return self.waiting(order, now, seen, f"{why}: {known.lacks}", decision, context)
 

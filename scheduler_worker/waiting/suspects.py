@@ -18,7 +18,7 @@ from scheduler_worker.waiting.store import WaitingStore
 if TYPE_CHECKING:
     from scheduler_worker.waiting.queue import Evaluated, Woken
 
-ALONE = 2  # strikes: the first process that ended owned the request, the second one evaluated it
+ALONE = 2  # at one strike, the ended scheduler owned the request; at two, another one evaluated it
 MAX_STRIKES = 4
 WHY = f"{MAX_STRIKES} processes of schedulers ended, the last two while they evaluated only this request"
 
@@ -26,7 +26,7 @@ WHY = f"{MAX_STRIKES} processes of schedulers ended, the last two while they eva
 class WaitingSuspects:
     def __init__(self, store: WaitingStore) -> None:
         self._store = store
-        self._turns = asyncio.Lock()  # held while suspects are evaluated
+        self._turns = asyncio.Lock()  # held during the evaluation of suspects
 
     async def evaluate(
         self,

@@ -331,7 +331,7 @@ class Life:
         await self.records.store()
 
     def why(self) -> list[str]:
-        seen = self.book.level(self.source, self.time.now)
+        seen = self.book.snapshot(self.source, self.time.now)
         found = []
         for facts, host in zip(HOSTS, self.source.hosts(), strict=True):
             state = seen.columns.states[seen.slot_at[host.position]]

@@ -34,7 +34,7 @@ from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
-from scheduler_worker.core.move_start import taken_back
+from scheduler_worker.core.move_start import undo_claim_id
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.waiting.host_changes import HostChanges
 from tests.simulation import repair
@@ -463,7 +463,7 @@ class SimulatedWorld:
         going = {build for cell in cells if cell is not None for (build,) in cell.execute(_REVERTED)}
         undone = {uuid for (uuid,) in placement.execute("SELECT uuid FROM retired_consumers")}
         moves = self.client.moving.requested.values()
-        return going | {each.build for each in moves if taken_back(each.move) in undone}
+        return going | {each.build for each in moves if undo_claim_id(each.move) in undone}
 
     def time(self) -> float:
         return asyncio.get_running_loop().time()

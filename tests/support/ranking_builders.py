@@ -57,8 +57,8 @@ class Hall:
         self.hosts = HostMap(self.source, self.policy.cells)
 
     def choosing(self) -> Choosing:
-        self.hosts.level()
-        seen = self.book.level(self.source, self.now)
+        self.hosts.update()
+        seen = self.book.snapshot(self.source, self.now)
         return Choosing(self.source, self.hosts, seen, self.policy, self.pending, Joined())
 
     def handle(self, *states: HostState, cell: str = "cell1") -> None:

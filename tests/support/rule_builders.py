@@ -84,7 +84,7 @@ def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]
             book.chose(fact.cell, fact.root, 0.0)
         for _ in range(round(fact.failures)):
             book.failed(fact.cell, fact.root, 0.0)
-    now, search = book.level(source, 0.0), source.search(ASKED)
+    now, search = book.snapshot(source, 0.0), source.search(ASKED)
     one_by_one = [now.facts(search, int(position)) for position in search.positions]
     return AllHosts(search, now), [
         msgspec.structs.replace(one, free=_stated(one.free), capacity=_stated(one.capacity))

@@ -147,7 +147,7 @@ LEASE = 2.0
 
 
 def seen(*looks: tuple[float, dict[str, int]], heard: tuple[float, ...] = ()) -> Sightings:
-    sightings = Sightings(deaf_after=1.0)
+    sightings = Sightings(silent_after=1.0)
     events = sorted(
         [*((at, beats) for at, beats in looks), *((at, None) for at in heard)], key=lambda e: e[0]
     )

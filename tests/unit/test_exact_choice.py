@@ -292,7 +292,7 @@ def told(chance: Random, hall: Hall) -> Hall:
         for _ in range(chance.choice((0, 0, 0, 1, 3))):
             hall.book.failed(host.cell, host.uuid, hall.now)
     if chance.random() < 0.4:
-        hall.hosts.level()
+        hall.hosts.update()
         hall.hosts.share(("a", "b", "c"), chance.choice("abc"))
     return hall
 
@@ -313,7 +313,7 @@ class PlainBatch:
         self.hall = hall
         self.room = room
         self.tiers = tiers(hall)
-        self.now = hall.book.level(hall.source, hall.now)
+        self.now = hall.book.snapshot(hall.source, hall.now)
         self.reserved_amounts = hall.pending
         self.joined: dict[str, dict[str, str]] = {}  # group → member → root
         self.kinds: dict[Hashable, PlainChoice] = {}

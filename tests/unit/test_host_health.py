@@ -39,7 +39,7 @@ def a_report(*numbers: int, sequence: int, agent: str = AGENT, partial: bool = F
 
 def reasons(book: HostBook, source: RecordingSource, now: float) -> list[str]:
     """Why each host is refused, empty where it is admitted; the arrays must agree with the sentences."""
-    seen, search = book.level(source, now), source.search(ASKED)
+    seen, search = book.snapshot(source, now), source.search(ASKED)
     facts = [seen.facts(search, position) for position in search.positions.tolist()]
     whys = [book.why_down(fact.cell, fact.root, fact.agent, now) for fact in facts]
     assert [fact.down for fact in facts] == whys
@@ -47,7 +47,7 @@ def reasons(book: HostBook, source: RecordingSource, now: float) -> list[str]:
 
 
 def unknown(book: HostBook, source: RecordingSource, now: float) -> list[bool]:
-    seen = book.level(source, now).unknown
+    seen = book.snapshot(source, now).unknown
     return [seen is not None and seen.item(position) for position in source.search(ASKED).positions.tolist()]
 
 
@@ -71,7 +71,7 @@ def test_a_host_without_heartbeats_is_down_though_its_agent_reports_other_hosts(
 
 def test_a_host_that_its_agent_never_reports_is_unknown_and_then_down() -> None:
     book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS)
-    book.level(source, 0.0)
+    book.snapshot(source, 0.0)
     for second in range(31):
         book.handle(a_report(1, 3, sequence=second + 1), float(second))
     assert (reasons(book, source, 30.0), unknown(book, source, 30.0)) == (["", "", ""], [False, True, False])
@@ -136,7 +136,7 @@ def test_a_host_that_was_down_before_an_outage_of_the_broker_is_down_after_it() 
 def test_health_names_the_hosts_that_are_down_unknown_or_closed_by_their_agent() -> None:
     book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS)
     closed = a_state(1, enabled=False, why_disabled="disk")
-    book.level(source, 0.0)
+    book.snapshot(source, 0.0)
     for second in range(32):
         hosts = (closed, a_state(2)) if second == 1 else (closed,)
         report = HostReported(cell="cell1", agent=AGENT, sequence=second + 1, hosts=hosts)
@@ -385,12 +385,12 @@ def test_reports_of_another_cells_hosts_are_ignored() -> None:
     forged = a_heartbeat(1, sequence=2**60, cell="cell2", load=9.0, enabled=False)
     honest.handle(replace(forged, run="forged"), 1.0)
     honest.failed("cell2", ROOT, 1.0)
-    facts = honest.level(source, 1.0).facts(source.search(ASKED), 0)
+    facts = honest.snapshot(source, 1.0).facts(source.search(ASKED), 0)
     assert facts.state == a_state(1, load=0.5)
     assert (facts.failures, facts.down) == (0.0, "")
     for second in range(2, 60):  # nor does it keep its dead agent alive
         honest.handle(replace(forged, sequence=2**60 + second), float(second))
-    assert honest.level(source, 60.0).facts(source.search(ASKED), 0).down != ""
+    assert honest.snapshot(source, 60.0).facts(source.search(ASKED), 0).down != ""
 
 
 def test_choices_of_this_scheduler_count_as_builds_for_some_seconds() -> None:
@@ -451,7 +451,7 @@ def test_only_hosts_of_served_cells_are_used(
     source = RecordingSource([a_candidate(1, cell="c1"), a_candidate(2, cell="c9")])
     source.memory.index.cell_facts = {name: RegisteredCell(name=name, enabled=False) for name in registered}
     hosts = HostMap(source, named)
-    hosts.level()
+    hosts.update()
     assert [bool(hosts.served[host.position]) for host in source.hosts()] == served
 
 
@@ -460,7 +460,7 @@ def test_a_cell_that_is_registered_or_dropped_later_changes_it() -> None:
     hosts, (host,) = HostMap(source, ("c1",)), source.hosts()
     for there in (False, True, False):
         source.memory.index.cell_facts = {"c9": RegisteredCell(name="c9")} if there else {}
-        hosts.level()
+        hosts.update()
         assert bool(hosts.served[host.position]) is there
         assert hosts.why_no_agent(host) == (
             "" if there else "its cell 'c9' is not one of this scheduler's: c1"
@@ -480,8 +480,8 @@ def test_hosts_are_grouped_again_when_one_changes_its_cell() -> None:
     one, two, three = (a_candidate(index, cell=cell) for index, cell in ((1, "c1"), (2, "c2"), (3, "c1")))
     source = RecordingSource([one, two, three])
     hosts = HostMap(source)
-    hosts.level()
+    hosts.update()
     assert by_cell(hosts, source) == {"c1": ["host1", "host3"], "c2": ["host2"]}
     source.put(a_candidate(1, cell="c2"))
-    hosts.level()
+    hosts.update()
     assert by_cell(hosts, source) == {"c1": ["host3"], "c2": ["host1", "host2"]}

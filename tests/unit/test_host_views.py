@@ -92,13 +92,13 @@ def test_the_facts_of_a_host_combine_placement_and_report() -> None:
 def test_a_deleted_aggregate_has_no_metadata() -> None:
     source, book = spaced_source(HOSTS[:1]), HostBook(0.0)
     del source.memory.index.aggregate_facts[SLOW.id]
-    facts = book.level(source, 0.0).facts(source.search(ASKED), 0)
+    facts = book.snapshot(source, 0.0).facts(source.search(ASKED), 0)
     assert facts.aggregates == (QUICK,)
 
 
 def each_says(name: str, book: HostBook, source: RecordingSource, now: float = 0.0) -> list[float]:
     search = source.search(ASKED)
-    said = AllHosts(search, book.level(source, now)).fact(name)
+    said = AllHosts(search, book.snapshot(source, now)).fact(name)
     found: list[float] = np.broadcast_to(said, len(search.positions)).tolist()
     return found
 
@@ -197,7 +197,7 @@ def test_requested_metrics_and_images_follow_the_reports() -> None:
     book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2)])
 
     def seen() -> tuple[list[float], list[float]]:
-        everybody = AllHosts(source.search(ASKED), book.level(source, 0.0))
+        everybody = AllHosts(source.search(ASKED), book.snapshot(source, 0.0))
         metric, cached = everybody.metric("t"), np.broadcast_to(everybody.cached("linux"), 2)
         return np.where(np.isnan(metric), -1, metric).tolist(), cached.tolist()
 
@@ -207,7 +207,7 @@ def test_requested_metrics_and_images_follow_the_reports() -> None:
     book.handle(reported_by(the_facts(1, metrics={"u": 4.0}, images=("bsd",)), sequence=2), 0.0)
     book.handle(reported_by(the_facts(2, metrics={"t": 1.0}, images=("linux", "bsd"))), 0.0)
     assert seen() == ([-1, 1], [0, 1])
-    everybody = AllHosts(source.search(ASKED), book.level(source, 0.0))
+    everybody = AllHosts(source.search(ASKED), book.snapshot(source, 0.0))
     assert sum(everybody.cached(f"image{number}").sum() for number in range(100)) == 0
     assert seen() == ([-1, 1], [0, 1])
 
@@ -216,7 +216,7 @@ def test_changed_metadata_of_an_aggregate_takes_effect() -> None:
     source, book = spaced_source(HOSTS[:1]), HostBook(0.0)
 
     def most() -> list[float]:
-        found = AllHosts(source.search(ASKED), book.level(source, 0.0)).override("most", 8.0)
+        found = AllHosts(source.search(ASKED), book.snapshot(source, 0.0)).override("most", 8.0)
         return [float(found)] if isinstance(found, float) else found.tolist()
 
     assert most() == [3]

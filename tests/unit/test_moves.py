@@ -17,7 +17,7 @@ from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused,
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.move_start import taken_back
+from scheduler_worker.core.move_start import undo_claim_id
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
@@ -539,7 +539,7 @@ async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:
     assert (said.code, said.reply_to) == ("no_conductor", "me")
     assert cloud.placement.roots(BUILD) == {root(1)}
     assert KEEP not in cloud.placement.held
-    assert cloud.placement.retired.keys() == {MOVE, taken_back(MOVE)}
+    assert cloud.placement.retired.keys() == {MOVE, undo_claim_id(MOVE)}
     again = await cloud.refused(a_move())
     assert again.reason == said.reason
 

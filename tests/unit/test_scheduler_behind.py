@@ -300,7 +300,7 @@ async def test_a_scheduler_silent_for_some_seconds_has_no_slice() -> None:
 
 def a_shared_hall(own: str, *schedulers: str) -> tuple[Hall, set[str]]:
     hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
-    hall.hosts.level()
+    hall.hosts.update()
     hall.hosts.share(schedulers, own)
     mine = hall.hosts.ours
     return hall, {host.host for host in hall.source.hosts() if mine is None or mine[host.position]}
@@ -331,7 +331,7 @@ def test_a_single_scheduler_and_requests_with_named_hosts_ignore_slices() -> Non
 
 def test_hosts_outside_that_differ_by_next_to_nothing_keep_their_order() -> None:
     hall = a_hall(*(free(number, 2**43 + number, vcpus=1) for number in range(1, 31)))
-    hall.hosts.level()
+    hall.hosts.update()
     hall.hosts.share(("a", "b"), "a")
     ranking = hall.rank()
     picks = [take(ranking) for _ in range(30)]

@@ -1,4 +1,6 @@
-"""The built-in filters. Each is made by the function of the filter's name; its arguments are the options."""
+"""The built-in filters. A function with the name of the filter makes it; the arguments are the filter's
+options.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -32,13 +34,14 @@ RULES: Mapping[str, Callable[..., Rule]] = {
     )
 }
 
-# Nova's default filters, and filters that apply only if a request or an aggregate uses them:
+# Filters enabled by default: Nova's defaults, and filters without effect unless a request or aggregate uses
+# them.
 DEFAULT_RULES = """
     up enabled zone io_ops compute_capabilities image_properties server_group_anti_affinity
     server_group_affinity same_host different_host simple_cidr_affinity aggregate_multi_tenancy_isolation
 """.split()  # noqa: SIM905 - shorter than a list
 
-# Names in Nova and former names; the class name may have its module in front.
+# Other accepted names (of Nova, or former ones) → filters. A module path before a class name is ignored.
 RULES_CALLED: Mapping[str, tuple[str, ...]] = {
     "ComputeFilter": ("up", "enabled"),
     "AvailabilityZoneFilter": ("zone",),
@@ -67,7 +70,7 @@ RULES_CALLED: Mapping[str, tuple[str, ...]] = {
     "few_builds_in_flight": ("io_ops",),
 }
 
-# Filters of Nova that berth does not need, with the reason.
+# Filters of Nova that berth does not need → why.
 RULES_OF_PLACEMENT: Mapping[str, str] = {
     "NUMATopologyFilter": "NUMA cells are providers: `hw:numa_nodes` asks placement for a group from each",
     "PciPassthroughFilter": "devices are providers: each device asked for is a group of placement's question",

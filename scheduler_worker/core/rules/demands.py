@@ -19,9 +19,9 @@ from scheduler_worker.core.attributes import (
 )
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, array_rule
 
-TENANT = "filter_tenant_id"  # and keys with this prefix, because the value of one key is limited
+TENANT = "filter_tenant_id"  # also the prefix of further keys, because the length of a value is limited
 _AGGREGATES = "aggregate_instance_extra_specs:"
-_IMAGES = ("hw_", "img_", "os_")  # prefixes of image properties
+_IMAGES = ("hw_", "img_", "os_")  # prefixes of Nova's image properties
 _OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config"}
 
 
@@ -142,7 +142,7 @@ def _tenants(aggregate: Aggregate) -> list[str]:
     return [id_ for key in aggregate.metadata if key.startswith(TENANT) for id_ in _listed(aggregate, key)]
 
 
-# One spelling for each; a property may have an older name.
+# Names of image properties: the present name, then the former one.
 _ARCHITECTURE = ("hw_architecture", "architecture")
 _HYPERVISOR = ("img_hv_type", "hypervisor_type")
 _VM_MODE = ("hw_vm_mode", "vm_mode")
@@ -213,7 +213,7 @@ def isolated_hosts(
     return Rule("isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: any_isolated)
 
 
-_Kind = tuple[str, str, str]  # of a guest: architecture, hypervisor, VM mode
+_Kind = tuple[str, str, str]  # a type of guest: architecture, hypervisor, VM mode
 
 
 def _kind(demanded: _Kind, state: HostState | None) -> str | None:

@@ -9,7 +9,7 @@ from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, OneHost, Rule, View, array_rule
 
 AFFINITY = "server_group_affinity"
-GROUP = "group"  # the part of a request that group filters read
+GROUP = "group"  # the field of a request that filters for server groups read
 
 
 def server_group_anti_affinity() -> Rule:
@@ -152,7 +152,7 @@ def enabled() -> Rule:
 
     def admits(view: View, alternative: Alternative) -> Number:
         open_ = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
-        # without it, placement has rejected such hosts already
+        # without this trait in the search, placement has rejected disabled hosts already
         if DISABLED not in alternative.question.root_forbidden:
             open_ = open_ & (view.has(DISABLED) == 0)
         return open_ & (view.has(FORCED_DOWN) == 0)
@@ -173,7 +173,7 @@ def zone() -> Rule:
             return None
         return f"in zone {', '.join(map(repr, zones)) or repr('')}, not in {asked!r}"
 
-    # If the search names the zone, placement returns no host of another zone.
+    # If the search contains the zone, placement returns only its hosts, so this filter is skipped.
     return Rule(
         "zone",
         refuses,
@@ -190,7 +190,8 @@ def io_ops(*, max_io_ops_per_host: int = 8, for_nova: bool = False) -> Rule:
     """
     key = "max_io_ops_per_host"
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:  # no helpers: every boot calls it
+    # Written without helper functions for speed: every boot calls this filter.
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if alternative.is_external and not for_nova:
             return None
         most = host.limit(key, max_io_ops_per_host)
