@@ -90,7 +90,7 @@ NO_TOPOLOGY = DomainConstraints()
 
 
 class GangRole(Value, frozen=True, kw_only=True):
-    """A part of a gang: so many instances of one flavor. All roles of a request are claimed together."""
+    """A part of a gang: a number of instances of one flavor. All roles of a request are claimed together."""
 
     name: Word
     flavor: Flavor
