@@ -56,7 +56,7 @@ class MakeAggregate(Tagged, frozen=True, kw_only=True):
     name: AggregateName
     metadata: SmallMap[MetadataKey, MetadataValue] = field(default_factory=dict)
     hosts: Hosts = ()
-    force: bool = False  # also if the zone of a host with instances changes
+    force: bool = False  # make the edit even if the zone of a host with instances changes
 
 
 class ChangeAggregate(Tagged, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class ChangeAggregate(Tagged, frozen=True, kw_only=True):
 
 class DropAggregate(Tagged, frozen=True, kw_only=True):
     aggregate: Id
-    force: bool = False  # also if it has hosts
+    force: bool = False  # delete the aggregate even if it has hosts
 
 
 AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
@@ -107,7 +107,7 @@ class ZoneInUse(Tagged, frozen=True, kw_only=True):
 
     hosts: LongList[Text]  # some of them
     count: Whole
-    zone: Text  # their current zone
+    zone: Text  # current zone of the hosts
     to: Text
 
     def __str__(self) -> str:

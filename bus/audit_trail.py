@@ -9,7 +9,7 @@ from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, Second
 Role = Literal["", "reader", "operator", "admin"]  # "": no role
 Outcome = Literal["begun", "done", "refused", "denied", "failed"]
 Door = Literal["command", "control room", "placement api", "rest", "bus"]
-MOST_RECORDS = 500  # in one message, and on one page
+MOST_RECORDS = 500  # maximum number of records in one message, and on one page
 MAX_STATE = 4000  # characters of a request or state in a record
 
 
@@ -26,7 +26,7 @@ class Operator(Value, frozen=True, kw_only=True):
 
 
 class ActRecord(Value, frozen=True, kw_only=True):
-    """The record of one act. A record with the outcome `begun` is replaced by a later record of its id.
+    """The record of one act. A record with the outcome `begun` is replaced by a later one with the same id.
 
     A record stays `begun` if the process that executed the act ended before it knew the outcome.
     """

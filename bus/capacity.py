@@ -7,7 +7,7 @@ from msgspec import Meta
 from bus.vocabulary import Compact, LongList, Message, Number, Seconds, Text
 
 CapacityKind = Literal["class", "flavor"]
-MOST_SAMPLES = 5000  # in one answer
+MOST_SAMPLES = 5000  # maximum number of samples in one answer
 
 
 class CapacitySample(Compact, frozen=True):
@@ -24,7 +24,7 @@ class CapacitySample(Compact, frozen=True):
     capacity: Number = 0.0
     used: Number = 0.0
     free: Number = 0.0
-    stranded: Number = 0.0  # free, but on hosts where no requested flavor can use it
+    stranded: Number = 0.0  # part of `free` that is on hosts where no requested flavor fits
     waiting: Number = 0.0
 
 

@@ -46,7 +46,7 @@ class RegisterCell(Tagged, frozen=True, kw_only=True):
 
 
 class DropCell(Tagged, frozen=True, kw_only=True):
-    """An edit that deletes a cell with its hosts; `force`: also if they have allocations, which remain."""
+    """An edit that deletes a cell with its hosts; `force`: even if hosts have allocations, which remain."""
 
     cell: Word
     force: bool = False
@@ -87,7 +87,7 @@ CellResult = CellEdited | CellInUse | Missing | Contended
 class FindCells(Message, frozen=True, kw_only=True):
     """A query for the registered cells, and for unregistered cells whose agents have reported hosts."""
 
-    counted: bool = True  # with the numbers of hosts and instances; False: registered cells only
+    counted: bool = True  # also return unregistered cells, and each cell's numbers of hosts and instances
 
 
 class CellsFound(Message, frozen=True, kw_only=True):

@@ -201,7 +201,7 @@ class DirectTransport:
         except Exception as problem:
             if not handed.settled.done():
                 handed.settled.set_exception(problem)
-                handed.settled.exception()  # retrieve it: asyncio logs exceptions that nobody retrieves
+                handed.settled.exception()  # asyncio logs exceptions that are not retrieved
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._broker.declare(*queues)

@@ -34,7 +34,7 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
     refused: Cause = ""  # why there is no lease
     epoch: Ordinal = 0  # if it has changed, the agent may act on the nodes in `nodes` only
     seconds: Seconds = 0.0  # duration of the lease, from the moment of the request
-    version: Ordinal = 0  # to send as `seen` after applying this answer
+    version: Ordinal = 0  # the agent sends it as `seen` after applying this answer
     nodes: LongList[NodeLent] = ()  # nodes that the agent gains or loses
     more: bool = False  # there are further nodes: ask again immediately
     tells: bool = False  # True: this agent must send NodesReported for the pool
@@ -103,4 +103,4 @@ class AgentEditAnswered(Message, frozen=True, kw_only=True):
     refused: Cause = ""
     moved: Count = 0  # nodes that moved
     waiting: Count = 0  # nodes that move when the agent has stopped or its lease has expired
-    assumed: Count = 0  # restore: guests of the agent whose destruction was assumed
+    assumed: Count = 0  # restore: number of the agent's guests whose destruction was only assumed

@@ -269,7 +269,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
     retry: bool = True  # failed: whether another host may succeed (reschedule); False: abort
     leftover: bool = False  # failed: parts of the guest may still exist, so its resources stay allocated
     cause: Cause = ""
-    epoch: Ordinal = 0  # as in the order
+    epoch: Ordinal = 0  # `epoch` of the order
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
@@ -284,8 +284,8 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     providers: LongList[ProviderReport] = ()  # the whole tree, the root first
     gone: bool = False  # the root was deleted
     reshape: Reshaping | None = None  # allocations move with their inventory, in the same commit
-    labels: Labels = field(default_factory=dict)  # of the host by level, such as rack → r7
-    field_labels: Labels = field(default_factory=dict)  # of an Ironic node: aggregates' labels come first
+    labels: Labels = field(default_factory=dict)  # labels of the host by level, such as rack → r7
+    field_labels: Labels = field(default_factory=dict)  # labels from an Ironic node's fields, used last
 
 
 class HostReported(Message, frozen=True, kw_only=True):

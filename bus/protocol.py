@@ -151,7 +151,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    messages: int  # not delivered to a reader; on AMQP, a frame counts as one
+    messages: int  # number of undelivered messages; several envelopes in one AMQP message count as one
     readers: int
 
 

@@ -162,7 +162,7 @@ class FindWaiting(Message, frozen=True, kw_only=True):
     project: Annotated[str, Meta(max_length=255)] = ""
     after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    projects: LongList[Text] = ()  # also count the waiting requests of each of the projects
+    projects: LongList[Text] = ()  # also return the number of waiting requests of each of these projects
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
@@ -269,7 +269,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     victims: LongList[Victim] = ()  # instances to preempt, so that the request fits on the hosts in `placed`
     spares: Cause = ""  # why the request would preempt nothing, if the query has `preempt`
     backlog: BacklogPlace | None = None  # None: the project has no backlog
-    # if the request would have to wait: times by which it gets a host with a probability of 50 % and 90 %
+    # if the request would wait: times by which it gets a host with a probability of 50 % and 90 %
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
 
@@ -303,7 +303,7 @@ class BuildStands(Value, frozen=True, kw_only=True):
 
     build: Id
     status: Text
-    placed: BuildPlaced  # with the decision that chose its host
+    placed: BuildPlaced  # the build's placement, with the decision
     host: Text  # current or last host
     attempts: LongList[Attempt] = ()  # finished attempts
     reason: Cause = ""

@@ -57,8 +57,8 @@ class Reservation(Value, frozen=True, kw_only=True):
     use: Use = "named"
     # failover: the loss of any one domain of a level is covered; `host`, or a level of labels such as `rack`
     levels: ShortList[Text] = ()
-    holds_from: Seconds = 0.0  # seconds since 1970; 0: from its creation
-    begins: Seconds = 0.0  # 0: from its creation
+    holds_from: Seconds = 0.0  # seconds since 1970; 0: from the reservation's creation
+    begins: Seconds = 0.0  # 0: from the reservation's creation
     ends: Seconds = 0.0  # 0: no end
     returns: bool = True  # capacity of a deleted instance is reserved again until the end
     ended: bool = False
@@ -106,7 +106,7 @@ class FindReservations(Message, frozen=True, kw_only=True):
 
 class ReservationsFound(Message, frozen=True, kw_only=True):
     reservations: LongList[Reservation]
-    slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # by reservation
+    slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # reservation → its slots
     made: LargeMap[Text, Count] = field(default_factory=dict)  # reservation → number of slots claimed
 
 
@@ -181,7 +181,7 @@ class Headroom(Value, frozen=True, kw_only=True):
     """A reservation for failover, and whether all instances of any one failed domain fit into its slots."""
 
     reservation: Reservation
-    kept: bool  # all instances of any one failed domain fit into its slots
+    kept: bool  # True: all instances of any one failed domain fit into the slots
     slots: Count
     domains: Count
     instances: Count

@@ -50,7 +50,7 @@ class Provider(Value, frozen=True, kw_only=True):
     root: Text
     generation: Whole
     inventories: LargeMap[Text, Inventory] = field(default_factory=dict)
-    used: LargeMap[Text, Whole] = field(default_factory=dict)  # by resource class, for every inventory
+    used: LargeMap[Text, Whole] = field(default_factory=dict)  # resource class → used amount
     traits: LongList[Text] = ()  # sorted by database id: standard traits first
     aggregates: LongList[Text] = ()
     updated: Number = 0.0  # last change of the provider or the parts returned
@@ -78,7 +78,7 @@ class Consumer(Value, frozen=True, kw_only=True):
     allocations: Allocations
     updated: Number = 0.0
     client: bool = False  # the allocations were claimed by a client of the Placement API
-    protected: bool = False  # in a server group, or drawn from a reservation: never preempted
+    protected: bool = False  # must not be preempted: in a server group, or drawn from a reservation
 
 
 # Edits. `generation` is compared with the provider's; None: no comparison.
@@ -259,9 +259,9 @@ class FindProviders(Message, frozen=True, kw_only=True):
         "traits",
         "aggregates",
     )
-    agents: LongList[Word] = ()  # in trees that one of the agents reports
-    after: Text = ""  # with `limit`: ids after this one, in order
-    limit: Count = 0  # 0: all; they must fit into one message
+    agents: LongList[Word] = ()  # only providers in trees that one of these agents reports
+    after: Text = ""  # only ids after this one; used with `limit`
+    limit: Count = 0  # maximum number of providers; 0: all, which must fit into one message
     cell: Text = ""  # the asking cell; empty: not asked by a cell
 
 
@@ -319,7 +319,7 @@ class FindAllocations(Message, frozen=True, kw_only=True):
 
 class AllocationsFound(Message, frozen=True, kw_only=True):
     consumers: LongList[Consumer]  # consumers with allocations
-    generations: LargeMap[Text, Whole]  # of every provider in `consumers`
+    generations: LargeMap[Text, Whole]  # generation of each provider that occurs in `consumers`
 
 
 class FindUsages(Message, frozen=True, kw_only=True):

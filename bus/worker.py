@@ -19,7 +19,7 @@ A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 
 Emits = Message | Sequence[Message] | None
-Outcome = Message | Sequence[Message] | Retry | Poison | None  # for one message of a list
+Outcome = Message | Sequence[Message] | Retry | Poison | None  # a handler's result for one message of a list
 
 
 class Undeclared(TypeError):
@@ -72,7 +72,7 @@ class Answers:
     linger: float = 0.0
     key: str = ""  # routing key of the query for this cell, if each cell has a separate key
     cell: str = ""  # the cell of `key`
-    private: bool = False  # one process answers, and its queue is deleted with the process
+    private: bool = False  # only one process answers, and its queue is deleted when the process ends
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class Every:
     seconds: float
     handler: Callable[[], Awaitable[Emits]]
     emits: frozenset[type[Message]]
-    at_once: bool  # first call when the worker starts
+    at_once: bool  # True: the first call is when the worker starts; False: a period later
 
 
 Narrow = Callable[[], Awaitable[None]]

@@ -139,7 +139,7 @@ class Relay:
         following = self._following()
         if not following:
             if not (self._reads_log or self._unpublished):
-                return False  # all are published
+                return False  # all changes in memory are published
             self._reads_log = False
             return await self._round_of_the_log(publish)
         await _published(publish, following)

@@ -150,7 +150,7 @@ class Replica:
         await self._memory.loaded()
         await self._memory.fresh()
 
-    async def keep(self) -> None:
+    async def load(self) -> None:
         """Load the whole index from placement; retry until placement answers."""
         await self._memory.reload()
         rows, seen = len(self.index.rows), self.index.seen
@@ -184,6 +184,6 @@ def replica(reader: BusReader, clock: Clock) -> tuple[Replica, Worker]:
         ],
         asks=[topics.TREES, topics.CHANGES, topics.AGGREGATES, topics.CELLS],
         timers=[every(POLL_SECONDS, replicated.check)],
-        runs=[replicated.keep],
+        runs=[replicated.load],
     )
     return replicated, worker

@@ -24,7 +24,7 @@ A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
 
-RELAY_SECONDS = 5.0  # in addition to the time limit of the relayed query
+RELAY_SECONDS = 5.0  # added to the time limit of a relayed query, for relaying query and answer
 
 
 class RelayedBus(RecordingBus):

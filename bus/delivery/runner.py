@@ -38,7 +38,7 @@ class PendingQuestions:
     _spawn: Callable[[Coroutine[Any, Any, None]], object]
     # (reply queue, id of the query) → future of the answer
     _waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = field(default_factory=dict)
-    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # by prefix of the reply addresses
+    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # prefix of reply addresses → queue
     _declared: set[str] = field(default_factory=set)
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
 

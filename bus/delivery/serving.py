@@ -154,7 +154,7 @@ class QueueReader:
             for delivery in deliveries:
                 delivery.requeue()  # no effect on settled messages
             raise
-        except Exception:  # not the handler's: the connection to the broker failed, so requeue the messages
+        except Exception:  # not from the handler: the connection to the broker failed
             log.exception("%s: could not settle", self.served.queue.name)
             try:
                 await asyncio.sleep(UNSETTLED_PAUSE)

@@ -46,7 +46,7 @@ class StoredEnvelope:
     queue: str
     envelope: Envelope
     due: float  # wall time of the delivery; 0: immediately
-    crashes: int  # as `Delivery.crashes`
+    crashes: int  # see `Delivery.crashes`
 
 
 class Journal:

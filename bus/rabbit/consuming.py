@@ -12,7 +12,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
-from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, came_by
+from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, routing_of
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.wire import Arrived
@@ -259,7 +259,7 @@ class RabbitInbox(OpenInbox):
     def _open_next(self, reading: Reading) -> bool:
         while reading.deliveries:
             message = reading.deliveries.popleft()
-            key, names_key, problem = came_by(message, self._link.names, self._name)
+            key, names_key, problem = routing_of(message, self._link.names, self._name)
             envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
             self._size += (len(envelopes) - self._size) / 8
             crashed = crashes(message)

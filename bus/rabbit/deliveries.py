@@ -171,7 +171,7 @@ class RabbitDelivery:
         return True
 
 
-def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
+def routing_of(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
     """Return the routing key of an AMQP message, whether the keys that its envelopes state replace this
     routing key, and why the message must be refused (empty: it is accepted).
 

@@ -11,7 +11,7 @@ import copy
 
 from bus.protocol import encode_frame
 from bus.rabbit.amqp_messages import open_message, properties_of, properties_of_frame
-from bus.rabbit.deliveries import came_by
+from bus.rabbit.deliveries import routing_of
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
 
@@ -30,7 +30,7 @@ def post_to_worker(message: Arrived, names: BrokerNames, queue: str, user: str |
     """
     if message.exchange == names.dead and queue == names.dead:
         return _unchanged(message, names.dead, user)
-    key, names_key, problem = came_by(message, names, queue)
+    key, names_key, problem = routing_of(message, names, queue)
     envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
     if problem:
         return None

@@ -207,7 +207,7 @@ class Topology:
         if name in self._made:
             return
         arguments: dict[str, Any] = {"x-message-ttl": milliseconds, "x-dead-letter-exchange": names.queues}
-        if self._quorum:  # by default, quorum queues may lose messages when they dead-letter them
+        if self._quorum:  # the default strategy, at-most-once, can lose messages
             arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
         key = f"{milliseconds}.#"
         async with self._one_at_a_time:

@@ -153,7 +153,7 @@ class FramesOfChannel:
         self._most = frame_max - _START.size - len(_END)
         self._confirms = confirms
         self._published = 0
-        self._unconfirmed: dict[int, _Unconfirmed] = {}  # by delivery tag, the oldest first
+        self._unconfirmed: dict[int, _Unconfirmed] = {}  # delivery tag → message, oldest first
         self._tags: dict[str, int] = {}  # message id → delivery tag, to find a returned message
         self._coming: _Coming | None = None
         self._is_closed = False
@@ -260,7 +260,7 @@ class FramesOfChannel:
             confirmed.set_result(None)
         else:
             confirmed.set_exception(problem)
-            confirmed.exception()  # retrieve it: asyncio logs exceptions that nobody retrieves
+            confirmed.exception()  # asyncio logs exceptions that are not retrieved
 
     def _has_come(self, coming: "_Coming") -> None:
         properties = _properties(coming.header)

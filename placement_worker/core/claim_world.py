@@ -88,7 +88,7 @@ class ClaimWorld:
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
     retired: dict[str, claims.Retired]
-    groups: dict[int, GroupPlaces] = field(default_factory=dict)  # by database id
+    groups: dict[int, GroupPlaces] = field(default_factory=dict)  # database id → group
     named: dict[str, int] = field(default_factory=dict)  # server groups that claims name: uuid → database id
     sharing: set[str] = field(default_factory=set)  # sharing providers
     budgets: dict[str, ProjectBudget] = field(default_factory=dict)  # projects that have a quota
@@ -101,7 +101,7 @@ class ClaimWorld:
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
     reserved: ReservationWorld = field(default_factory=ReservationWorld)
     preempted: dict[str, int] = field(default_factory=dict)  # project → victims within the period of budgets
-    preemptions: list[Preemption] = field(default_factory=list)  # to be recorded
+    preemptions: list[Preemption] = field(default_factory=list)  # records to store
     now: float = 0.0
 
     def provider(self, uuid: str) -> ClaimedProvider:

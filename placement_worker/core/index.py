@@ -204,8 +204,7 @@ Tops = Amounts | Sums
 
 class Snapshot:
     """The provider trees as they were when a search began, but always with the newest free amounts. While the
-    `with` block of `held` runs, the index calls `keep` with the root of a tree before it changes the tree;
-    `keep` saves the tree's rows.
+    `with` block of `held` runs, the index calls `save` with the root of a tree before it changes the tree.
     """
 
     def __init__(self, index: Index) -> None:
@@ -217,17 +216,17 @@ class Snapshot:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the `with` block runs, keep the trees of this snapshot as they are now, although the index
-        changes: a search in the block may pause.
+        """While the `with` block runs, this snapshot does not change with the index, so that a search in the
+        block may pause.
         """
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
-        self.index.snapshots.append(self.keep)
+        self.index.snapshots.append(self.save)
         try:
             yield
         finally:
-            self.index.snapshots.remove(self.keep)
+            self.index.snapshots.remove(self.save)
 
-    def keep(self, root: str) -> None:
+    def save(self, root: str) -> None:
         if root in self._trees:
             return
         self._trees[root] = self.index.trees.get(root, ())
@@ -257,8 +256,8 @@ class Snapshot:
         return met
 
     def left(self, name: str) -> Sums:
-        """Return the free amount of a resource class in each row of the index (may be below 0). Do not write
-        to it."""
+        """Return an array of the index: the free amount of a resource class in each row (may be below 0). Do
+        not write to it."""
         return self.index.classes[name].left
 
     def free_of_trees(self, name: str) -> Sums:

@@ -38,7 +38,7 @@ class ReservationWorld:
     """
 
     now: float = 0.0
-    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # with their rows locked
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # reservations with locked rows
     slots: Mapping[str, SlotRecord] = field(default_factory=dict)
     read: Collection[str] = ()  # all looked-up slots, including slots that do not exist
     unread: set[str] = field(default_factory=set)  # slots that must be read before a decision is possible

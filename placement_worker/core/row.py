@@ -160,7 +160,7 @@ class RowSet:
         return np.fromiter(self._few, np.intp, len(self._few))
 
     def mask(self, high: int) -> Bools:
-        """Return whether each index row below `high` is in the set, as an array. Do not write to it."""
+        """Return an array: for each index row below `high`, whether it is in the set. Do not write to it."""
         if self._many is not None:
             return self._many[:high]
         mask = np.zeros(high, np.bool_)

@@ -228,7 +228,7 @@ class AssignmentSearch:
         return list(dict.fromkeys(sets))
 
     @cached_property
-    def _exhausted(self) -> set[int]:
+    def _ancestors(self) -> set[int]:
         """Return the index rows of all providers that are ancestors of other providers among the options of
         this search.
         """
@@ -289,7 +289,7 @@ class AssignmentSearch:
             place: Hashable = None
             if self._rules.subtrees:
                 up = self._up(row) - {row.position}
-                place = row.position if row.position in self._exhausted else up
+                place = row.position if row.position in self._ancestors else up
             name = (
                 tuple([row.position in some for some in self._different_options]),
                 tuple(top(row, name) for name in self._rules.summed),

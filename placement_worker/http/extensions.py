@@ -145,7 +145,7 @@ def _event(change: PlacementChanged) -> ServerSentEvent:
 
 # Routes for aggregates with name, metadata and hosts
 
-MOST = 10_000  # in one answer
+MOST = 10_000  # maximum number of aggregates in one answer
 
 _new = msgspec.json.Decoder(AggregateCreation)
 _change = msgspec.json.Decoder(AggregateChange)
