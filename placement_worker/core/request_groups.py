@@ -64,7 +64,7 @@ class JointRules:
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
     subtrees: tuple[tuple[int, ...], ...] = ()  # sets of slots; one provider of a set is an ancestor of all
-    # requirements of the group without a suffix that its providers must meet together
+    # sets of traits: of each set, one provider of the group without a suffix must have at least one trait
     needs: tuple[tuple[str, ...], ...] = ()
     summed: tuple[str, ...] = ()  # resource classes of several slots: a provider must have the sum
     apart: bool = False  # never two providers of one tree

@@ -65,7 +65,7 @@ class AssignmentSearch:
         self._taken: dict[tuple[int, str], int] = {}
         self._alone: set[int] = set()  # providers of slots with a suffix, if they must differ
         self._in_tree: dict[str, tuple[int, int]] = {}  # tree → its only chosen provider, and how often
-        self._gathered = [0]  # for each depth, a bit mask of the needs that are met
+        self._gathered = [0]  # for each depth, a bit mask of the met `rules.needs`
         # For each depth, the possible common ancestors of each set of slots in `rules.subtrees`.
         self._tops: list[list[frozenset[int]]] = [[frozenset(later) for later in self._later[0]]]
         self._picked: list[list[int]] = [[] for _ in rules.subtrees]  # chosen providers of each set
