@@ -1,7 +1,7 @@
 """The table of acts: every message by which berth is changed, and the role that may send it.
 
-All doors (commands, control room, Placement API, bus) use this table: `allowed` decides, and `describe` names
-the act and its target in the audit trail.
+Commands, control room, Placement API and bus all use this table: `allowed` decides, and `describe` names the
+target in the audit trail.
 """
 
 from collections.abc import Mapping, Sequence
@@ -195,14 +195,14 @@ def describe(message: Message) -> Target:
         next((str(getattr(part, field)) for part in records if getattr(part, field, None)), "")
         for field in ("cell", "project")
     )
-    if getattr(message, "to_cell", "") not in ("", cell):  # it concerns two cells
+    if getattr(message, "to_cell", "") not in ("", cell):  # a move between two cells has no single cell
         cell = ""
     return Target(id_, name, cell, project)
 
 
 def names_of(value: Any) -> tuple[str, str]:
-    """Return the id and name of an act's target, which is given as an id, an object or a tuple. For a tuple:
-    the first item's id with `and N more`, and the first item's name.
+    """Return the id and name of an act's target, which is given as an id, an object or a tuple of several
+    targets. For a tuple, return the first target's id with `and N more`, and the first target's name.
     """
     if isinstance(value, str):
         return value, ""
@@ -213,7 +213,7 @@ def names_of(value: Any) -> tuple[str, str]:
 
 
 def completed(target: Target, state: Message) -> Target:
-    """Return the target with the name, cell and project from `state`: the answer to the query that
+    """Return the target with the name, cell and project in `state`, which is the answer to the query that
     `state_query` returned.
     """
     stored = next((value for value in structs.astuple(state) if isinstance(value, tuple) and value), ())
@@ -228,8 +228,8 @@ State = tuple[Query[Any, Any], Message]
 
 
 def state_query(message: Message) -> State | None:  # one line for each type of message
-    """Return the query that reads the state of a message's target; None if the audit trail records no such
-    state.
+    """Return the query that reads the state of a message's target, or None if the audit trail does not record
+    the state of such targets.
     """
     match message:
         case EditRequested(edit=edit) if not isinstance(edit, Reshape):
@@ -271,7 +271,7 @@ _CONTENTS: tuple[Literal["inventories", "traits", "aggregates"], ...] = (
 
 
 def difference(before: Any, after: Any) -> tuple[str, str]:
-    """Return the parts that differ between two states: as JSON from `before`, and as JSON from `after`. Lists
+    """Return two JSON texts: the parts of `before` and of `after` that differ between these two states. Lists
     are returned without the items that both states have.
     """
     first, second = _without_common(msgspec.to_builtins(before), msgspec.to_builtins(after))

@@ -11,7 +11,7 @@ M = TypeVar("M", bound=Message, covariant=True)
 A = TypeVar("A", bound=Message, contravariant=True)
 R = TypeVar("R", bound=Message, covariant=True)
 
-ANYONE = "anyone"  # a source or target: also clients outside berth
+ANYONE = "anyone"  # a sender or receiver: any worker, or a client outside berth
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -20,9 +20,9 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class Topic(Generic[M]):
     """A topic for one type of message. Its pattern contains fields of the message, such as `{cell}`.
 
-    `expected`: a message without a consumer is an error. `outsiders`: AMQP clients outside berth subscribe
-    too. Then a message shares an AMQP message with others only if it has `reply_to`, which contains the name
-    of the receiving client, and with which its routing key ends.
+    `expected`: a message without a consumer is an error. `outsiders`: AMQP clients outside berth subscribe to
+    the topic too. Then the routing key of a message with `reply_to` ends with its `reply_to`, and a message
+    without `reply_to` is sent as a separate AMQP message.
 
     `direct`: messages to a worker of the publisher's process bypass the broker. With "handled", the publisher
     waits until the message is handled; with "stored", the publisher has stored the data from which it can
@@ -32,7 +32,7 @@ class Topic(Generic[M]):
     pattern: str
     message: type[M]
     says: str
-    source: str  # senders and receivers, for documentation
+    source: str  # who publishes, and in `target` who consumes: for documentation only
     target: str
     expected: bool = True
     outsiders: bool = False
@@ -84,11 +84,11 @@ class Query(Generic[A, R]):
     asks: type[A]
     answer: type[R]
     says: str
-    source: str  # askers and answering worker
+    source: str  # who sends the query, and in `target` who answers it: for documentation only
     target: str
     within: bool = False
-    of_client: bool = False  # a key for each client; answers have keys below client.NAME
-    to_agents: bool = False  # agents answer, with keys by which no other query of the cell is answered
+    of_client: bool = False  # each client has its own routing key; keys of answers begin with client.NAME
+    to_agents: bool = False  # agents answer the query; reply addresses have a prefix for such queries only
 
     @property
     def narrowed(self) -> bool:

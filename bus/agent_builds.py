@@ -1,6 +1,5 @@
-"""An agent's record of the orders that it received, so that an order has no effect if it is a duplicate, or
-if it arrives after a later order or a destroy order; and the fields that an order omits because the agent can
-derive them.
+"""An agent's record of the orders that it received: duplicates, and orders that arrive after a later order or
+a destroy order, have no effect. Also derives the fields that orders omit.
 """
 
 from collections import OrderedDict
@@ -13,11 +12,11 @@ from bus.moves import MoveOrdered
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
 
-Key = tuple[str, int]  # build and attempt
-Span = tuple[int, int]  # attempts above the first, up to the second
+Key = tuple[str, int]  # id of a build, attempt number
+Span = tuple[int, int]  # attempts with numbers above the first and up to the second
 V = TypeVar("V")
 
-REMEMBERED = 100_000  # builds
+REMEMBERED = 100_000  # number of builds with records
 REMEMBERED_SECONDS = 7 * 86400.0
 
 
@@ -55,7 +54,7 @@ class AgentBuilds:
     ) -> None:
         self.running: set[Key] = set()
         self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered, seconds, now)
-        # the numbers of destroyed attempts of each build: disjoint, lowest first
+        # build → disjoint spans of destroyed attempts, lowest first
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered, seconds, now)
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
@@ -77,7 +76,7 @@ class AgentBuilds:
         known = self._finished.get(outcome.build, ())
         self._finished[outcome.build] = tuple(done for done in known if done.attempt != outcome.attempt)
 
-    def known_to_be(self, order: BuildOrdered) -> bool:
+    def must_not_start(self, order: BuildOrdered) -> bool:
         """Return whether an order must not start its attempt: the attempt is running, ended or destroyed, or
         a later attempt has replaced it.
         """

@@ -33,17 +33,17 @@ class Aggregate(Value, frozen=True, kw_only=True):
     """A set of hosts with metadata: availability zone, tenants, and options of filters and weighers."""
 
     id: Id
-    name: Text = ""  # empty: created by a client of the Placement API that used its id
+    name: Text = ""  # empty: created by a client of the Placement API, which knows only ids
     metadata: LargeMap[MetadataKey, MetadataValue] = field(default_factory=dict)
     gone: bool = False  # deleted; published once
 
 
-# A UUID is an id and never a name, so that operators may give either.
+# No name may be a UUID: operators name an aggregate by its id or its name.
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 AggregateName = Annotated[
     str, Meta(min_length=1, max_length=255, pattern=rf"^(?!{_UUID}{END})", description="no UUID")
 ]
-HostName = Annotated[str, Meta(min_length=1, max_length=200)]  # name by its owner, or name or id of its root
+HostName = Annotated[str, Meta(min_length=1, max_length=200)]  # agent's name for it, or its root's name or id
 Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
@@ -56,7 +56,7 @@ class MakeAggregate(Tagged, frozen=True, kw_only=True):
     name: AggregateName
     metadata: SmallMap[MetadataKey, MetadataValue] = field(default_factory=dict)
     hosts: Hosts = ()
-    force: bool = False  # also if the zone of a host with instances changes
+    force: bool = False  # make the edit even if the zone of a host with instances changes
 
 
 class ChangeAggregate(Tagged, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class ChangeAggregate(Tagged, frozen=True, kw_only=True):
 
 class DropAggregate(Tagged, frozen=True, kw_only=True):
     aggregate: Id
-    force: bool = False  # also if it has hosts
+    force: bool = False  # delete the aggregate even if it has hosts
 
 
 AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
@@ -84,9 +84,9 @@ class AggregateEdited(Tagged, frozen=True, kw_only=True):
 
     aggregate: Aggregate
     made: bool = False
-    added: LongList[Text] = ()  # roots
+    added: LongList[Text] = ()  # roots of added hosts
     removed: LongList[Text] = ()
-    number: Whole = 0  # of the change; 0: nothing changed
+    number: Whole = 0  # change number; 0: nothing changed
     warnings: LongList[Cause] = ()  # effects that the operator may not expect
 
 
@@ -96,7 +96,7 @@ class TwoZones(Tagged, frozen=True, kw_only=True):
     host: Text
     zone: Text
     other: Text
-    by: Text  # cause of the other zone: an aggregate, or the host's reports
+    by: Text  # what sets the other zone: an aggregate, or the reports of the host's agent
 
     def __str__(self) -> str:
         return f"{self.host} cannot be in zone {self.zone!r}: it is in zone {self.other!r} by {self.by}"
@@ -107,7 +107,7 @@ class ZoneInUse(Tagged, frozen=True, kw_only=True):
 
     hosts: LongList[Text]  # some of them
     count: Whole
-    zone: Text  # their current zone
+    zone: Text  # current zone of the hosts
     to: Text
 
     def __str__(self) -> str:
@@ -153,14 +153,14 @@ class FindAggregates(Message, frozen=True, kw_only=True):
 
     ids: LongList[Id] = ()
     name: Text = ""
-    host: Text = ""  # with this host: name by its owner, or name or id of its root
-    key: Text = ""  # with metadata under this key
-    after: Text = ""  # ids after this one
+    host: Text = ""  # only aggregates with this host: agent's name of the host, or its root's name or id
+    key: Text = ""  # only aggregates with this key in their metadata
+    after: Text = ""  # only ids after this one
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
 
 
 class AggregatesFound(Message, frozen=True, kw_only=True):
-    seen: Ordinal  # number of the last change included
+    seen: Ordinal  # the answer includes all changes up to this change number
     aggregates: LongList[Aggregate]
     hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # id → number of hosts, if any
     more: bool = False  # there are further pages

@@ -6,10 +6,10 @@ from msgspec import Meta
 
 from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, Seconds, ShortList, Text, Value
 
-Role = Literal["", "reader", "operator", "admin"]  # "": none
+Role = Literal["", "reader", "operator", "admin"]  # "": no role
 Outcome = Literal["begun", "done", "refused", "denied", "failed"]
 Door = Literal["command", "control room", "placement api", "rest", "bus"]
-MOST_RECORDS = 500  # in one message, and on one page
+MOST_RECORDS = 500  # maximum number of records in one message, and on one page
 MAX_STATE = 4000  # characters of a request or state in a record
 
 
@@ -19,14 +19,14 @@ class Operator(Value, frozen=True, kw_only=True):
     name: Text
     role: Role = ""
     known_by: Text = ""  # how the name was found: system user, token file, keystone, client, ...
-    project: Text = ""  # of its token
-    cells: ShortList[Text] = ()  # empty: all
-    projects: ShortList[KeystoneId] = ()  # empty: all
+    project: Text = ""  # project of the operator's token
+    cells: ShortList[Text] = ()  # cells to which the role is limited; empty: no limit
+    projects: ShortList[KeystoneId] = ()  # projects to which the role is limited; empty: no limit
     is_program: bool = False  # a client or service: its records are stored for a shorter time
 
 
 class ActRecord(Value, frozen=True, kw_only=True):
-    """The record of one act. A record with the outcome `begun` is replaced by a later record of its id.
+    """The record of one act. A record with the outcome `begun` is replaced by a later one with the same id.
 
     A record stays `begun` if the process that executed the act ended before it knew the outcome.
     """
@@ -35,19 +35,19 @@ class ActRecord(Value, frozen=True, kw_only=True):
     at: Seconds
     operator: Operator
     door: Door
-    through: Text = ""  # the command, page or URL pattern
+    through: Text = ""  # the command, page or URL pattern with which the act was requested
     origin: Text = ""  # the address or host name from which the operator acted
     request: Text = ""  # the id that all acts of one command or HTTP request share
     act: Text
     target: Text = ""
-    name: Text = ""  # of the target, if `target` is an id
+    name: Text = ""  # name of the target, if `target` is an id
     cell: Text = ""
-    project: Text = ""  # of the target
+    project: Text = ""  # project of the target
     asked: Cause = ""  # the request as JSON
     before: Cause = ""  # the parts of the target's state that differ afterwards, as JSON
     after: Cause = ""
     outcome: Outcome = "begun"
-    detail: Cause = ""  # why it was refused or denied, or has failed
+    detail: Cause = ""  # why the act was refused or denied, or has failed
 
 
 class ActsRecorded(Message, frozen=True, kw_only=True):
@@ -65,8 +65,8 @@ class FindActs(Message, frozen=True, kw_only=True):
     role: Text = ""
     door: Text = ""
     act: Text = ""
-    target: Text = ""  # id or name
-    project: Text = ""  # of the target or of the operator's token
+    target: Text = ""  # id or name of the target
+    project: Text = ""  # project of the target or of the operator's token
     request: Text = ""
     outcome: Text = ""
     before: Annotated[  # `last` of the previous page

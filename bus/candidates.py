@@ -27,8 +27,10 @@ class SenselessQuery(ValueError):
     """The error for an invalid query for candidates; the text names the wrong field and the reason."""
 
 
-OnQuotas = Callable[[Collection[str]], None]  # projects with less usage or another quota; "": any project
-OnChange = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
+# argument: projects whose usage fell or whose quota changed; "": any project
+OnQuotas = Callable[[Collection[str]], None]
+# arguments: changed roots; changed aggregates and cells
+OnChange = Callable[[Sequence[str], Sequence[str]], None]
 
 
 class PlacedHost(Protocol):
@@ -53,8 +55,8 @@ class PlacedHost(Protocol):
 
 
 def kind_of(host: PlacedHost, aggregates: Mapping[str, Aggregate]) -> Hashable:
-    """Return the kind of a host: its cell, zone, traits and metadata of aggregates. Labels and the traits of
-    its state are left out, so hosts of one kind accept the same requests, as far as placement can know.
+    """Return a key of a host's cell, zone, traits and metadata of aggregates, without labels and traits that
+    disable the host. Hosts with equal keys accept the same requests, apart from capacity.
     """
     metadata = frozenset(
         (key, value)
@@ -121,7 +123,7 @@ class CandidateSearch(HostAmounts, Protocol):
 
 
 class CandidateSource(Protocol):
-    """Gives a scheduler access to placement's index, or to a replica of it in the scheduler's process."""
+    """A scheduler's access to placement's index, or to a replica of the index in the scheduler's process."""
 
     @property
     def seen(self) -> int:

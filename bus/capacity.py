@@ -7,7 +7,7 @@ from msgspec import Meta
 from bus.vocabulary import Compact, LongList, Message, Number, Seconds, Text
 
 CapacityKind = Literal["class", "flavor"]
-MOST_SAMPLES = 5000  # in one answer
+MOST_SAMPLES = 5000  # maximum number of samples in one answer
 
 
 class CapacitySample(Compact, frozen=True):
@@ -17,14 +17,14 @@ class CapacitySample(Compact, frozen=True):
     instances wait for capacity. A request that waits in no particular zone counts in the zone "".
     """
 
-    at: Seconds  # the begin of the interval
+    at: Seconds  # begin of the interval in which the sample was taken
     kind: CapacityKind
     name: Text
     zone: Text
     capacity: Number = 0.0
     used: Number = 0.0
     free: Number = 0.0
-    stranded: Number = 0.0  # free, but on hosts where no requested flavor can use it
+    stranded: Number = 0.0  # part of `free` that is on hosts where no requested flavor fits
     waiting: Number = 0.0
 
 
@@ -34,7 +34,7 @@ class FindCapacity(Message, frozen=True, kw_only=True):
     since: Seconds = 0.0
     until: Seconds = 1e12
     kind: CapacityKind = "class"
-    name: Text = ""  # empty: all
+    name: Text = ""  # resource class or flavor; empty: all
     zone: Text | None = None  # None: the sum of all zones
     after: tuple[Seconds, Text] | None = None  # `last` of the previous page
     limit: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = MOST_SAMPLES

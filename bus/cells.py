@@ -31,7 +31,7 @@ class RegisteredCell(Value, frozen=True, kw_only=True):
 
 
 Note = Annotated[str, Meta(max_length=1000)]
-NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outside of cell c1
+NewCell = Annotated[  # no leading "-", which marks reply addresses outside of a cell, such as `reply.-c1.`
     str,
     Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}" + END, description="a name that does not begin with -"),
 ]
@@ -46,7 +46,7 @@ class RegisterCell(Tagged, frozen=True, kw_only=True):
 
 
 class DropCell(Tagged, frozen=True, kw_only=True):
-    """An edit that deletes a cell with its hosts; `force`: also if they have allocations, which remain."""
+    """An edit that deletes a cell with its hosts; `force`: even if hosts have allocations, which remain."""
 
     cell: Word
     force: bool = False
@@ -59,7 +59,7 @@ class CellEdited(Tagged, frozen=True, kw_only=True):
     """The reply to a successful edit of a cell: its new state, or `gone` if the edit deleted it."""
 
     cell: RegisteredCell
-    number: Whole = 0  # of the change; 0: nothing changed
+    number: Whole = 0  # change number; 0: nothing changed
 
 
 class CellInUse(Tagged, frozen=True, kw_only=True):
@@ -68,8 +68,8 @@ class CellInUse(Tagged, frozen=True, kw_only=True):
     """
 
     cell: Text
-    instances: Whole  # consumers with allocations on its hosts
-    hosts: Whole = 0  # reported during the deletion
+    instances: Whole  # number of consumers with allocations on the cell's hosts
+    hosts: Whole = 0  # number of hosts that agents reported during the deletion
 
     def __str__(self) -> str:
         if self.instances == 1:
@@ -87,12 +87,12 @@ CellResult = CellEdited | CellInUse | Missing | Contended
 class FindCells(Message, frozen=True, kw_only=True):
     """A query for the registered cells, and for unregistered cells whose agents have reported hosts."""
 
-    counted: bool = True  # with the numbers of hosts and instances; False: registered cells only
+    counted: bool = True  # also return unregistered cells, and each cell's numbers of hosts and instances
 
 
 class CellsFound(Message, frozen=True, kw_only=True):
-    seen: Ordinal  # number of the last change included
-    cells: LongList[RegisteredCell]  # by name
+    seen: Ordinal  # the answer includes all changes up to this change number
+    cells: LongList[RegisteredCell]  # sorted by name
     hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → number of hosts, if any
     # cell → number of consumers with allocations
     instances: LargeMap[Text, Whole] = field(default_factory=dict)

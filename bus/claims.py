@@ -28,7 +28,7 @@ from bus.vocabulary import (
     Whole,
 )
 
-CLEANUP = "CLEANUP"  # type of consumers that hold the resources of a guest that is to be deleted
+CLEANUP = "CLEANUP"  # type of consumers that hold the resources of a guest until it is deleted
 MIGRATION = "MIGRATION"  # type of consumers that hold the source of a move until it is confirmed or reverted
 HOLDER_TYPES = (CLEANUP, MIGRATION)
 
@@ -66,21 +66,21 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
     project: KeystoneId = UNSAID_ID
     user: KeystoneId = UNSAID_ID
-    # None: keep its type (clients of the API before 1.38)
+    # consumer type; None: unchanged (the Placement API before 1.38 has no types)
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None
-    # claimed by a client of the Placement API, for a consumer without a record in any cell
+    # True: claimed by a client of the Placement API; no cell has a record of the consumer
     client: bool = False
     # The server group to join; its policy is judged with the claim. None: unchanged.
     group: Id | None = None
-    # The claim makes the group, if it does not exist, for one request with this topology.
+    # If the group does not exist, the claim creates it with this topology, for one request.
     topology: DomainConstraints | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
     # of the source is then of type MIGRATION.
     begins: Id | None = None
-    # Take over all allocations of this consumer instead of any choice. Neither capacity nor the server group
-    # is checked. At providers that share with other trees, the consumer keeps what it has, up to the amounts
-    # of the first choice: a move counts such a share once.
+    # Take over all allocations of this consumer, instead of claiming one of the choices. Neither capacity nor
+    # the server group is checked. The consumer keeps its allocations at pools, up to the amounts of the first
+    # choice, because a move counts an amount of a pool only once.
     take_over: Id | None = None
     # Id of the reservation of which the consumer becomes a slot
     reserves: Id | None = None
@@ -89,10 +89,9 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
 
 
 class Full(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the provider has too little free capacity of a resource class, or
-    `limit` names the violated rule: min_unit, max_unit or step_size.
-
-    `limit` is `inventory` if the provider has no inventory of the resource class.
+    """The reason of a refused claim: the provider cannot give the amount of a resource class. `limit` is the
+    violated rule (min_unit, max_unit, step_size), `inventory` if the provider has no inventory of the class,
+    or empty if the free capacity is too small.
     """
 
     provider: Text
@@ -144,7 +143,7 @@ class TopologyViolated(Tagged, frozen=True, kw_only=True):
     provider: Text  # the root
     group: Text
     constraint: Text  # such as `pack rack`
-    label: Text  # the host's domain; empty: it has no label of the level
+    label: Text  # the host's domain; empty: the host has no label of the level
     required: Text = ""  # pack: the domain of the members
     members: Whole = 0  # spread: other members in the domain
 
@@ -219,18 +218,18 @@ class Claimed(Tagged, frozen=True, kw_only=True):
 
     choice: Whole  # index of the choice
     generation: Whole
-    number: Whole  # of the change, as in placement.changed
-    refused: LongList[Refusal] = ()  # reasons of the choices before it
+    number: Whole  # change number, as in placement.changed
+    refused: LongList[Refusal] = ()  # why the choices before `choice` were refused
 
 
 class Held(Tagged, frozen=True, kw_only=True):
     """The refusal of a claim or release because the consumer has another generation, or because the holder
-    consumer of the claim's `keep` has allocations already. Contains the consumer's present allocations.
+    consumer with the id `keep` already has allocations. Contains the claim's consumer's present allocations.
     """
 
     generation: Whole
     allocations: Allocations
-    roots: LongList[Text] = ()  # of the trees with its allocations; a reshape may move them within a tree
+    roots: LongList[Text] = ()  # roots of the providers in `allocations`
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
@@ -239,8 +238,8 @@ class Retired(Tagged, frozen=True, kw_only=True):
     """
 
     why: Cause
-    unplaceable: bool = False  # no host was found for it
-    cell: Text = ""  # the cell that retired it; empty: not a cell
+    unplaceable: bool = False  # retired because no host was found
+    cell: Text = ""  # the cell that retired the consumer; empty: another worker
 
 
 class Refused(Tagged, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ class NotAllowed(Exception):
 
 
 def ids_in(requests: Iterable[BuildRequested]) -> tuple[set[Id], set[Id]]:
-    """Return the ids that build requests choose for themselves and their instances, and the ids of instances
-    that their hints name.
+    """Return all ids in build requests: of the requests, of their instances, and of the instances that their
+    scheduler hints name.
     """
     new, existing = set[Id](), set[Id]()
     for request in requests:

@@ -71,7 +71,7 @@ class ClientEditRequested(Message, frozen=True, kw_only=True):
 
 
 class ClientEditAnswered(Message, frozen=True, kw_only=True):
-    before: RegisteredClient | None = None  # None: it was not registered
+    before: RegisteredClient | None = None  # the former registration, if there was one
 
 
 class FindClients(Message, frozen=True, kw_only=True):
@@ -81,12 +81,12 @@ class FindClients(Message, frozen=True, kw_only=True):
 
 
 class ClientsFound(Message, frozen=True, kw_only=True):
-    clients: LongList[RegisteredClient]  # by name
+    clients: LongList[RegisteredClient]  # sorted by name
 
 
 class FindProjects(Message, frozen=True, kw_only=True):
-    """A query for the projects of builds and requests. Ids without a record in the scheduler or in placement
-    are looked up in the cells only if they are in `existing`.
+    """A query for the projects of builds and requests. Ids in `existing` without a record in the scheduler or
+    in placement are also looked up in the cells; ids in `new` are not.
     """
 
     new: LongList[Id] = ()
@@ -108,7 +108,7 @@ class ClientRequested(Message, frozen=True, kw_only=True):
 
     client: ClientName
     boot: BuildRequested | None = None
-    delete: BuildCancelRequested | None = None  # waiting, or in any cell
+    delete: BuildCancelRequested | None = None  # delete a waiting build, or an instance in any cell
     move: MoveRequested | None = None
     steer: MoveSteered | None = None
 
@@ -119,12 +119,12 @@ class ClientAsked(Message, frozen=True, kw_only=True):
     client: ClientName
     builds: FindBuilds | None = None
     instances: FindInstances | None = None
-    moves: FindMoves | None = None  # of named moves or builds
+    moves: FindMoves | None = None  # must name moves or builds
     waiting: FindWaiting | None = None
     ended_without_host: FindRefused | None = None
     decision: FindDecision | None = None
     what_if: WhatIf | None = None
-    allocations: ShortList[Id] | None = None  # of the builds
+    allocations: ShortList[Id] | None = None  # ids of builds whose allocations are queried
     usages: FindUsages | None = None
     groups: FindGroups | None = None
 
@@ -151,9 +151,9 @@ class ClientRelay(Message, frozen=True, kw_only=True):
     """A client's message to a topic or query. A scheduler sends it on if the client's role permits that."""
 
     client: ClientName
-    to: Text  # pattern of the topic, or name of the query
+    to: Text  # routing pattern of the topic, or name of the query
     message: Annotated[str, Meta(max_length=500_000)]  # as JSON
-    seconds: Annotated[float, Meta(ge=0.1, le=120)] = 10.0  # for the answer of a query
+    seconds: Annotated[float, Meta(ge=0.1, le=120)] = 10.0  # time limit for the answer to a query
 
 
 class RelayAnswered(Message, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from bus.protocol import Envelope, encode
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 
-# Only the messages begin a trace; else most traces would be heartbeats.
+# Only messages of these types begin a trace; if all did, most traces would be about heartbeats.
 BEGINNINGS = frozenset(
     {
         "BuildRequested", "BuildDeleteRequested", "BuildCancelRequested", "BuildAdoptRequested",
@@ -32,7 +32,7 @@ class Tracer(Protocol):
     """The interface of a tracer, which creates the spans of traces and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        """Return a tracing span for the handling of a message: the parent of what the handler publishes.
+        """Return a tracing span for the handling of a message: the parent span of what the handler publishes.
         Return None if the message is not traced.
         """
 
@@ -79,8 +79,8 @@ NO_CONTEXT = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Mark messages as handled now within the `with` block. If there is only one message, it is the cause of
-    all messages published in the block.
+    """Record, while the `with` block runs, which messages the current task handles. A single message is the
+    cause of all messages published in the block.
     """
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
@@ -173,11 +173,7 @@ def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
 
 
 def _child(traceparent: str, clock: Clock) -> str:
-    """Return a W3C traceparent: a new span in the given trace, or in a new trace if the given value is
-    invalid.
-
-    An invalid value is not passed on to further messages.
-    """
+    """Return a W3C traceparent: a new span in the given trace, or in a new trace if the value is invalid."""
     span = f"{clock.chance.getrandbits(64):016x}"
     found = _TRACEPARENT.match(traceparent)
     if found is None:

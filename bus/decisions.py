@@ -34,7 +34,7 @@ class Removal(Value, frozen=True, kw_only=True):
     constraint: Cause
     removed: Whole
     left: Whole
-    about: Text = ""  # the field of the request, for programs: cell
+    about: Text = ""  # the field of the request that excluded the hosts, such as `cell`
     code: Text = ""  # code of the constraint (docs/reasons.md)
     hosts: LongList[Text] = ()  # some of the removed hosts, by name
 
@@ -63,10 +63,10 @@ class RecordedHost(Compact, frozen=True):
     root: Text
     host: Text
     values: LongList[Number]
-    refused: Cause = ""  # the filter that rejected it, and why; empty: it was admitted
-    # multipliers that its aggregates override
+    refused: Cause = ""  # the filter that rejected the host, and why; empty: no filter did
+    # weigher → multiplier, if an aggregate of the host overrides it
     multipliers: LargeMap[Text, Number] = field(default_factory=dict)
-    # times it was chosen in the same evaluation; among equal scores the lowest number is first
+    # how often the evaluation chose the host before; of equal hosts, the one with the lowest number is first
     chosen: Whole = 0
     outside: bool = False  # in another scheduler's share, or unknown: chosen only if no other host is left
     unknown: bool = False  # no heartbeat so far: chosen only if no other host of any share is left
@@ -90,13 +90,13 @@ class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
 class Record(Value, frozen=True, kw_only=True):
     """The data to reproduce a decision: the best hosts, best first, and how the weighers rated them."""
 
-    flavor: Whole = 0  # 0: the requested flavor; n: number n of or_else
-    seed: Text = ""  # breaks ties
+    flavor: Whole = 0  # 0: the requested flavor; n: alternative flavor number n
+    seed: Text = ""  # seed of the random choice among equal hosts
     near: Number = 0.0  # scores closer than this are equal
     subset: Whole = 1  # the host was drawn from this many best hosts
     scales: LongList[RecordedScale] = ()
     hosts: LongList[RecordedHost] = ()
-    turned_down: LongList[Text] = ()  # roots of better hosts with refused claims
+    turned_down: LongList[Text] = ()  # roots of better hosts for which the claim was refused
     asked: AlsoAsked | None = None  # demands in addition to flavor and image
 
 
@@ -107,8 +107,8 @@ class Decision(Value, frozen=True, kw_only=True):
     removals: LongList[Removal] = ()
     nearest: LongList[NearMiss] = ()
     scores: LargeMap[Text, Number] = field(default_factory=dict)
-    refused: LongList[Cause] = ()  # choices that placement refused before
-    code: Text = ""  # no host: code of the reason (docs/reasons.md)
+    refused: LongList[Cause] = ()  # earlier choices, whose claims placement refused
+    code: Text = ""  # why there is no host: a reason code (docs/reasons.md)
     helps: LongList[Cause] = ()  # changes that would make the request fit
     notes: LongList[Cause] = ()  # parts of the request without effect
     record: Record | None = None
@@ -163,7 +163,7 @@ ENDS: Mapping[str, str] = {
     "client": "the client is not registered for the project, or may not send this request",
 }
 
-# Codes of moves that did not begin; or the code of the decision.
+# Codes of moves that did not begin, if a decision about hosts is not the reason.
 MOVES: Mapping[str, str] = {
     "unknown": "no cell has a record of the instance",
     "no_conductor": "the conductor of the cell did not answer or act on the move",
@@ -195,10 +195,10 @@ PLANS: Mapping[str, str] = {
 class FindRefused(Message, frozen=True, kw_only=True):
     """A query for a page of the builds that ended without a host, sorted by id."""
 
-    since: Seconds = 0.0  # only builds that ended then or later; seconds since 1970
+    since: Seconds = 0.0  # only builds that ended at this time or later; seconds since 1970
     reply_to: ReplyTo = ""  # only builds whose request has this reply address
     project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects
-    after: Text = ""  # ids after this one
+    after: Text = ""  # only ids after this one
 
 
 class RefusedBuild(Value, frozen=True, kw_only=True):
@@ -210,7 +210,7 @@ class RefusedBuild(Value, frozen=True, kw_only=True):
     status: Text = "refused"
     project: Text
     flavor: Text
-    since: Seconds  # when it ended
+    since: Seconds  # when the build ended
     reason: Cause = ""
 
 

@@ -1,5 +1,5 @@
-"""DirectTransport: the broker connection of a process with several workers. A message to a worker of the same
-process is handed over in memory, if nothing is lost with it when the process ends:
+"""DirectTransport: the broker connection of a process with several workers. Messages to a worker of the same
+process are handed over in memory if they are not needed, or are sent again, after a crash of the process:
 
 - queries and answers: a process that still needs an answer repeats the query;
 - messages whose publisher waits until they are handled, and only then acknowledges its own message;
@@ -20,7 +20,7 @@ from bus.patterns import matches
 from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport
 from bus.topics import TOPIC_OF
 
-# A reader that has not taken a message by then is busy: the broker stores the message meanwhile.
+# Seconds for which a message is offered to a reader in this process; then it is published at the broker.
 PATIENCE = 1.0
 _IN_MEMORY = ("ask.", "reply.")
 _DIRECT = {message.__name__: topic.direct for message, topic in TOPIC_OF.items() if topic.direct}
@@ -42,14 +42,15 @@ class OpenInbox(ABC):
         """Return the next message from the broker, or None if no message has arrived."""
 
     def get_nowait(self) -> Delivery | None:
-        self._offered_next = not self._offered_next  # so that neither kind of message waits for the other
+        # Alternate, so that neither the broker's messages nor offered messages have to wait for the others.
+        self._offered_next = not self._offered_next
         if self._offered and self._offered_next:
             return self._offered.popleft()
         received = self._next_received()
         return self._offered.popleft() if received is None and self._offered else received
 
     def offer(self, delivery: Delivery) -> bool:
-        """Give a message to the next caller of `get`; return False if this inbox is stopping."""
+        """Queue a message for the next caller of `get`; return False if this inbox is stopping."""
         if not self._stopping:
             self._offered.append(delivery)
             self.more.set()
@@ -101,8 +102,8 @@ class _Reader:
 class DirectTransport:
     def __init__(self, broker: Transport) -> None:
         self._broker = broker
-        self._readers: dict[str, _Reader] = {}  # by binding key
-        self._found: dict[str, _Reader | None] = {}  # by routing key, of topics consumed by wildcards
+        self._readers: dict[str, _Reader] = {}  # binding key → reader
+        self._found: dict[str, _Reader | None] = {}  # cache: routing key → reader with a matching wildcard
         self._sending: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -161,7 +162,7 @@ class DirectTransport:
                 self._found[key] = next(bound, None)
             reader = self._found[key]
         if mode == "handled" and reader is not None and self._handles_now(reader.worker):
-            return None  # it would wait for itself
+            return None  # the worker would wait for itself
         return reader
 
     def _handles_now(self, worker: str) -> bool:
@@ -200,7 +201,7 @@ class DirectTransport:
         except Exception as problem:
             if not handed.settled.done():
                 handed.settled.set_exception(problem)
-                handed.settled.exception()  # retrieved: perhaps no publisher waits for it
+                handed.settled.exception()  # asyncio logs exceptions that are not retrieved
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._broker.declare(*queues)

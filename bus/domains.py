@@ -21,7 +21,7 @@ Labels = SmallMap[Level, Label]  # level → the host's label, the name of its d
 
 HOST, CELL, ZONE = "host", "cell", "zone"
 BUILT_IN_LEVELS = (HOST, CELL, ZONE)  # levels that no label may name
-METADATA_PREFIX = "topology:"  # of aggregates' metadata: `topology:rack` labels the aggregate's hosts
+METADATA_PREFIX = "topology:"  # an aggregate's metadata `topology:rack` is the rack label of its hosts
 
 Strength = Literal["required", "preferred"]
 
@@ -32,8 +32,8 @@ class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     of_operator: Labels = field(default_factory=dict)
-    reported: Labels = field(default_factory=dict)  # by its agent
-    of_fields: Labels = field(default_factory=dict)  # of an Ironic node
+    reported: Labels = field(default_factory=dict)  # reported by the host's agent
+    of_fields: Labels = field(default_factory=dict)  # derived from the fields of the Ironic node
 
 
 NO_LABELS = HostLabels()
@@ -50,7 +50,7 @@ class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
     pack: LevelOrNone = ""
     pack_strength: Strength = "required"
     spread: LevelOrNone = ""
-    max_per_domain: Amount = 1  # with `spread`: instances in one domain
+    max_per_domain: Amount = 1  # maximum number of instances in one domain of the level `spread`
     spread_strength: Strength = "required"
 
     @property
@@ -90,7 +90,7 @@ NO_TOPOLOGY = DomainConstraints()
 
 
 class GangRole(Value, frozen=True, kw_only=True):
-    """A part of a gang: so many instances of one flavor. All roles of a request are claimed together."""
+    """A part of a gang: a number of instances of one flavor. All roles of a request are claimed together."""
 
     name: Word
     flavor: Flavor
@@ -107,7 +107,7 @@ class LabelEditRequested(Message, frozen=True, kw_only=True):
 
 class LabelsEdited(Tagged, frozen=True, kw_only=True):
     changed: Whole  # hosts with changed labels
-    number: Whole = 0  # of the change; 0: nothing changed
+    number: Whole = 0  # change number; 0: nothing changed
 
 
 class LevelReserved(Tagged, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ class OperationRefused(Exception):
 
 
 class NoSuchLetter(Exception):
-    """The dead letter of this id does not exist."""
+    """No dead letter has the given id."""
 
 
 class TooBig(ValueError):
@@ -54,8 +54,8 @@ class TooBig(ValueError):
 
 
 class Undecodable(ValueError):
-    """Received bytes are not a valid message, or not one for this topic; the text gives the reason."""
+    """Received bytes are not a valid message of the topic or query; the text gives the reason."""
 
 
 class MigrationsBroken(Exception):
-    """The database migrations are not one sequence, or the database has a revision that no migration made."""
+    """The migration files are not one sequence, or the database has a revision that none of them made."""

@@ -81,9 +81,9 @@ class FindGroups(Message, frozen=True, kw_only=True):
     ids: LongList[Id] = ()
     project: Text = ""
     name: Text = ""
-    after: Text = ""  # ids after this one, in order
-    limit: Count = 0  # 0: all; they must fit into one message
-    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # groups with one of the members
+    after: Text = ""  # only ids after this one
+    limit: Count = 0  # maximum number of groups; 0: all, which must fit into one message
+    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # only groups with at least one of them
 
 
 class GroupsFound(Message, frozen=True, kw_only=True):

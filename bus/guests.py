@@ -34,21 +34,21 @@ class BuildAdoptRequested(Message, frozen=True, kw_only=True):
     replace the record's.
     """
 
-    build: Id  # also the consumer
+    build: Id  # also the id of the consumer
     cell: Word
-    chosen: Selection  # its host with all its allocations
-    generation: Ordinal  # of the consumer
+    chosen: Selection  # the instance's host and all its allocations
+    generation: Ordinal  # generation of the consumer
     spec: BuildSpec
     reply_to: ReplyTo = ""
-    attempt: Amount = 1  # of the guest, if berth has built it and its record was lost
+    attempt: Amount = 1  # attempt number of the guest, if berth built it and the cell has lost the record
 
 
 class BuildAdopted(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
-    outcome: Literal["adopted", "known", "refused"]  # known: the cell had this build already
+    outcome: Literal["adopted", "known", "refused"]  # known: the cell already had a record of the build
     host: Text = ""
-    why: Cause = ""  # why it was refused
+    why: Cause = ""  # why the adoption was refused
     reply_to: ReplyTo = ""
 
 
@@ -69,7 +69,7 @@ class ProbedHost(Compact, frozen=True):
 class HostsProbe(Value, frozen=True, kw_only=True):
     """A question to an agent: which of the given hosts does it reach over the network?"""
 
-    id: Id  # of the question
+    id: Id  # id of the question, repeated in the answer
     hosts: ShortList[ProbedHost]
 
 
@@ -82,8 +82,8 @@ class ProbeResult(Value, frozen=True, kw_only=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """A query to an agent for its guests of the given builds, or without builds for a page of all its guests.
-    With `probe`, a query for the hosts that the agent reaches instead.
+    """A query to an agent for its guests of the given builds; if `builds` is empty, for a page of all its
+    guests; if `probe` is set, for the hosts that it reaches over the network.
     """
 
     cell: Word
@@ -104,6 +104,6 @@ class GuestsReported(Message, frozen=True, kw_only=True):
     builds: LongList[Id]
     guests: LongList[ReportedGuest] = ()
     reply_to: ReplyTo = ""
-    after: Text = ""  # as in the question
+    after: Text = ""  # as in GuestsAsked
     more: bool = False  # there are further pages
     probed: ProbeResult | None = None

@@ -33,7 +33,7 @@ class ConsumerChange(Compact, frozen=True):
     allocations: Allocations
     project: Text = ""  # empty: as before
     type: Text = ""  # empty: as before
-    heir_of: Text = ""  # consumer that it took the allocations over from, and has the project of
+    heir_of: Text = ""  # consumer from which it took over the allocations and the project
 
 
 class LoggedCommit(Compact, frozen=True):
@@ -69,7 +69,8 @@ class FindHistory(Message, frozen=True, kw_only=True):
     number: Ordinal | None = None  # the last change of the state; None: the state at the time `at`
     at: Seconds = 0.0
     until: Seconds = 0.0  # 0: only the state; else also the changes up to this time
-    snapshot: Ordinal | None = None  # of the previous answer, as are the following fields
+    # this and the following fields: as in the previous answer, to get the next pieces
+    snapshot: Ordinal | None = None
     parts: Count = 0
     after: Ordinal = 0
     skip: Count = 0
@@ -91,6 +92,6 @@ class HistoryFound(Message, frozen=True, kw_only=True):
     snapshot: Ordinal = 0  # the number of the snapshot
     snapshot_at: Seconds = 0.0
     parts: Count = 0  # parts of the snapshot received so far
-    after: Ordinal = 0  # number of the last change received completely
-    skip: Count = 0  # bytes received of the next piece
-    refused: Cause = ""  # why there is no answer
+    after: Ordinal = 0  # number of the last completely received change
+    skip: Count = 0  # bytes that were received of the next piece
+    refused: Cause = ""  # why the query was refused

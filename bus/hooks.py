@@ -7,8 +7,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-LONGEST_OUTPUT = 1000  # characters that are returned
-_ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")  # never an option of the command
+LONGEST_OUTPUT = 1000  # characters of the output that are returned
+_ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")  # never an option, which begins with "-"
 
 
 async def run_hook(

@@ -27,7 +27,7 @@ from bus.vocabulary import (
 )
 
 DISABLED = "COMPUTE_STATUS_DISABLED"  # Nova also sets this trait on a disabled host
-FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # forced down by an operator, whatever its heartbeats
+FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # set by an operator: the host counts as down despite heartbeats
 CLOSED = frozenset({DISABLED, FORCED_DOWN})
 HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
 UNNAMED = "operator"  # the cause if the operator gave no reason
@@ -58,7 +58,7 @@ def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) 
     if cause or known:
         after.add(f"{HELD}{(cause or UNNAMED).upper()}")
     if cause and not known and DISABLED in kept_traits:
-        after.add(f"{HELD}{UNNAMED.upper()}")  # it was disabled before without a cause
+        after.add(f"{HELD}{UNNAMED.upper()}")  # keep the earlier disabling, which had no cause
     return after
 
 
@@ -87,8 +87,8 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
     cell: Text
     agent: Text
     availability: Availability = "up"  # unknown: no heartbeat since the scheduler started
-    since: Number = 0.0  # of a host that is down: time of its last heartbeat; 0: unknown
-    why: Cause = ""  # why it is not up
+    since: Number = 0.0  # if the host is down: time of its last heartbeat; 0: unknown
+    why: Cause = ""  # why the host is not up
     enabled: bool = True  # from the last heartbeat, like the fields below
     why_disabled: Cause = ""
     forced_down: bool = False
@@ -137,8 +137,8 @@ class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
 class FindHostHealth(Message, frozen=True, kw_only=True):
     """A query for hosts that are down, unknown, or disabled by agents. All hosts not in the answer are up."""
 
-    roots: ShortList[Id] = ()  # empty: all of them
-    after: Text = ""  # only roots after this one, in order
+    roots: ShortList[Id] = ()  # only hosts with these roots; empty: all hosts
+    after: Text = ""  # only roots after this one, sorted
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
     counted: bool = False  # also return the number of hosts in each state
     described: bool = False  # also return the capabilities of `roots`
@@ -156,10 +156,10 @@ class HostStanding(Value, frozen=True, kw_only=True):
 
     state: Condition
     why: str = ""
-    since: float = 0.0  # of a host that is down: time of its last heartbeat, if known
+    since: float = 0.0  # if the host is down: time of its last heartbeat; 0: unknown
 
     def __str__(self) -> str:
-        if self.why.startswith(self.state):  # disabled by …
+        if self.why.startswith(self.state):  # such as "disabled by …"
             return self.why
         why = f": {self.why}" if self.why else ""
         return f"{self.state}{_since(self.since)}{why}"

@@ -37,9 +37,9 @@ FormatRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 class HttpLimits:
     """Timeouts of HTTP connections, and the maximum number of connections."""
 
-    idle: float = 75.0  # seconds a connection may be idle, before its first request and after each
-    slow: float = 30.0  # seconds to send a request, plus its size / LEAST_RATE; to read part of a response
-    connections: int = 1000  # limited to half the open files that the process may have
+    idle: float = 75.0  # seconds for which a connection may be without a request
+    slow: float = 30.0  # seconds for a client to send a request (plus its size / LEAST_RATE), or to read data
+    connections: int = 1000  # maximum number; at most half of the process's limit of open files
 
 
 def listen(address: str) -> socket.socket:
@@ -136,7 +136,7 @@ class _Config(uvicorn.Config):
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # the process handles signals, not the HTTP server
+        yield  # instead of uvicorn's signal handlers: the process has its own
 
 
 class _TooLong(Exception):
@@ -150,13 +150,13 @@ class _Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._head = 0  # bytes of the request's headers so far; -1 after them
+        self._head = 0  # bytes of the request's headers received so far; -1 if they are complete
         self._is_complete = True  # whether the last request is complete
-        self._received = 0  # bytes of the request so far
-        self._since = 0.0  # start of the request
+        self._received = 0  # bytes of the request received so far
+        self._since = 0.0  # when the request began
         self._sender_deadline: TimerHandle | None = None  # deadline of an incomplete request
         self._unread: TimerHandle | None = None  # deadline of an unread response
-        self._answering: RequestResponseCycle | None = None  # pipelined requests wait behind it
+        self._answering: RequestResponseCycle | None = None  # pipelined requests wait for this response
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -200,7 +200,7 @@ class _Connection(HttpToolsProtocol):
         if self._is_complete:
             self._stop_waiting()
             if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
-                self._wait_for_request()  # only line ends between requests
+                self._wait_for_request()  # only line ends were received, which may precede a request
             return
         if self._sender_deadline is None:
             self._received, self._since = 0, self.loop.time()

@@ -19,11 +19,11 @@ class LeaseAsked(Message, frozen=True, kw_only=True):
 
     cell: Word
     agent: Word
-    pool: Word  # agent name in selections, shared by all agents of the pool
-    # identifies a run of the agent: two with one name never act at the same time
+    pool: Word  # name of the pool, which schedulers use in place of the name of an agent
+    # differs in each process of the agent, so that two processes with one name never act at the same time
     run: Annotated[str, Meta(max_length=64)]
-    epoch: Ordinal = 0  # of its current lease; 0: no lease
-    # version of node assignments that the agent applies: it has stopped acting on nodes it lost
+    epoch: Ordinal = 0  # epoch of the agent's current lease; 0: no lease
+    # `version` of the last answer that the agent applied: it does not act on nodes that it has lost
     seen: Ordinal = 0
     leaves: bool = False  # the agent stops: its lease ends
 
@@ -32,12 +32,12 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
     """The answer to LeaseAsked: the agent's lease, and the bare-metal nodes that it gains or loses."""
 
     refused: Cause = ""  # why there is no lease
-    epoch: Ordinal = 0  # a changed epoch voids all nodes of the previous one except the nodes in `nodes`
+    epoch: Ordinal = 0  # if it has changed, the agent may act on the nodes in `nodes` only
     seconds: Seconds = 0.0  # duration of the lease, from the moment of the request
-    version: Ordinal = 0  # to send as `seen` after applying this answer
-    nodes: LongList[NodeLent] = ()  # nodes with a changed assignment
+    version: Ordinal = 0  # the agent sends it as `seen` after applying this answer
+    nodes: LongList[NodeLent] = ()  # nodes that the agent gains or loses
     more: bool = False  # there are further nodes: ask again immediately
-    tells: bool = False  # this agent reports which nodes exist
+    tells: bool = False  # True: this agent must send NodesReported for the pool
 
 
 class NodesReported(Message, frozen=True, kw_only=True):
@@ -69,11 +69,11 @@ class AgentStands(Value, frozen=True, kw_only=True):
 
     agent: Word
     pool: Word
-    alive: bool  # False: its lease has expired
+    alive: bool  # False: the agent's lease has expired
     disabled: bool
-    epoch: Ordinal  # number of its leases so far
+    epoch: Ordinal  # number of the agent's leases so far
     lease: Seconds
-    asked_at: Seconds  # time of the last request
+    asked_at: Seconds  # time of the agent's last LeaseAsked
     free: Count = 0  # nodes without an instance
     occupied: Count = 0  # nodes with an instance, or while one is created or deleted
     leaving: Count = 0  # nodes that are being moved to other agents
@@ -103,4 +103,4 @@ class AgentEditAnswered(Message, frozen=True, kw_only=True):
     refused: Cause = ""
     moved: Count = 0  # nodes that moved
     waiting: Count = 0  # nodes that move when the agent has stopped or its lease has expired
-    assumed: Count = 0  # restore: guests of the agent whose destruction was assumed
+    assumed: Count = 0  # restore: number of the agent's guests whose destruction was only assumed

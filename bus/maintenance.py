@@ -20,12 +20,12 @@ from bus.vocabulary import (
     Whole,
 )
 
-MOST_HOSTS = 1000  # hosts of one window
+MOST_HOSTS = 1000  # in one window
 
 Roots = Annotated[tuple[Id, ...], Meta(min_length=1, max_length=MOST_HOSTS)]
-# ended: opened at the end; kept: left closed as requested; opened: by an operator before the end
+# after the window: ended (opened), kept (left closed as requested); opened: by an operator before the end
 HostPhase = Literal["planned", "closing", "draining", "empty", "ended", "kept", "opened"]
-# held: by the rate limit; unfenced: the hook failed; undone: for example because an operator took over
+# held: the rate limit delays it; unfenced: the fencing hook failed; undone: stopped, such as by an operator
 EvacuationState = Literal[
     "missing", "held", "fencing", "unfenced", "fenced", "evacuating", "done", "returned", "undone"
 ]
@@ -36,12 +36,12 @@ class MaintenanceWindow(Value, frozen=True, kw_only=True):
 
     id: Id
     roots: Roots
-    begins: Seconds  # the hosts must be empty; seconds since 1970
-    ends: Seconds  # the hosts are opened
-    # hosts of one domain that may be closed or down at the same time; 0: all
+    begins: Seconds  # from this time the hosts must be without instances; seconds since 1970
+    ends: Seconds  # at this time the hosts are opened
+    # maximum number of hosts of one domain that are closed or down at the same time; 0: no limit
     budget: Whole = 0
-    level: LevelOrNone = "rack"  # of the domains that `budget` counts
-    moves: Amount = 4  # moves at a time
+    level: LevelOrNone = "rack"  # the level of the domains to which `budget` applies
+    moves: Amount = 4  # maximum number of moves at the same time
     cold: bool = False  # stop instances before they move
     keep_closed: bool = False  # do not open the hosts at the end
     reason: Text = ""
@@ -54,9 +54,9 @@ class WindowHost(Value, frozen=True, kw_only=True):
     host: Text
     phase: HostPhase = "planned"
     since: Seconds = 0.0  # when the phase began
-    instances: Whole = 0  # at the last check
-    late: bool = False  # it will not be empty, or is not empty, when it must be
-    note: Cause = ""  # why it is late, or which instances stay
+    instances: Whole = 0  # number of instances at the last check
+    late: bool = False  # the host is not empty at the begin of the window, or will not be
+    note: Cause = ""  # why the host is late, or which instances cannot be moved
 
 
 class WindowState(Value, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class WindowState(Value, frozen=True, kw_only=True):
 
 
 class WindowPlan(Value, frozen=True, kw_only=True):
-    """The drain of a maintenance window that is not stored, by the present instances of its hosts."""
+    """A preview of a maintenance window that is not stored: how its hosts would be drained now."""
 
     hosts: LongList[WindowHost] = ()  # `closing`: drained first; `planned`: when the budget allows it
     drain_seconds: Seconds = 0.0  # estimated duration of the moves from the hosts that are drained first
@@ -87,10 +87,10 @@ class HostEvacuation(Value, frozen=True, kw_only=True):
     cell: Text
     missing_since: Seconds
     state: EvacuationState = "missing"
-    at: Seconds = 0.0  # of the last change of the state
-    released: bool = False  # by an operator, in spite of the rate limit
-    tries: Count = 0  # calls of the hook
-    fenced: Seconds = 0.0  # when the hook reported that the host is off; 0: not yet
+    at: Seconds = 0.0  # time of the last change of the state
+    released: bool = False  # an operator has exempted it from the rate limit
+    tries: Count = 0  # number of calls of the fencing hook
+    fenced: Seconds = 0.0  # when the fencing hook reported that the host is off; 0: not yet
     why: Cause = ""
 
     @property
@@ -99,7 +99,7 @@ class HostEvacuation(Value, frozen=True, kw_only=True):
 
 
 class MaintenanceEvent(Value, frozen=True, kw_only=True):
-    """A recorded decision about a window or an evacuation, which `subject` names."""
+    """A recorded decision about a maintenance window or an evacuation; `subject` is its id."""
 
     subject: Id
     at: Seconds
@@ -120,13 +120,14 @@ class MaintenanceMove(Value, frozen=True, kw_only=True):
 
 
 class FindMaintenance(Message, frozen=True, kw_only=True):
-    """A query for maintenance windows and automatic evacuations: those that are not over, or with `ended`,
-    all. With `plan`, a window that is not stored, no other condition applies: the answer has only `planned`.
+    """A query for maintenance windows and automatic evacuations that are not over; with `ended`, for all.
+
+    `plan` is a window to preview: with it, the query stores nothing, and only returns its `WindowPlan`.
     """
 
     ended: bool = False  # also windows and evacuations that are over
     subject: Text = ""  # first characters of an id: only this window or evacuation, with its events and moves
-    # only moves of this instance, with their windows and evacuations; and all open evacuations
+    # only moves of this instance, with their windows and evacuations, and all evacuations that are not over
     build: Text = ""
     plan: MaintenanceWindow | None = None
 
@@ -174,7 +175,7 @@ class ReleaseEvacuations(Tagged, frozen=True, kw_only=True):
     """An edit that releases evacuations which the rate limit holds; each host is still fenced first."""
 
     roots: ShortList[Id] = ()
-    cell: Text = ""  # all held evacuations of this cell
+    cell: Text = ""  # release all held evacuations of this cell
 
 
 MaintenanceEdit = AddWindow | ChangeWindow | CancelWindow | FinishHosts | ReleaseEvacuations
@@ -189,5 +190,5 @@ class MaintenanceEditRequested(Message, frozen=True, kw_only=True):
 class MaintenanceEdited(Message, frozen=True, kw_only=True):
     """The answer to MaintenanceEditRequested: what the edit changed, or why it was refused."""
 
-    changed: Whole = 0  # windows, hosts or evacuations
+    changed: Whole = 0  # number of changed windows, hosts or evacuations
     refused: Cause = ""

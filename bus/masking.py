@@ -10,12 +10,11 @@ from urllib.parse import unquote, urlsplit
 from bus.broker_urls import first_url
 
 _STARS = "****"
-# From the end of the user name to the last @, with or without a scheme: an @ in the password is often
-# not escaped.
+# A password lasts from the user name to the last @ of the URL: an @ in a password is often not escaped.
 _BEFORE_AN_AT = re.compile(r"^((?:.*?://|(?!.*://))[^:]*?:).+@", re.DOTALL)
-_NO_PORT = re.compile(r"(://[^:/?@\[]*:)(?!\d*(?:[/?]|$))[^/?]+")  # without a host
+_NO_PORT = re.compile(r"(://[^:/?@\[]*:)(?!\d*(?:[/?]|$))[^/?]+")  # a password in a URL without a host
 _PARAMETER = re.compile(r"([^?&=\s]+)\s*=\s*(?=[^&\s])")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")  # within a text
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")  # a URL within a text
 _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
@@ -98,7 +97,7 @@ def _escaped(found: re.Match[str]) -> str:
 def distrusted(problem: BaseException) -> str:
     """Return why TLS with a server failed (certificate not trusted, no TLS); empty for all other errors."""
     found: BaseException | None = problem
-    seen = set[int]()  # the cause of a cause may be the problem again
+    seen = set[int]()  # chains of causes can contain a cycle
     while found is not None and id(found) not in seen:
         seen.add(id(found))
         if isinstance(found, ssl.SSLCertVerificationError):

@@ -65,22 +65,23 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     hints: Hints = Hints()
     or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()  # tried if the first fits no host
     not_aggregates: ShortList[Id] = ()
-    forced_host: Text = ""  # this host, by name or root, whatever the filters decide
-    wanted_host: Text = ""  # only this host
-    ignore_hosts: ShortList[Text] = ()  # by name or root
+    forced_host: Text = ""  # name or root of the host to use, even if filters reject it
+    wanted_host: Text = ""  # name or root of the only host to consider; filters apply
+    ignore_hosts: ShortList[Text] = ()  # names or roots of hosts not to use
     preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # trait → weight
-    at_least: Count = 0  # of the instances; 0: all of them
+    at_least: Count = 0  # smallest number of instances to build; 0: all of them
     wait: Wait = ""  # how long to wait for capacity, such as 30m; empty: not at all
     priority: Priority = 0
     name: InstanceName = ""  # display name of the instances
     # resources in addition to the flavor's, such as for ports and accelerators
     groups: Annotated[tuple[ResourceGroup, ...], Meta(max_length=MAX_GROUPS)] = ()
-    same_subtree: ShortList[ShortList[Text]] = ()  # suffixes of groups below one of their providers
-    root_required: ShortList[TraitName] = ()  # of the host, in addition to the traits of flavor and image
+    # sets of suffixes of `groups`; in each set one provider is an ancestor of the others, or the same
+    same_subtree: ShortList[ShortList[Text]] = ()
+    root_required: ShortList[TraitName] = ()  # traits of the host, in addition to flavor and image
     root_forbidden: ShortList[TraitName] = ()
-    not_cells: ShortList[Word] = ()  # hosts of the cells are not considered
-    topology: DomainConstraints = NO_TOPOLOGY  # of all instances; a server group has a separate topology
-    # Flavors of the instances, in order; the counts add up to their number, and `flavor` is the first one's.
+    not_cells: ShortList[Word] = ()  # cells whose hosts are not considered
+    topology: DomainConstraints = NO_TOPOLOGY  # for all instances of this request; not of its server group
+    # Roles with flavor and count: the first role is for the first instances, and `flavor` is its flavor.
     roles: Annotated[tuple[GangRole, ...], Meta(max_length=64)] = ()
 
 
@@ -91,7 +92,7 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
     host: Text
     agent: Word
     choice: Choice
-    mappings: Mappings = field(default_factory=dict)  # by group suffix; empty: the root provides for all
+    mappings: Mappings = field(default_factory=dict)  # suffix of a group → providers; empty: only the root
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
@@ -101,12 +102,12 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     request: Id
     cell: Word
     chosen: Selection
-    generation: Ordinal  # of the consumer after the claim; the next claim compares it
+    generation: Ordinal  # generation of the consumer after the claim; the next claim must state it
     alternates: LongList[Selection] = ()
     spec: BuildSpec
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
-    priority: Priority = 0  # of the request
+    priority: Priority = 0  # priority of the request
     since: Seconds = 0.0  # when the request began to wait for a host; 0: it did not wait
     preempts: ShortList[Victim] = ()  # instances to delete before the agent is ordered to build
     requested: Seconds = 0.0  # when the request was published; 0: unknown
@@ -131,9 +132,9 @@ class HostsAsked(Message, frozen=True, kw_only=True):
     """
 
     request: BuildRequested
-    members: ShortList[Id] = ()  # of the server group: instances that joined it in the other system
-    waited: Seconds = 0.0  # since the first query for this request
-    # claim: choose and claim; check: whether the present host of a rebuild fits the image, without a claim
+    members: ShortList[Id] = ()  # members of the server group, as the other system knows them
+    waited: Seconds = 0.0  # seconds since the first query for this request
+    # claim: choose and claim hosts; check: only check whether the host of a rebuild fits the new image
     do: Literal["claim", "check"] = "claim"
 
 
@@ -142,8 +143,8 @@ class HostsAnswered(Message, frozen=True, kw_only=True):
 
     placed: LongList[BuildPlaced] = ()
     refused: BuildUnplaceable | None = None
-    again: Seconds = 0.0  # after so many seconds, because a reason that passes by itself is in the way
-    why: Cause = ""  # of `again`
+    again: Seconds = 0.0  # seconds after which to retry: the present obstacle is temporary; 0: do not retry
+    why: Cause = ""  # the obstacle, if `again` is set
 
 
 class Attempt(Value, frozen=True, kw_only=True):
@@ -185,8 +186,8 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     reply_to: ReplyTo = ""
-    known: bool = True  # False: the cell has no record of it; if placed here later, it is deleted immediately
-    reason: Cause = ""  # if no client requested it
+    known: bool = True  # False: the cell has no record of the instance, and deletes it if it is placed later
+    reason: Cause = ""  # why it was deleted, if no client requested that
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):
@@ -195,10 +196,10 @@ class BuildReshaped(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     root: Id
-    generation: Ordinal  # of the consumer
-    number: Ordinal  # of the change; of two messages the one with the higher number is valid
+    generation: Ordinal  # new generation of the consumer
+    number: Ordinal  # change number; of two messages the one with the higher number is valid
     at: Seconds = 0.0  # seconds since the epoch
-    allocations: Allocations  # all its allocations
+    allocations: Allocations  # all new allocations of the instance
 
 
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
@@ -207,7 +208,7 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
     build: Id  # id of the build, or of a request
     reply_to: ReplyTo = ""
     anywhere: bool = False  # also delete builds that have a host: the request is forwarded to their cells
-    # an id without any record is retired, so its request gets no host; False: it is only reported as unknown
+    # True: an unknown id is retired, so that a request that arrives later gets no host; False: only reported
     fence: bool = True
 
 
@@ -215,12 +216,12 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
     """The outcome of a BuildCancelRequested. For each build that waited, `build.unplaceable` follows."""
 
     build: Id  # the id in the request
-    waited: bool = True  # False: it did not wait for a host
+    waited: bool = True  # False: the build did not wait for a host
     why: Cause = ""
     reply_to: ReplyTo = ""
-    # Builds that have a host → the cells that the cancellation was forwarded to
+    # build that has a host → cell to which the cancellation was forwarded
     passed_on: LargeMap[Id, Word] = field(default_factory=dict)
-    known: bool = True  # False: no worker has a record of it
+    known: bool = True  # False: no worker has a record of the id
 
 
 # Inside a cell: conductor ↔ agents
@@ -230,15 +231,15 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     """An order to create a guest of this build on a host. Fields may be omitted: see `bus.agent_builds`."""
 
     build: Id
-    attempt: Amount  # the agent ignores orders of attempts that it has deleted, and lower numbers
+    attempt: Amount  # an agent that has destroyed an attempt ignores orders of this and earlier attempts
     cell: Word
     agent: Word
     root: Id
     host: Text
     spec: BuildSpec
-    allocations: Allocations = field(default_factory=dict)  # claimed; empty: the flavor's, on the root
+    allocations: Allocations = field(default_factory=dict)  # empty: the flavor's resources, from the root
     mappings: Mappings = field(default_factory=dict)  # as in Selection
-    epoch: Ordinal = 0  # lease epoch of the agent, where agents share hosts; 0: they do not
+    epoch: Ordinal = 0  # lease epoch of a bare-metal agent; 0: the agent shares no nodes
     adopt: bool = False  # the guest exists already: take it over
 
 
@@ -252,7 +253,7 @@ class DestroyOrdered(Message, frozen=True, kw_only=True):
     root: Id
     host: Text
     epoch: Ordinal = 0  # as in BuildOrdered
-    above: Count = 0  # guests of attempts up to this one are not deleted
+    above: Count = 0  # only guests of attempts with higher numbers are deleted
     grace: Seconds = 0.0  # time for the guest to stop before it is deleted
 
 
@@ -263,12 +264,12 @@ class AgentReported(Message, frozen=True, kw_only=True):
     agent: Word
     root: Id
     host: Text
-    # overdue: the conductor's own timeout, without a report of the agent in time
+    # overdue: made by the conductor itself, because the agent has not reported in time
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
     retry: bool = True  # failed: whether another host may succeed (reschedule); False: abort
     leftover: bool = False  # failed: parts of the guest may still exist, so its resources stay allocated
     cause: Cause = ""
-    epoch: Ordinal = 0  # as in the order
+    epoch: Ordinal = 0  # `epoch` of the order
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
@@ -283,8 +284,8 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     providers: LongList[ProviderReport] = ()  # the whole tree, the root first
     gone: bool = False  # the root was deleted
     reshape: Reshaping | None = None  # allocations move with their inventory, in the same commit
-    labels: Labels = field(default_factory=dict)  # of the host by level, such as rack → r7
-    field_labels: Labels = field(default_factory=dict)  # of an Ironic node: aggregates' labels come first
+    labels: Labels = field(default_factory=dict)  # labels of the host by level, such as rack → r7
+    field_labels: Labels = field(default_factory=dict)  # labels from an Ironic node's fields, used last
 
 
 class HostReported(Message, frozen=True, kw_only=True):
@@ -292,10 +293,10 @@ class HostReported(Message, frozen=True, kw_only=True):
 
     cell: Word
     agent: Word
-    sequence: Ordinal  # the highest of one run of the agent is valid
+    sequence: Ordinal  # of the heartbeats of one run, only the one with the highest sequence is valid
     run: Annotated[str, Meta(max_length=64)] = ""  # identifies a run of the agent; each run counts from 1
     period: Seconds = 10.0  # seconds until the next heartbeat
-    # True: the agent reports only some hosts, such as hosts that build; the rest are up while the agent is.
+    # True: hosts that the agent does not report are up as long as its heartbeats arrive.
     # False: a host without a heartbeat is down, even if its agent reports other hosts.
     partial: bool = False
     hosts: LongList[HostState]
@@ -305,7 +306,7 @@ class SchedulerAlive(Message, frozen=True, kw_only=True):
     """A heartbeat of a scheduler. Each scheduler has a share of the hosts, and prefers these hosts."""
 
     scheduler: Word
-    waits: Count = 0  # changes when a request starts or stops waiting, or lacks something else
+    waits: Count = 0  # grows when a request starts or stops waiting, or lacks another resource
 
 
 class HostFailed(Message, frozen=True, kw_only=True):
@@ -316,7 +317,7 @@ class HostFailed(Message, frozen=True, kw_only=True):
     agent: Word
     cell: Word
     build: Id
-    attempt: Amount  # with `build`, identifies the failure
+    attempt: Amount  # with `build`, identifies the failure: duplicates are ignored
     cause: Cause = ""
     ours: bool = True  # the host caused the failure; False: the request did, such as by a corrupt image
 

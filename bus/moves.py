@@ -41,9 +41,9 @@ Steering = Literal["confirm", "revert", "abort", "force"]
 # the plan, or the maintenance controller's work, that requested the move; empty: none
 MovePlan = Literal["", "make_room", "rebalance", "undo", "maintenance", "evacuation"]
 
-BEGUN = "begun"  # reason of retirement of the id of a move that has begun
-SHELVED = "shelved"  # reason of retirement of a shelved instance; only a claim that begins a move revives it
-# Phases in which a move is undone.
+BEGUN = "begun"  # why the id of a move is retired: the move has begun, and must not begin again
+SHELVED = "shelved"  # why a shelved instance is retired; a claim that begins a move revives it
+# Phases while a move is undone.
 WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")
 
 
@@ -57,18 +57,18 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     to_cell: Text = ""  # destination cell; empty: the same cell
     flavor: Flavor | None = None  # resize: the new flavor
     image: Image | None = None  # rebuild: the new image
-    wanted_host: Text = ""  # only this host, by name or root
-    forced_host: Text = ""  # this host, even if filters reject it
+    wanted_host: Text = ""  # name or root of the only host to consider; filters apply
+    forced_host: Text = ""  # name or root of the host to use, even if filters reject it
     ignore_hosts: ShortList[Text] = ()
-    same_host: bool = False  # resize: may stay on its host if old and new allocations fit together
-    verify: bool = False  # migrate, resize: wait to be confirmed or reverted
-    verify_for: Wait = ""  # time until it is confirmed automatically; empty: never
+    same_host: bool = False  # resize: may stay on the host if it has capacity for old and new allocations
+    verify: bool = False  # migrate, resize: at the end, wait until an operator confirms or reverts the move
+    verify_for: Wait = ""  # time after which the move is confirmed automatically; empty: never
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
     wait: Wait = ""  # how long to wait for capacity; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
-    since: Seconds = 0.0  # time by which its position among waiting requests is decided; 0: its arrival
+    since: Seconds = 0.0  # time that decides the position among waiting requests; 0: time of arrival
     reply_to: ReplyTo = ""
-    note: Cause = ""  # why the client requests it
+    note: Cause = ""  # why the client requests the move
     plan: MovePlan = ""
     # expected host of the instance, by name or root: refused if the instance is not there; empty: any host
     source: Text = ""
@@ -81,19 +81,19 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     build: Id
     kind: MoveKind
     cell: Word
-    # attempt of the moving guest; a holder consumer has its former allocations; 0: no guest (unshelve)
+    # attempt number of the guest to move; 0: there is no guest (unshelve)
     attempt: Count
-    generation: Ordinal | None  # of the build's consumer after the claim; None: it has no allocations
+    generation: Ordinal | None  # generation of the build's consumer after the claim; None: no allocations
     # None: no destination (shelve, or the claim was released before this message was published)
     chosen: Selection | None = None
     alternates: LongList[Selection] = ()
-    spec: BuildSpec  # after the move
+    spec: BuildSpec  # flavor and image after the move
     verify: bool = False
     verify_for: Wait = ""
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
-    shared: Allocations = field(default_factory=dict)  # of the source, at providers that both ends use
-    # Move from another cell: that cell, the original placement, and the last attempt and step there.
+    shared: Allocations = field(default_factory=dict)  # the source's allocations at pools of both hosts
+    # For a move from another cell: that cell, the original placement, and the last attempt and step there.
     out_of: Text = ""
     booted: BuildPlaced | None = None
     above: Count = 0
@@ -131,10 +131,10 @@ class MoveProgress(Message, frozen=True, kw_only=True):
     move: Id
     build: Id
     cell: Word
-    phase: Text  # current phase, or verify, confirm, revert, abort
-    host: Text = ""  # destination, or the source while the move is undone; empty: no host (shelve)
+    phase: Text  # current phase of an order, or verify, confirm, revert, abort
+    host: Text = ""  # destination, or source while the move is undone; empty: no destination (shelve)
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
-    refused: Cause = ""  # the refused request, and the reason
+    refused: Cause = ""  # the refused MoveSteered, and the reason
     reply_to: ReplyTo = ""
 
 
@@ -150,7 +150,7 @@ class MoveEnded(Message, frozen=True, kw_only=True):
     root: Text = ""
     reason: Cause = ""
     phases: LongList[PhaseOver] = ()
-    attempts: LongList[Attempt] = ()  # on destination hosts
+    attempts: LongList[Attempt] = ()  # finished attempts on destination hosts
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
     plan: MovePlan = ""
@@ -182,18 +182,18 @@ class HandoverProgress(Message, frozen=True, kw_only=True):
     cell: Word  # source cell
     to_cell: Word
     say: Literal["leave", "done", "back", "deleted"]
-    # of the guest at the source, whose former allocations a holder consumer has; 0: no guest (unshelve)
+    # attempt number of the guest at the source; 0: there is no guest (unshelve)
     attempt: Count
     host: Text = ""  # destination
-    spec: BuildSpec  # after the move
-    # With "back":
-    generation: Ordinal | None = None  # of its consumer, which has its former allocations again
+    spec: BuildSpec  # flavor and image after the move
+    # The following fields are for "back": the move was undone, and the former allocations are restored.
+    generation: Ordinal | None = None  # generation of the build's consumer
     above: Count = 0  # the last attempt and step in the other cell
     steps: Count = 0
     end: MoveEnd = "error"  # how the move ends
     cause: Cause = ""
-    problem: Cause = ""  # why its former allocations could not be restored
-    phases: LongList[PhaseOver] = ()  # in the other cell
+    problem: Cause = ""  # why the former allocations could not be restored
+    phases: LongList[PhaseOver] = ()  # phases in the other cell
     attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
@@ -206,15 +206,16 @@ class HandoverReported(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     half: Literal["leaving", "arriving"]
-    # leaving: ready, failed, deleted; arriving: arrived, back, deleted; both: delete (requested by a client)
+    # source cell: ready, failed, deleted; destination cell: arrived, back, deleted; both cells: delete, if a
+    # client has requested the deletion
     outcome: Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
     above: Count = 0  # the last attempt and step in this cell
     steps: Count = 0
-    end: MoveEnd = "error"  # failed, back: how the move ends
+    end: MoveEnd = "error"  # with failed and back: how the move ends
     cause: Cause = ""
     phases: LongList[PhaseOver] = ()
     attempts: LongList[Attempt] = ()
-    reply_to: ReplyTo = ""  # delete: `reply_to` of the client
+    reply_to: ReplyTo = ""  # with delete: `reply_to` of the client's request
 
 
 # Inside a cell: conductor ↔ agents
@@ -256,9 +257,9 @@ class MoveReported(Message, frozen=True, kw_only=True):
     agent: Word
     root: Id
     host: Text
-    # overdue: the conductor's own timeout
+    # overdue: made by the conductor itself, because the agent has not reported in time
     outcome: Literal["done", "failed", "progress", "overdue"]
-    removed: bool = False  # overdue: the agent was removed, so its deadline is not awaited
+    removed: bool = False  # with overdue: immediately, because an operator has removed the agent
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
     leftover: bool = False  # failed: parts of the guest may still exist
     retry: bool = True  # failed: whether another host may succeed
@@ -276,7 +277,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
     phase: Text  # current phase, or how the move ended
     source: Text = ""
     host: Text = ""  # the destination
-    at: Text = ""  # ended: host of the instance; empty: no host
+    at: Text = ""  # after the end: host of the instance; empty: no host
     percent: Whole = 0
     since: Seconds = 0.0
     ended: Seconds = 0.0
@@ -285,7 +286,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
     attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
     note: Cause = ""
-    in_cell: Text = ""  # cell with the other side of the move, to be queried there; empty: this cell
+    in_cell: Text = ""  # the other cell of a move between cells: query it for its part; empty: one cell only
 
     @property
     def towards(self) -> str:
@@ -301,7 +302,7 @@ class FindMoves(Message, frozen=True, kw_only=True):
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     builds: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    host: Text = ""  # source or destination
+    host: Text = ""  # only moves with this source or destination
     under_way: bool = False  # only moves that have not ended
     after: Text = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100

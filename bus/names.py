@@ -32,7 +32,7 @@ NameEdit = MakeName | RenameName | DropName
 
 class NameEdited(Tagged, frozen=True, kw_only=True):
     named: Named | None = None
-    made: bool = False  # False: it existed already, or was renamed or deleted
+    made: bool = False  # True: the edit created the name; False: it existed, or was renamed or deleted
 
 
 class Standard(Tagged, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class FindNames(Message, frozen=True, kw_only=True):
     kind: NameKind
     names: LongList[Text] | None = None
     prefix: Text = ""
-    associated: bool | None = None  # traits: whether any provider must have it
+    associated: bool | None = None  # for traits: only traits that some provider has (True), or that none has
 
 
 class NamesFound(Message, frozen=True, kw_only=True):

@@ -44,8 +44,8 @@ class Access:
     url: str = ""  # empty: from Keystone's catalogue
     auth_type: str = "none"  # or http_basic, or an identity plugin of keystoneauth1, such as password
     auth: Mapping[str, str] = field(default_factory=dict, repr=False)  # options of the plugin
-    region: str = ""  # of Keystone's catalogue; empty: the first
-    interface: str = "public"  # of the catalogue
+    region: str = ""  # region in Keystone's catalogue; empty: the first region
+    interface: str = "public"  # endpoint interface in Keystone's catalogue
     ca_file: str = ""  # empty: the certificate authorities that this machine trusts
     cert_file: str = ""  # our client certificate, if the service requires one
     key_file: str = ""

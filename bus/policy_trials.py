@@ -21,10 +21,10 @@ class TrialPolicy(Value, frozen=True, kw_only=True):
     options: LargeMap[Text, Annotated[str, Meta(max_length=4000)]] = field(default_factory=dict)  # as JSON
     subset: Whole = 1
     near: Number = 0.0
-    # all classes; None: as stored, and no instance is preempted in the trial
+    # all priority classes; None: the stored classes, but without preemption
     priorities: ShortList[PriorityClass] | None = None
-    without_reservations: ShortList[Id] = ()  # their capacity that no instance drew counts as free
-    reserves: ShortList[BuildRequested] = ()  # more reservations, each as builds that get hosts first
+    without_reservations: ShortList[Id] = ()  # reservations whose undrawn capacity counts as free
+    reserves: ShortList[BuildRequested] = ()  # additional reservations, as requests that get hosts first
 
 
 class TryPolicy(Message, frozen=True, kw_only=True):
@@ -38,10 +38,10 @@ class TrialChoice(Value, frozen=True, kw_only=True):
     """The hosts that a request would get with one policy, or why it would get no host."""
 
     roots: LongList[Id] = ()
-    hosts: LongList[Text] = ()  # their names
-    why: Cause = ""  # no host: the reason
-    code: Text = ""  # no host: code of the reason (docs/reasons.md)
-    preempts: Whole = 0  # instances that it would preempt
+    hosts: LongList[Text] = ()  # the hosts' names
+    why: Cause = ""  # why there is no host
+    code: Text = ""  # why there is no host: a reason code (docs/reasons.md)
+    preempts: Whole = 0  # number of instances that the request would preempt
 
 
 class TrialResult(Value, frozen=True, kw_only=True):

@@ -36,9 +36,9 @@ class PriorityClass(Value, frozen=True, kw_only=True):
     name: Word
     value: Priority
     preempts: bool = False  # requests that fit no host delete instances of lower priority
-    budget: Count = 0  # of its requests: instances deleted in one hour for one project; 0: no limit
-    grace: Seconds = 0.0  # of its instances: time to stop before they are deleted
-    requeue: bool = False  # of its instances: shelved instead of deleted, and placed again
+    budget: Count = 0  # instances that its requests may delete per hour and project; 0: no limit
+    grace: Seconds = 0.0  # time in which its instances can stop before they are deleted
+    requeue: bool = False  # its instances are shelved instead of deleted, and placed again
 
 
 class FindPriorities(Message, frozen=True, kw_only=True):
@@ -75,29 +75,29 @@ class Victim(Value, frozen=True, kw_only=True, omit_defaults=True):
     """An instance that a build of higher priority replaces."""
 
     build: Id
-    generation: Ordinal  # of its consumer, as its cell knows it
-    attempt: Count  # of its guest
-    holder: Id  # the CLEANUP consumer that holds the rest of its allocations until its guest is destroyed
+    generation: Ordinal  # generation of the instance's consumer, as its cell knows it
+    attempt: Count  # attempt number of the instance's guest
+    holder: Id  # the CLEANUP consumer for the allocations that the claim leaves, until the guest is destroyed
     priority: Priority = 0
     grace: Seconds = 0.0
     requeue: bool = False
 
 
 class Preempts(Value, frozen=True, kw_only=True):
-    """The part of a claim that preempts: it takes the allocations of instances of lower priority (victims),
-    which are all on the claimed host.
+    """The part of a claim that preempts instances of lower priority (victims), which are all on the claimed
+    host: the claim gets the victims' allocations.
     """
 
     victims: Annotated[tuple[Victim, ...], Meta(min_length=1, max_length=1000)]
-    cell: Word  # of the victims
-    priority: Priority  # of the claiming request
-    budget: Count = 0  # of the project for one hour; 0: no limit
-    together: Count = 0  # victims of all claims of the request
+    cell: Word  # cell of the victims
+    priority: Priority  # priority of the claiming request
+    budget: Count = 0  # maximum number of victims of the project within one hour; 0: no limit
+    together: Count = 0  # number of victims of all claims of the request
 
 
 class NotPreemptible(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: an instance that it would preempt must not be preempted (e.g. a member
-    of a server group), or has changed since it was read.
+    """The reason of a refused claim: a victim must not be preempted (e.g. as a member of a server group), or
+    has changed since it was read.
     """
 
     consumer: Text
@@ -129,8 +129,8 @@ class Vacating(Message, frozen=True, kw_only=True):
     other: Id
     cell: Word
     say: Literal["vacate", "vacated"]
-    attempt: Count = 0  # vacate: of the victim's guest when it was chosen
-    priority: Priority = 0  # vacate: of the preempting build
+    attempt: Count = 0  # vacate: attempt number of the victim's guest when the victim was chosen
+    priority: Priority = 0  # vacate: priority of the preempting build
     grace: Seconds = 0.0
     requeue: bool = False
 
@@ -142,8 +142,8 @@ class BuildPreempted(Message, frozen=True, kw_only=True):
     cell: Word
     by: Id
     reason: Cause
-    priority: Priority = 0  # of the deleted instance
-    requeued: bool = False  # it is shelved, and a scheduler requests another host
+    priority: Priority = 0  # priority of the deleted instance
+    requeued: bool = False  # True: the instance is shelved, and its unshelving waits for a host
     requested: Seconds = 0.0  # when the deleted instance was requested
 
 
@@ -152,15 +152,15 @@ class Preemption(Value, frozen=True, kw_only=True):
 
     victim: Victim
     by: Id  # the preempting build
-    project: Text  # of the preempting build
+    project: Text  # project of the preempting build
     priority: Priority
     at: Seconds
 
 
 class FindPreemptions(Message, frozen=True, kw_only=True):
-    """A query for all preemptions by the builds `by`, all of the instances `victims`, and the most recent
-    ones of the cloud, `latest` in number. In the answer, `used` has the number of instances preempted within
-    one hour by `project` and, with `latest`, by each of the projects that preempted most.
+    """A query for the preemptions by the builds in `by`, the preemptions of the instances in `victims`, and
+    the `latest` most recent preemptions of the cloud. In the answer, `used` has the number of instances
+    preempted within one hour by `project` and, with `latest`, by each of the projects that preempted most.
     """
 
     by: LongList[Id] = ()

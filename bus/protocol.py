@@ -18,9 +18,9 @@ R = TypeVar("R", bound=Message, covariant=True)
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = 256 * 1024
 MAX_FRAME_ENVELOPES = 256
-MAX_PAGE_BYTES = 8 * 1024 * 1024  # of a page of dead letters
-MAX_IN_HAND_BYTES = 16 * 1024 * 1024  # unsettled, of one reader; decoded messages take several times as much
-MAX_COUNT = 2**31 - 1  # of tries: the largest 32-bit number
+MAX_PAGE_BYTES = 8 * 1024 * 1024  # size of a page of dead letters
+MAX_IN_HAND_BYTES = 16 * 1024 * 1024  # unsettled, of one reader; decoded messages are several times larger
+MAX_COUNT = 2**31 - 1  # largest number of tries in an envelope: a signed 32-bit integer
 MAX_TIME = 2.0**32  # seconds since the epoch, limited by AMQP: the year 2106
 
 Short = Annotated[str, Meta(max_length=255)]  # limit of an AMQP short string
@@ -31,7 +31,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     id: Short
     type: Short
-    key: Short  # its routing key, or the queue it was sent to
+    key: Short  # the message's routing key, or the name of the queue to which it was sent
     body: msgspec.Raw
     correlation: Short = ""  # id of the first message of this causal chain
     causation: Short = ""  # id of the message that caused this one
@@ -41,11 +41,11 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     sent_at: float = 0.0
     traceparent: Short = ""
     reply_to: Short = ""  # queue for the answer
-    error: str = ""  # of an answer: why the query was refused
-    again: bool = False  # of a refusal: a retry may succeed
+    error: str = ""  # in an answer: why the query was refused
+    again: bool = False  # in a refusal: a retry may succeed
     first_died: float = 0.0
-    framed: bool = True  # may share a frame with other messages
-    suspect_of: Short = ""  # its original queue, while it is in a suspect queue
+    framed: bool = True  # the message may share an AMQP message with others
+    suspect_of: Short = ""  # while the message is in a suspects' queue: the queue from which it came
     strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
@@ -69,9 +69,8 @@ class QueueSpec:
     """A queue with the routing keys that are bound to it. If it is not `durable`, it is deleted when the
     connection of its reader closes.
 
-    With `notes_readers`, the in-process broker stores in its file which messages it has delivered. After a
-    crash of the process, `Delivery.crashes` grows only for messages that had been delivered, and not for
-    messages that were still in the queue.
+    With `notes_readers`, the in-process broker stores in its file how often each message was delivered. So
+    after a crash of the process, `Delivery.crashes` is increased only for messages that had been delivered.
     """
 
     name: str
@@ -84,8 +83,8 @@ class Delivery(Protocol):
     """A message delivered to a reader, which must settle it with exactly one call of done or requeue."""
 
     envelope: Envelope
-    problem: str  # why the bytes are no valid envelope; empty: they are
-    crashes: int  # deliveries that ended unsettled; some brokers count requeues, too
+    problem: str  # why the received bytes are not a valid envelope; empty if they are
+    crashes: int  # number of earlier deliveries that were not settled; some brokers count requeues, too
 
     def done(self) -> None:
         """Acknowledge the message to the broker: it was handled, and all its results are stored."""
@@ -94,7 +93,7 @@ class Delivery(Protocol):
         """Return the message to its queue, from which it is delivered again to any reader."""
 
 
-UNCOUNTED = 2  # crashes of a message that was delivered before, if the broker does not count
+UNCOUNTED = 2  # `crashes` of a redelivered message if the broker does not count deliveries
 
 
 def is_suspect(delivery: Delivery) -> bool:
@@ -123,10 +122,10 @@ class Inbox(Protocol):
 
 
 class Intake(Inbox, Protocol):
-    """An inbox that takes messages from another inbox and gives them in a different order."""
+    """An inbox that receives messages from another inbox, and returns them in a different order."""
 
     async def open(self, inbox: Inbox) -> None:
-        """Begin to take the messages of this inbox."""
+        """Begin to receive the messages of this inbox."""
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
         """Record that a handler call has ended, and its messages, `deliveries`, are settled or requeued."""
@@ -147,12 +146,12 @@ class DeadLetter:
     correlation: str
     body: bytes
     traceback: str = ""
-    cell: str = ""  # cell of the failed worker, verified by the broker; ?: unknown; empty: no cell
+    cell: str = ""  # cell of the failed worker, verified by the broker; "?": unknown; "": no cell
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    messages: int  # not delivered to a reader; on AMQP, a frame counts as one
+    messages: int  # number of undelivered messages; several envelopes in one AMQP message count as one
     readers: int
 
 

@@ -54,10 +54,10 @@ class Candidate(Compact, frozen=True):
     traits: LongList[Text] = ()
     # request group suffix → its providers
     mappings: Mappings = field(default_factory=dict)
-    # Free amounts of each provider in `allocations`; empty if the root is the only provider: see `free`.
+    # Free amounts of each provider in `allocations`; empty if this is only the root: `free` has its amounts.
     free_by_provider: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
-    aggregates: LongList[Text] = ()  # of the root
-    # Like free_by_provider, the total amounts; only in a scheduler's process.
+    aggregates: LongList[Text] = ()  # aggregates of the root
+    # Capacity of each provider in `allocations`; empty in messages, filled only within a scheduler's process.
     capacity_by_provider: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
 
 
@@ -71,8 +71,8 @@ class OrderBy(Value, frozen=True, kw_only=True):
     resource_class: ClassName
     of: Literal["free", "total"] = "free"
     multiplier: Weight = 1.0
-    lowest: Number | None = None  # lower end of the scale, lower values count as this; None: the lowest value
-    highest: Number | None = None  # upper end of the scale; None: the highest value
+    lowest: Number | None = None  # lower end of the scale: smaller amounts count as `lowest`
+    highest: Number | None = None  # upper end of the scale
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
@@ -90,27 +90,28 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     after: Ordinal = 0
     seed: Text = ""  # searches with different seeds start at different hosts
     group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
-    # sets of suffixes; one of their providers is an ancestor of all
+    # sets of suffixes of groups; in each set one provider is an ancestor of the others, or the same
     same_subtree: ShortList[ShortList[Text]] = ()
     root_required: ShortList[TraitName] = ()
     root_forbidden: ShortList[TraitName] = ()
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
     per_host: Count = 1  # maximum number of candidates on one host; 0: no limit
-    zone: Zone = ""  # reported by the host, or of one of its aggregates
-    roots: LongList[Id] = ()  # only the hosts; empty: any
+    zone: Zone = ""  # availability zone that the agent reported, or that one of the host's aggregates sets
+    roots: LongList[Id] = ()  # only hosts with these roots; empty: any
     not_roots: LongList[Id] = ()
-    # Order of all hosts that fit, best first, ties by the seed; empty: in turn from a start by the seed
+    # Criteria for sorting the hosts, best first; equal hosts are shuffled by the seed.
+    # Empty: hosts in the order of the index, from a start that the seed determines.
     order: Annotated[tuple[OrderBy, ...], Meta(max_length=64)] = ()
     isolated: ShortList[Text] = ()  # suffixes of groups that must be on different providers
-    root_member_of: ShortList[ShortList[Id]] = ()  # aggregates of the host: one of every inner list
+    root_member_of: ShortList[ShortList[Id]] = ()  # the host is in at least one aggregate of every inner list
     root_not_member_of: ShortList[Id] = ()
-    not_cells: LongList[Word] = ()  # disabled cells
+    not_cells: LongList[Word] = ()  # cells to exclude because they are disabled
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
     """A page of candidates that answers FindCandidates, and how many hosts each part of the query removed."""
 
-    seen: Ordinal  # number of the last change included
+    seen: Ordinal  # the answer includes all changes up to this change number
     candidates: LongList[Candidate]
     fitting: Count  # total number of hosts that fit
     considered: Count
@@ -118,14 +119,14 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     removals: LongList[Removal] = ()
     nearest: LongList[NearMiss] = ()
     cut: bool = False  # too many combinations: the search stopped early
-    order: LongList[OrderBy] = ()  # as in the query, with the scale used
+    order: LongList[OrderBy] = ()  # the query's criteria, with the scale (lowest, highest) that was used
 
 
 class WaitingRequest(Value, frozen=True, kw_only=True):
     """A request or move that waits for capacity."""
 
     request: Id
-    builds: LongList[Id] = ()  # some of them
+    builds: LongList[Id] = ()  # some of the request's builds
     instances: Whole
     project: Text
     flavor: Text
@@ -133,11 +134,12 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     since: Seconds
     until: Seconds
     kind: Text  # equivalence class: such requests wait in one queue
-    position: Whole  # in that queue
+    position: Whole  # queue position in the equivalence class
     lacks: Cause
     wakes: Cause = ""  # the event that causes a retry
-    move: Text = ""  # the kind of move; empty: a boot
-    # when it starts with a probability of 50 % and 90 %, by the recent pace of its queue; None: unknown
+    move: Text = ""  # the kind of move; empty: not a move, but a request for new instances
+    # times by which the request gets a host with a probability of 50 % and 90 %, estimated from the recent
+    # progress of its queue; None: unknown
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
 
@@ -154,13 +156,13 @@ class WaitingKind(Compact, frozen=True):
 class FindWaiting(Message, frozen=True, kw_only=True):
     """A query for the requests that wait for free capacity, in the sequence in which they will be tried."""
 
-    # Only waiting requests with the ids, or moves of instances with the ids
+    # only waiting requests with these ids, and waiting moves of instances with these ids
     requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     # only requests of this project; empty: of all projects
     project: Annotated[str, Meta(max_length=255)] = ""
     after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    projects: LongList[Text] = ()  # also count the waiting requests of each of the projects
+    projects: LongList[Text] = ()  # also return the number of waiting requests of each of these projects
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
@@ -169,11 +171,11 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     kinds: LongList[WaitingKind] = ()  # the equivalence classes with the most waiting requests
     rescued: Count = 0  # requests that got a host only by the periodic retry
     more: Count | None = None  # `after` of the next page; None: this is the last page
-    # number of waiting requests by project, of the projects in the query that have any
+    # project → number of waiting requests, for the query's `projects` that have any
     by_project: LargeMap[Text, Count] = field(default_factory=dict)
-    # requests taken from the broker that were not evaluated yet, by project
+    # project → number of requests in the backlog
     backlog: LargeMap[Text, Count] = field(default_factory=dict)
-    # part of each project in what was served from the backlog in the last minute
+    # project → its fraction of the resources of all requests that left the backlog in the last minute
     shares: LargeMap[Text, Annotated[float, Meta(ge=0, le=1)]] = field(default_factory=dict)
 
 
@@ -195,9 +197,9 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     waits: bool = False
     until: Seconds = 0.0  # end of waiting
     wakes: Cause = ""  # the event that causes a retry
-    move: MoveRequested | None = None  # the move; `request` then has its demands on hosts
+    move: MoveRequested | None = None  # for a move: the request; its demands on hosts are in `request`
     placed: BuildPlaced | None = None  # the last chosen host, for an instance that another system builds
-    # while it waits: when it starts with a probability of 50 % and 90 %; None: unknown
+    # times by which the waiting request gets a host with a probability of 50 % and 90 %; None: unknown
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
 
@@ -240,7 +242,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
     # Number of instances, which may exceed the limit of one boot; 0: as in the request.
     count: Annotated[int, Meta(ge=0, le=10_000)] = 0
     is_external: bool = False  # another system, such as Nova, would build the instances
-    preempt: bool = False  # if it fits nowhere, also return the instances that it would preempt
+    preempt: bool = False  # if the request fits nowhere, also return the instances that it would preempt
 
 
 class BacklogPlace(Value, frozen=True, kw_only=True):
@@ -248,7 +250,7 @@ class BacklogPlace(Value, frozen=True, kw_only=True):
     project, which takes turns with other projects in proportion to the weights.
     """
 
-    before: Count  # requests of the project, at all schedulers, that are served before it
+    before: Count  # number of the project's requests, at all schedulers, that are served earlier
     weight: Number = 1.0
 
 
@@ -257,17 +259,17 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
 
     fits: bool
     refusal: Cause = ""  # why the request is invalid
-    flavor: Count = 0  # 0: the requested flavor; n: number n of or_else
-    placed: LongList[PlacedThere] = ()  # hosts of its instances
+    flavor: Count = 0  # the flavor that fits; 0: the requested flavor; n: alternative flavor number n
+    placed: LongList[PlacedThere] = ()  # hosts of the request's instances
     best: LongList[RankedHost] = ()  # the best hosts for one instance
-    decision: Decision = Decision()  # of the first instance; or why there is no host
+    decision: Decision = Decision()  # the decision about the first instance; or why there is no host
     room: LongList[CapacityLeft] = ()
     cut: Cause = ""  # why more instances may fit than in `room`
-    quota: QuotaBound | None = None  # how many more the project's quota permits; None: it has no such limit
-    victims: LongList[Victim] = ()  # instances that would be preempted; it then fits on `placed`
-    spares: Cause = ""  # why it would preempt nothing, if that was asked
-    backlog: BacklogPlace | None = None  # None: its project has no backlog
-    # if it does not fit and waits: when it starts with a probability of 50 % and 90 %; None: unknown
+    quota: QuotaBound | None = None  # how many more instances the quota permits; None: no limit applies
+    victims: LongList[Victim] = ()  # instances to preempt, so that the request fits on the hosts in `placed`
+    spares: Cause = ""  # why the request would preempt nothing, if the query has `preempt`
+    backlog: BacklogPlace | None = None  # None: the project has no backlog
+    # if the request would wait: times by which it gets a host with a probability of 50 % and 90 %
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
 
@@ -301,16 +303,16 @@ class BuildStands(Value, frozen=True, kw_only=True):
 
     build: Id
     status: Text
-    placed: BuildPlaced  # with the decision that chose its host
+    placed: BuildPlaced  # the build's placement, with the decision
     host: Text  # current or last host
     attempts: LongList[Attempt] = ()  # finished attempts
     reason: Cause = ""
-    # State from which a move begins.
-    attempt: Count = 0  # of its guest
-    generation: Ordinal | None = None  # of its consumer
-    chosen: Selection | None = None  # its current host and allocations
-    spec: BuildSpec | None = None  # its current flavor and image
-    move: Id | None = None  # its current or last move
+    # The data of the instance from which a move begins.
+    attempt: Count = 0  # attempt of the current guest
+    generation: Ordinal | None = None  # generation of the consumer
+    chosen: Selection | None = None  # current host and allocations
+    spec: BuildSpec | None = None  # current flavor and image
+    move: Id | None = None  # current or last move
 
 
 class BuildsFound(Message, frozen=True, kw_only=True):
@@ -320,7 +322,7 @@ class BuildsFound(Message, frozen=True, kw_only=True):
 InstanceStatus = Literal[
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
 ]
-# of instances that occupy a host
+# statuses of instances that occupy a host
 PRESENT: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 
 
@@ -334,10 +336,10 @@ class Instance(Value, frozen=True, kw_only=True):
     project: Text
     flavor: Text
     attempt: Count = 0  # number of attempts
-    since: Seconds = 0.0  # start of its last attempt
+    since: Seconds = 0.0  # start of the last attempt
     reason: Cause = ""
-    priority: Priority = 0  # of its request
-    generation: Ordinal | None = None  # of its consumer
+    priority: Priority = 0  # priority of the build request
+    generation: Ordinal | None = None  # generation of the consumer
 
 
 class FindInstances(Message, frozen=True, kw_only=True):
@@ -348,9 +350,9 @@ class FindInstances(Message, frozen=True, kw_only=True):
     host: Annotated[str, Meta(max_length=255)] = ""  # name of the host, or id of its root
     name: Annotated[str, Meta(max_length=255)] = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
-    since: Seconds = 0.0  # only instances last changed then or later; seconds since 1970
+    since: Seconds = 0.0  # only instances changed at this time or later; seconds since 1970
     reply_to: ReplyTo = ""  # only instances with this reply address in their build request
-    after: Text = ""  # ids after this one
+    after: Text = ""  # only ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # also return the total number
 

@@ -22,11 +22,11 @@ from bus.vocabulary import (
 
 INSTANCES = "instances"
 GROUP_MEMBERS = "server_group_members"  # members of one server group
-WEIGHT = "weight"  # no limit: the weight of the project where requests are backlogged
+WEIGHT = "weight"  # not a limit, but the project's weight for its share while requests are backlogged
 COUNTS = (INSTANCES, GROUP_MEMBERS, WEIGHT)  # names that are no resource class
 UNLIMITED = -1
-DEFAULT = ""  # the "project" of the default limits, for projects without a limit
-NAME_OF_DEFAULT = "default"  # how users name it
+DEFAULT = ""  # in place of a project id: the default limits, for projects without a limit
+NAME_OF_DEFAULT = "default"  # the default limits' name for users
 
 Limit = Annotated[int, Meta(ge=UNLIMITED, le=2**53)]
 Limits = Annotated[dict[Text, Limit], Meta(max_length=500)]
@@ -51,7 +51,7 @@ class OverQuota(Tagged, frozen=True, kw_only=True):
     resource: Text
     limit: Whole
     used: Whole
-    asked: Whole  # in addition to what is used
+    asked: Whole  # requested amount, in addition to the used amount
 
     def __str__(self) -> str:
         return (
@@ -75,8 +75,8 @@ class Quota(Value, frozen=True, kw_only=True):
     """The limits of a project and what its instances use. A resource without a limit is not limited."""
 
     project: ProjectOrDefault  # "": the default for all projects
-    limits: Limits = field(default_factory=dict)  # of the project itself; -1: unlimited, despite the default
-    # the limits that apply: of the project, else the default
+    limits: Limits = field(default_factory=dict)  # set for this project; -1: no limit, despite the default
+    # the limits that apply: for each resource the project's limit, or else the default
     effective: Limits = field(default_factory=dict)
     used: LargeMap[Text, Whole] = field(default_factory=dict)
 
@@ -159,7 +159,7 @@ class UnsetQuota(Tagged, frozen=True, kw_only=True):
     """An edit that deletes limits of a project, so that the default applies again."""
 
     project: ProjectOrDefault = DEFAULT
-    resources: LongList[Text] = ()  # empty: all but the weight
+    resources: LongList[Text] = ()  # empty: all limits, but not the weight
 
 
 QuotaEdit = SetQuota | UnsetQuota
@@ -184,8 +184,8 @@ class FindQuotas(Message, frozen=True, kw_only=True):
 
     project: ProjectOrDefault | None = None
     used: bool = False
-    weights: bool = False  # instead the weights of all projects that have one, on one page, without usage
-    after: Text = ""  # projects after this one, sorted by id
+    weights: bool = False  # True: return only the weights of all projects that have one, on one page
+    after: Text = ""  # only projects after this one, sorted by id
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
 

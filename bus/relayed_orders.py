@@ -22,7 +22,7 @@ from bus.vocabulary import MAX_CAUSE, Message
 from bus.worker import Every, On, Worker, answers, messages_of
 
 PATIENCE = 0.05  # seconds until the answer that an order is still in progress
-AGAIN_SECONDS = 1.0  # until an order is relayed again after its handler missed a service
+AGAIN_SECONDS = 1.0  # until an order is relayed again, if a service was unreachable for its handler
 CONCURRENCY = 256  # queries at a time; each takes at most PATIENCE
 
 Publish = Callable[..., Awaitable[None]]
@@ -58,7 +58,7 @@ class RelayedOrders:
         self._slots = {row.message: asyncio.Semaphore(row.concurrency) for row in rows}
         self._publish = publish
         self._clock = clock
-        # by order: when it began, and its work; removed when the gateway receives its end
+        # For each order, its start time and its task; removed when the gateway has received the result.
         self._work: dict[bytes, tuple[float, asyncio.Task[OrderAnswered]]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._running = asyncio.Event()

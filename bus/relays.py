@@ -11,9 +11,9 @@ from bus.messages import BuildOrdered, DestroyOrdered, HostReported
 from bus.moves import MoveOrdered
 from bus.vocabulary import Cause, Message, Seconds, Word
 
-ANSWER_SECONDS = 5.0  # time-out of a relayed order: an agent answers much sooner, even while it works on it
+ANSWER_SECONDS = 5.0  # time-out of a relayed order; agents answer much sooner that the order is in progress
 Order = BuildOrdered | DestroyOrdered | MoveOrdered | GuestsAsked
-MOST_MERGED = 250  # hosts, or heartbeats: the receiver of a message handles it in one piece
+MOST_MERGED = 250  # hosts or heartbeats in a message, which its receiver handles without a pause
 
 
 class OrderRelayed(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class OrderAnswered(Message, frozen=True, kw_only=True):
     # handled: all reports are published; working: ask again; later: relay again after `seconds`;
     # refused: no retry can help; failed: an unexpected exception
     state: Literal["handled", "working", "later", "refused", "failed"]
-    seconds: Seconds = 0.0  # working: since the order began; later: until the next try
+    seconds: Seconds = 0.0  # working: seconds since the order began; later: seconds until the next try
     why: Cause = ""
 
 

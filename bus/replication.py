@@ -52,7 +52,7 @@ class KnownProvider(Compact, frozen=True):
     generation: Whole
     shape: Whole
     stock: Whole
-    used: LongList[Whole]  # by resource class, in the order of its stock
+    used: LongList[Whole]  # used amounts, in the order of the inventories in `stock`
     traits: Whole
     aggregates: Whole
 
@@ -60,8 +60,8 @@ class KnownProvider(Compact, frozen=True):
 class KnownTree(Compact, frozen=True):
     """A provider tree and its owner; a tree without providers was deleted or never existed."""
 
-    root: Text | None  # None: the id of the first provider
-    host: Text | None  # None: the name of the first provider
+    root: Text | None  # None: equal to the id of the first provider
+    host: Text | None  # None: equal to the name of the first provider
     owner: Whole
     sequence: Whole
     providers: LongList[KnownProvider] = ()  # the root first
@@ -91,7 +91,7 @@ class ProviderChange(Compact, frozen=True):
     used: LargeMap[Text, Whole]
     reshaped: bool = False
     gone: bool = False
-    sequence: Whole = -1  # reshaped: sequence of the last report of its tree
+    sequence: Whole = -1  # if reshaped: sequence number of the last report of the provider's tree
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     # projects with a quota that released resources, or with a changed quota; "": all projects
     projects: LongList[Text] = ()
     trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query all further trees
-    # id of the database's commits: after a fail-over other commits may have the same numbers; empty: unknown
+    # history id of the database, which a fail-over changes because change numbers may repeat; empty: unknown
     history: Text = ""
 
 
@@ -128,8 +128,8 @@ class FindTrees(Message, frozen=True, kw_only=True):
     """A query for the provider trees of the given roots, or without roots, for a page of all trees. `after`
     is the field `more` of the answer that contained the previous page.
 
-    To limit its size, an answer omits whole trees, or the last providers of a large tree. Query omitted trees
-    again by root, and omitted providers by root with `skip`, the number of providers received so far.
+    To limit its size, an answer omits whole trees, or the last providers of a large tree. To get these, query
+    their roots again; for a large tree set `skip` to the number of its providers received so far.
     """
 
     roots: LongList[Id] = ()

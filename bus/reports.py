@@ -29,7 +29,7 @@ from bus.vocabulary import (
     capacity_of,
 )
 
-# Trait of providers below one parent of which only one can be in use at a time, such as the types of a GPU.
+# If siblings have this trait, only one of them can be in use at a time, such as the possible types of a GPU.
 EXCLUDES_SIBLINGS = "CUSTOM_EXCLUDES_SIBLINGS"
 
 
@@ -64,9 +64,9 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     provider: Id
     resource_class: ClassName
-    # Allocations of one consumer go to the first provider with enough free capacity for all of them.
+    # All allocations of a consumer move to the first of these providers that has free capacity for them.
     to: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=SHORT)]
-    becomes: ClassName | None = None  # its class there, in the same amounts; None: unchanged
+    becomes: ClassName | None = None  # new resource class, with the same amounts; None: unchanged
 
 
 class GuestPlace(Compact, frozen=True):
@@ -75,7 +75,7 @@ class GuestPlace(Compact, frozen=True):
     """
 
     build: Id
-    attempt: Amount  # the clean-up of this attempt, if the build is on another host now
+    attempt: Amount  # the guest's attempt; if the build has left it, its holder consumer is moved
     allocations: Allocations
 
 
@@ -100,7 +100,7 @@ class HostState(Value, frozen=True, kw_only=True):
     instances: Count = 0
     forced_down: bool = False  # set by an operator
     images: ShortList[Text] = ()  # names of cached images
-    # NAME=VALUE of image properties → number of instances with it
+    # NAME=VALUE of an image property → number of instances with this property
     image_properties: SmallMap[Cause, Count] = field(default_factory=dict)
     architecture: Text = ""
     hypervisor: Text = ""  # hypervisor type
@@ -111,6 +111,6 @@ class HostState(Value, frozen=True, kw_only=True):
     ip: Text = ""
     # further properties, matched by extra specs
     capabilities: Properties = field(default_factory=dict)
-    driver: Text = ""  # that runs the guests: simulated, ironic, or an operator's module:Class
+    driver: Text = ""  # the driver that runs the guests: simulated, ironic, or an operator's module:Class
     agent_version: Text = ""
     moves: ShortList[Text] = ()  # the kinds of moves that the driver supports

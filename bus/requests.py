@@ -25,13 +25,13 @@ class Hints(Value, frozen=True, kw_only=True):
     must use or avoid, and conditions on the host.
     """
 
-    group: Id | None = None  # a server group it joins
-    same_host: ShortList[Id] = ()  # on the host of at least one of the instances
-    different_host: ShortList[Id] = ()  # on no host of the instances
+    group: Id | None = None  # the server group to join
+    same_host: ShortList[Id] = ()  # instances: only hosts with at least one of them
+    different_host: ShortList[Id] = ()  # instances: only hosts without any of them
     build_near_host_ip: Text = ""
     cidr: Text = "/24"
-    query: Annotated[str, Meta(max_length=4000)] = ""  # JSON: [">=", "$free_ram_mb", 1024]
-    reservation: Id | None = None  # a reservation of its project; it is placed in that capacity only
+    query: Annotated[str, Meta(max_length=4000)] = ""  # Nova's JsonFilter: [">=", "$free_ram_mb", 1024]
+    reservation: Id | None = None  # use only the capacity of this reservation of the project
 
 
 class Flavor(Value, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     resources: Resources = field(default_factory=dict)
     required: ShortList[TraitName] = ()
     forbidden: ShortList[TraitName] = ()
-    member_of: ShortList[ShortList[Id]] = ()  # one aggregate of every inner list
-    required_any: ShortList[ShortList[TraitName]] = ()  # one trait of every inner list
+    member_of: ShortList[ShortList[Id]] = ()  # at least one aggregate of every inner list
+    required_any: ShortList[ShortList[TraitName]] = ()  # at least one trait of every inner list
     not_member_of: ShortList[Id] = ()
     in_tree: Id | None = None  # id of any provider in the tree

@@ -40,24 +40,25 @@ def slot_consumer(reservation: str, number: int) -> str:
 class Reservation(Value, frozen=True, kw_only=True):
     """Capacity for `count` instances of a flavor, held by one consumer for each of them (its slots).
 
-    Builds of the project draw from it between `begins` and `ends`. Its capacity is held from `holds_from`.
+    The capacity is held from `holds_from`; builds of the project can draw it between `begins` and `ends`.
     """
 
     id: Id
     name: Name
-    project: Text = ""  # empty: for builds of any project that name it, or for failover
-    purpose: Text = ""  # free text of the operator
+    project: Text = ""  # empty: for builds of any project that name the reservation, or for failover
+    purpose: Text = ""  # a text that the operator can choose freely
     flavor: Flavor
     count: Amount = 1
     hosts: ShortList[Text] = ()  # names of the hosts to use; empty: any host
     cell: Text = ""
     zone: Text = ""
-    # named: builds that name it; open: every build of the project; failover: evacuations of all projects
+    # who can draw: named: builds that name the reservation; open: every build of the project; failover:
+    # evacuations of all projects
     use: Use = "named"
     # failover: the loss of any one domain of a level is covered; `host`, or a level of labels such as `rack`
     levels: ShortList[Text] = ()
-    holds_from: Seconds = 0.0  # seconds since 1970; 0: from its creation
-    begins: Seconds = 0.0  # 0: from its creation
+    holds_from: Seconds = 0.0  # seconds since 1970; 0: from the reservation's creation
+    begins: Seconds = 0.0  # 0: from the reservation's creation
     ends: Seconds = 0.0  # 0: no end
     returns: bool = True  # capacity of a deleted instance is reserved again until the end
     ended: bool = False
@@ -78,10 +79,10 @@ class ReservedSlot(Value, frozen=True, kw_only=True):
     """One slot of a reservation: the allocations that it reserved at first, and that it still holds."""
 
     consumer: Id
-    allocations: Allocations  # reserved at first
-    held: Allocations = field(default_factory=dict)  # not drawn now
+    allocations: Allocations  # allocations that the slot reserved at first
+    held: Allocations = field(default_factory=dict)  # allocations that are not drawn now
     roots: LongList[Text] = ()
-    drawn_by: LongList[Text] = ()  # consumers that drew from it and still hold allocations
+    drawn_by: LongList[Text] = ()  # consumers that drew from the slot and still hold allocations
 
     @property
     def is_undrawn(self) -> bool:
@@ -105,7 +106,7 @@ class FindReservations(Message, frozen=True, kw_only=True):
 
 class ReservationsFound(Message, frozen=True, kw_only=True):
     reservations: LongList[Reservation]
-    slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # by reservation
+    slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # reservation → its slots
     made: LargeMap[Text, Count] = field(default_factory=dict)  # reservation → number of slots claimed
 
 
@@ -128,12 +129,12 @@ class EndReservation(Tagged, frozen=True, kw_only=True):
     """An edit that ends a reservation and releases what is not drawn; instances that drew keep running."""
 
     reservation: Id
-    forget: bool = False  # also delete its record
+    forget: bool = False  # also delete the reservation's record
 
 
 class ForgetSlots(Tagged, frozen=True, kw_only=True):
-    """An edit that releases those of the given slots from which no instance drew, and deletes their records:
-    other slots of the reservation hold the capacity on other hosts.
+    """An edit that releases the given slots of a reservation and deletes their records, except slots from
+    which an instance drew. The reservation has replaced them by slots on other hosts.
     """
 
     reservation: Id
@@ -146,7 +147,7 @@ ReservationEdit = MakeReservation | ExtendReservation | EndReservation | ForgetS
 class ReservationEdited(Tagged, frozen=True, kw_only=True):
     reservation: Reservation
     changed: bool = False
-    released: Count = 0  # slots that held something
+    released: Count = 0  # number of released slots that still held allocations
 
 
 class ReservationOver(Tagged, frozen=True, kw_only=True):
@@ -173,20 +174,20 @@ class HeadroomTurn(Value, frozen=True, kw_only=True):
 
     at: Seconds
     kept: bool
-    lacking: Text = ""  # the first reason why it was not kept
+    lacking: Text = ""  # the first reason why the slots were insufficient
 
 
 class Headroom(Value, frozen=True, kw_only=True):
     """A reservation for failover, and whether all instances of any one failed domain fit into its slots."""
 
     reservation: Reservation
-    kept: bool  # all instances of any one failed domain fit into its slots
+    kept: bool  # True: all instances of any one failed domain fit into the slots
     slots: Count
     domains: Count
     instances: Count
-    lacking: LongList[Text] = ()  # why it cannot be kept
-    since: Seconds = 0.0  # when `kept` became what it is, as far as placement's process knows
-    history: ShortList[HeadroomTurn] = ()  # the latest since the start of placement's process, oldest first
+    lacking: LongList[Text] = ()  # why the slots are insufficient
+    since: Seconds = 0.0  # time of the last change of `kept` that placement's process has observed
+    history: ShortList[HeadroomTurn] = ()  # last changes since placement's process started, oldest first
 
 
 class FindHeadroom(Message, frozen=True, kw_only=True):
@@ -201,11 +202,11 @@ class FillReservation(Message, frozen=True, kw_only=True):
     """A request to a scheduler to claim the slots that a reservation lacks."""
 
     reservation: Id
-    # root → slots that it gets without filters, although a plan that makes room has disabled the host
+    # root → slots to claim there without filters, because a plan has closed this host to make room for them
     closed: LargeMap[Id, Amount] = field(default_factory=dict)
 
 
 class ReservationFilled(Message, frozen=True, kw_only=True):
-    placed: Count  # slots that hold or have held capacity
+    placed: Count  # number of slots that hold or have held capacity
     missing: Count = 0
     reason: Text = ""  # why slots are missing

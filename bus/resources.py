@@ -50,23 +50,23 @@ class Provider(Value, frozen=True, kw_only=True):
     root: Text
     generation: Whole
     inventories: LargeMap[Text, Inventory] = field(default_factory=dict)
-    used: LargeMap[Text, Whole] = field(default_factory=dict)  # by resource class, for every inventory
-    traits: LongList[Text] = ()  # by number: standard traits first
+    used: LargeMap[Text, Whole] = field(default_factory=dict)  # resource class → used amount
+    traits: LongList[Text] = ()  # sorted by database id: standard traits first
     aggregates: LongList[Text] = ()
     updated: Number = 0.0  # last change of the provider or the parts returned
-    # part `owner`: the agent that reports its tree; empty: not reported
+    # Part `owner`: the agent that reports the provider's tree; empty if no agent does.
     cell: Text = ""
     agent: Text = ""
     zone: Text = ""
-    host: Text = ""  # the owner's name of the tree, used in orders
-    sequence: Whole = -1  # of the last report
-    gone: bool = False  # deleted by its owner; it stays while consumers have allocations
-    # part `owner`: what reports neither added nor remove
+    host: Text = ""  # the agent's name for the host, used in orders
+    sequence: Whole = -1  # sequence number of the agent's last report of the tree
+    gone: bool = False  # the agent has deleted it; the provider stays while consumers have allocations
+    # Part `owner`: contents that operators added, and that the agent's reports do not remove.
     kept_classes: LongList[Text] = ()
     kept_traits: LongList[Text] = ()
     kept_aggregates: LongList[Text] = ()
     label_sources: HostLabels = NO_LABELS  # part `owner`
-    labels: LargeMap[Text, Text] = field(default_factory=dict)  # part `labels`, of a root: of all sources
+    labels: LargeMap[Text, Text] = field(default_factory=dict)  # part `labels`: a root's labels, by level
 
 
 class Consumer(Value, frozen=True, kw_only=True):
@@ -77,8 +77,8 @@ class Consumer(Value, frozen=True, kw_only=True):
     type: Text | None  # None: written before consumer types existed
     allocations: Allocations
     updated: Number = 0.0
-    client: bool = False  # last claimed by a client of the Placement API
-    protected: bool = False  # in a server group, or drawn from a reservation: never preempted
+    client: bool = False  # the allocations were claimed by a client of the Placement API
+    protected: bool = False  # must not be preempted: in a server group, or drawn from a reservation
 
 
 # Edits. `generation` is compared with the provider's; None: no comparison.
@@ -176,8 +176,8 @@ class Edited(Tagged, frozen=True, kw_only=True):
     """
 
     provider: Provider | None = None
-    number: Whole = 0  # of the change; 0: nothing changed
-    before: Provider | None = None  # its former state; None if created, or if several changed
+    number: Whole = 0  # change number; 0: nothing changed
+    before: Provider | None = None  # the provider before; None if created, or if several changed
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
@@ -219,7 +219,7 @@ class OwnerGiven(Tagged, frozen=True, kw_only=True):
     cell: Text
     agent: Text
     sequence: Whole
-    number: Whole = 0  # of the change; 0: the root has no providers
+    number: Whole = 0  # change number; 0: the root has no providers
 
 
 OwnerResult = OwnerGiven | Missing | Contended
@@ -244,7 +244,7 @@ class LoadResult(Value, frozen=True, kw_only=True):
     provider: Text
     did: Literal["made", "changed", "nothing", "refused"]
     generation: Whole = 0
-    why: Cause = ""  # refused: the field and the problem
+    why: Cause = ""  # why the provider was refused: the field and the problem
 
 
 class FindProviders(Message, frozen=True, kw_only=True):
@@ -253,15 +253,15 @@ class FindProviders(Message, frozen=True, kw_only=True):
     ids: LongList[Id] = ()
     name: Text = ""
     in_tree: Id | None = None
-    like: ResourceGroup | None = None  # with the free resources, traits and aggregates
+    like: ResourceGroup | None = None  # with this free capacity, these traits and aggregates
     parts: LongList[Literal["inventories", "traits", "aggregates", "owner", "labels"]] = (
         "inventories",
         "traits",
         "aggregates",
     )
-    agents: LongList[Word] = ()  # in trees that one of the agents reports
-    after: Text = ""  # with `limit`: ids after this one, in order
-    limit: Count = 0  # 0: all; they must fit into one message
+    agents: LongList[Word] = ()  # only providers in trees that one of these agents reports
+    after: Text = ""  # only ids after this one; used with `limit`
+    limit: Count = 0  # maximum number of providers; 0: all, which must fit into one message
     cell: Text = ""  # the asking cell; empty: not asked by a cell
 
 
@@ -279,7 +279,7 @@ class EditAnswered(Message, frozen=True, kw_only=True):
 
 class OwnerEditRequested(Message, frozen=True, kw_only=True):
     """Assign a root provider to a cell, whichever cell and agent own it now, to correct a wrongly accepted
-    report. The next report about it is accepted whatever its sequence.
+    report. The next report of the root is accepted with any sequence number.
 
     With an agent and a host name, builds may be placed on the host although no agent reports it: clients of
     the Placement API, such as nova-compute, maintain its inventory.
@@ -319,7 +319,7 @@ class FindAllocations(Message, frozen=True, kw_only=True):
 
 class AllocationsFound(Message, frozen=True, kw_only=True):
     consumers: LongList[Consumer]  # consumers with allocations
-    generations: LargeMap[Text, Whole]  # of every provider in `consumers`
+    generations: LargeMap[Text, Whole]  # generation of each provider that occurs in `consumers`
 
 
 class FindUsages(Message, frozen=True, kw_only=True):

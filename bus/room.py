@@ -27,23 +27,23 @@ from bus.vocabulary import (
 )
 
 MOST_MOVES = 1000  # moves in one plan
-# codes of decisions without a host that moves of instances can remedy
+# reason codes of requests without a host that may fit after other instances have moved
 MOVES_MAY_HELP = frozenset({"class", "room", "group", "together", "topology", "server_group"})
 Budget = Annotated[int, Meta(ge=0, le=MOST_MOVES)]
 
 
 class PlannedStep(Value, frozen=True, kw_only=True):
-    """One move of a plan. It begins when the moves of all lower waves have ended."""
+    """One move of a plan. The move begins when the moves of all lower waves have ended."""
 
     build: Id
     name: Text = ""
-    kind: Literal["live", "migrate"]  # migrate: stopped, because its devices cannot move while it runs
+    kind: Literal["live", "migrate"]  # migrate: the instance is stopped, because its devices require this
     cell: Text
     source: Id
     source_host: Text
     destination: Id
     destination_host: Text
-    holder: Text = ""  # the consumer that holds the source until its guest is destroyed
+    holder: Text = ""  # holder consumer of the source's allocations until the guest there is destroyed
     wave: Count = 0
     amounts: LargeMap[Text, Whole] = field(default_factory=dict)
 
@@ -52,24 +52,24 @@ class PlanRoom(Message, frozen=True, kw_only=True):
     """A query for the fewest moves after which all instances of this request fit. Nothing is claimed."""
 
     request: BuildRequested
-    budget: Budget = 10  # moves at most
-    cold: bool = False  # move every instance stopped
-    # the hosts that this plan has closed: only they get instances, although they are disabled
+    budget: Budget = 10  # maximum number of moves
+    cold: bool = False  # stop each instance before its move
+    # hosts that this plan has closed: the instances are placed only there, although these hosts are disabled
     roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    fixed: ShortList[Id] = ()  # instances that stay, for example because they could not be moved before
+    fixed: ShortList[Id] = ()  # instances not to move, for example because an earlier move failed
     within: Labels = field(default_factory=dict)  # level → label: only hosts of these domains are targets
 
 
 class RoomPlanned(Message, frozen=True, kw_only=True):
     """The answer to PlanRoom: the moves and each instance's host after them, or why not all instances fit."""
 
-    # empty: all instances fit after the moves; else a reason code (docs/reasons.md)
+    # why not all instances fit after the moves: a reason code (docs/reasons.md); empty: all fit
     code: Text = ""
     why: Cause = ""
     moves: LongList[PlannedStep] = ()
-    targets: LongList[PlacedThere] = ()  # for the instances that fit
-    hosts: Count = 0  # hosts that would fit an instance if they were empty
-    decision: Decision = Decision()  # without such a host: what rejected all hosts
+    targets: LongList[PlacedThere] = ()  # hosts of the request's instances that fit
+    hosts: Count = 0  # number of hosts on which an instance would fit if they were empty
+    decision: Decision = Decision()  # if `hosts` is 0: what rejected all hosts
 
 
 class HoldHosts(Message, frozen=True, kw_only=True):
@@ -79,8 +79,8 @@ class HoldHosts(Message, frozen=True, kw_only=True):
 
     plan: Id
     roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    seconds: Seconds = 60.0  # 0: open the hosts of the plan
-    renew: bool = False  # only prolong the time of hosts that this plan has closed
+    seconds: Seconds = 60.0  # 0: open the hosts of the plan now
+    renew: bool = False  # close no further hosts: only prolong the time for hosts that this plan has closed
 
 
 class HostsHeld(Message, frozen=True, kw_only=True):
@@ -95,15 +95,15 @@ class HostsHeld(Message, frozen=True, kw_only=True):
 class PlanBalance(Message, frozen=True, kw_only=True):
     """A query for moves from the fullest hosts to emptier hosts. Nothing is claimed.
 
-    The gain of a move is the larger used share (part of the capacity) of its two hosts before the move, minus
-    the larger one after the move.
+    The used share of a host is the used fraction of its capacity. A move's gain is the larger used share of
+    its two hosts before the move, minus the larger used share of the two after the move.
     """
 
-    cell: Text = ""  # only hosts of this cell; empty: each cell by itself
+    cell: Text = ""  # only this cell; empty: all cells, without moves between cells
     resource_class: ClassName = "VCPU"
     budget: Budget = 10
-    gain: Number = 0.1  # of each move at least
-    above: Number = 0.0  # only hosts with a larger used share become emptier
+    gain: Number = 0.1  # minimum gain of each move
+    above: Number = 0.0  # instances leave only hosts with a larger used share
     cold: bool = False
     fixed: ShortList[Id] = ()
 
@@ -137,7 +137,7 @@ class SwitchBalancing(Message, frozen=True, kw_only=True):
 
     stop: bool | None = None
     controller: Text = ""
-    seconds: Seconds = 60.0  # until another controller may run, without a repeated request; 0: immediately
+    seconds: Seconds = 60.0  # time after this request in which no other controller may run; 0: release it
     renew: bool = False  # only prolong the time of the controller that runs
 
     @property
@@ -148,6 +148,6 @@ class SwitchBalancing(Message, frozen=True, kw_only=True):
 
 class BalancingSwitched(Message, frozen=True, kw_only=True):
     stopped: bool
-    since: Seconds = 0.0  # when it was stopped
+    since: Seconds = 0.0  # when rebalancing was stopped
     taken: bool = False  # another controller runs
-    controller_until: Seconds = 0.0  # when the lease of the controller ends that ran last; 0: none
+    controller_until: Seconds = 0.0  # end of the lease of the last controller; 0: there was none

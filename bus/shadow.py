@@ -44,12 +44,12 @@ class ObservedRequest(Value, frozen=True, kw_only=True):
 class SchedulerFigures(Value, frozen=True, kw_only=True):
     """Statistics of one scheduler, Nova's or berth's: instances, hosts used, imbalance and latency."""
 
-    instances: Count = 0  # on hosts, of the requests for which both schedulers found hosts
-    hosts: Count = 0  # that got at least one of the instances
-    imbalance: Number | None = None  # coefficient of variation of the instances over all hosts
-    # mean share of the hosts' free memory that is stranded after a decision: the flavor no longer fits there
+    instances: Count = 0  # number of placed instances, of requests for which both schedulers found hosts
+    hosts: Count = 0  # number of hosts with at least one of the instances
+    imbalance: Number | None = None  # coefficient of variation of the numbers of instances on all hosts
+    # mean fraction of the free memory that is on hosts where the requested flavor no longer fits
     fragmentation: Number | None = None
-    p50: Seconds | None = None  # latency
+    p50: Seconds | None = None  # latency of decisions
     p99: Seconds | None = None
 
 
@@ -94,16 +94,16 @@ class NovaReportFound(Message, frozen=True, kw_only=True):
     requests: Count = 0
     same: Count = 0  # both chose the same hosts
     different: Count = 0
-    nova_refused: Count = 0  # and berth has a host
-    berth_refused: Count = 0  # and Nova has a host
+    nova_refused: Count = 0  # only Nova found no host
+    berth_refused: Count = 0  # only berth found no host
     both_refused: Count = 0
-    undecided: Count = 0  # by berth
-    late: Count = 0  # berth decided when Nova's decision was already visible
-    open: Count = 0  # Nova's result is not known
+    undecided: Count = 0  # requests without a decision of berth
+    late: Count = 0  # berth decided when Nova's decision was already visible to it
+    open: Count = 0  # requests without a known result of Nova
     nova: SchedulerFigures = SchedulerFigures()
     berth: SchedulerFigures = SchedulerFigures()
     shares: LongList[HostShare] = ()  # hosts with the largest differences first
-    more_hosts: Count = 0  # that are not listed
+    more_hosts: Count = 0  # number of hosts that `shares` leaves out
     listed: LongList[ObservedRequest] = ()
     undecided_reasons: LongList[ReasonCount] = ()
     missing: LongList[MissingPeriod] = ()

@@ -27,11 +27,11 @@ class TlsFiles:
                 continue
             loaded = stamp
             try:
-                # A pair that does not match would spoil the context in use.
+                # Check the files in a new context: if they do not match, loading breaks the context in use.
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
                 context.load_cert_chain(self.certificate, self.key)
                 log.warning("the certificate %s was loaded again", self.certificate)
-            except OSError as problem:  # also an SSLError
+            except OSError as problem:  # including SSLError
                 log.error("the certificate stays as it was: %s: %s", self.certificate, problem)
 
     def _stamp(self) -> tuple[int, ...]:

@@ -13,10 +13,10 @@ MAX_ORDINAL = 2**62
 SHORT = 1000
 MAX_GROUPS = 256  # request groups in one query
 LONG = 50_000
-MAX_RATIO = 3.40282e38  # of allocation_ratio, as in the Placement API
+MAX_RATIO = 3.40282e38  # maximum allocation_ratio, as in the Placement API
 KEEP_SECONDS = 7 * 86400.0  # workers store ended work for this time, unless settings state another time
 KEEP_ACTS_SECONDS = 90 * 86400.0  # for this time the audit trail stores what operators requested
-MAX_CAPACITY = 2**45  # of one inventory: the sum over 100,000 hosts still fits into 64 bits
+MAX_CAPACITY = 2**45  # limit for one inventory, so that the sum over 100,000 hosts fits into 64 bits
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -30,10 +30,10 @@ Word = Annotated[
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone
-KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # of a project or a user
+KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # id of a project or a user
 UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
 Text = Annotated[str, Meta(max_length=255)]
-PropertyValue = Annotated[str, Meta(max_length=1024)]  # of an extra spec, an image, an instance
+PropertyValue = Annotated[str, Meta(max_length=1024)]  # of extra specs, images and instances
 MAX_CAUSE = 4000  # characters of a Cause
 Cause = Annotated[str, Meta(max_length=MAX_CAUSE)]
 ClassName = Annotated[
@@ -62,7 +62,7 @@ Mappings = LargeMap[Text, LongList[Text]]  # group suffix → the providers that
 
 Resources = LargeMap[ClassName, Amount]
 Allocations = LargeMap[Id, Resources]  # provider → resource class → amount
-Shapes = LargeMap[Id, Ordinal]  # provider → its shape when it was chosen
+Shapes = LargeMap[Id, Ordinal]  # provider → the provider's shape when the candidate was found
 
 ReplyTo = Annotated[
     str,
@@ -142,7 +142,7 @@ class Missing(Tagged, frozen=True, kw_only=True):
         "priority class",
     ]
     names: LongList[Text]
-    provider: Text = ""  # inventory: its provider
+    provider: Text = ""  # if an inventory does not exist: its provider
 
 
 class Taken(Tagged, frozen=True, kw_only=True):

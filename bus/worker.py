@@ -19,7 +19,7 @@ A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 
 Emits = Message | Sequence[Message] | None
-Outcome = Message | Sequence[Message] | Retry | Poison | None  # for one message of a list
+Outcome = Message | Sequence[Message] | Retry | Poison | None  # a handler's result for one message of a list
 
 
 class Undeclared(TypeError):
@@ -37,11 +37,11 @@ class On:
     concurrency: int  # concurrent handler calls
     linger: float  # seconds to wait for further messages under load
     private: bool  # every process of the worker receives every message while it runs
-    unheard: Callable[[Any], Awaitable[Emits]] | None = None  # replaces unroutable messages
-    undeliverable_after: int = 0  # after this many tries
-    intake: Intake | None = None  # gives the messages of the queue in another order
-    prefetch: int = 0  # unsettled messages at most; 0: twice what the handler calls take
-    slow: Callable[[Any], bool] | None = None  # which messages get a handler call of their own
+    unheard: Callable[[Any], Awaitable[Emits]] | None = None  # returns replacements of an unroutable message
+    undeliverable_after: int = 0  # number of tries before `unheard` is called
+    intake: Intake | None = None  # returns the messages of the queue in another order
+    prefetch: int = 0  # maximum of unsettled messages; 0: twice as many as all handler calls take
+    slow: Callable[[Any], bool] | None = None  # whether a message is handled in a separate call
 
     @property
     def name(self) -> str:
@@ -70,9 +70,9 @@ class Answers:
     batch: int | None
     concurrency: int
     linger: float = 0.0
-    key: str = ""  # of this cell, if each cell has a separate key
+    key: str = ""  # routing key of the query for this cell, if each cell has a separate key
     cell: str = ""  # the cell of `key`
-    private: bool = False  # one process answers, and its queue is deleted with the process
+    private: bool = False  # only one process answers, and its queue is deleted when the process ends
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class Every:
     seconds: float
     handler: Callable[[], Awaitable[Emits]]
     emits: frozenset[type[Message]]
-    at_once: bool  # first call when the worker starts
+    at_once: bool  # True: the first call is when the worker starts; False: a period later
 
 
 Narrow = Callable[[], Awaitable[None]]

@@ -12,11 +12,11 @@ from placement_worker.store.changes import last_number
 from placement_worker.transactions import PlacementOperations, again
 
 ARCHIVE_SECONDS = 10.0
-ANSWER_BYTES = 384 * 1024  # of pieces; JSON needs a third more
-SNAPSHOT_BYTES = 1024 * 1024  # of changes, and at least the size of the last snapshot, before the next one
-SKEW_SECONDS = 5.0  # between the clocks of berth's machines
+ANSWER_BYTES = 384 * 1024  # maximum size of the pieces in an answer; base64 makes them a third larger
+SNAPSHOT_BYTES = 1024 * 1024  # store a snapshot after changes of this size and of the last snapshot's size
+SKEW_SECONDS = 5.0  # maximum difference between the clocks of berth's machines
 NEVER = 1e12
-GAP_SECONDS = 300.0  # between two snapshots because of missing changes
+GAP_SECONDS = 300.0  # shortest time between two snapshots that are stored because of missing changes
 
 
 @dataclass(eq=False)
@@ -124,7 +124,7 @@ class _Pieces:
     parts: int
     after: int
     skip: int
-    left: int  # bytes
+    left: int  # bytes for which the answer has space
     pieces: list[HistoryPiece] = field(default_factory=list)
 
     @property
@@ -132,9 +132,7 @@ class _Pieces:
         return self.left <= 0
 
     def add(self, body: bytes, *, is_snapshot: bool = False) -> bool:
-        """Add as much of a compressed body as the answer has space for; return whether its last byte was
-        added.
-        """
+        """Add as many bytes of a compressed body as the answer has space for; return whether that is all."""
         part = body[self.skip : self.skip + self.left]
         is_cut = self.skip + len(part) < len(body)
         self.pieces.append(HistoryPiece(body=_lines(part), is_snapshot=is_snapshot, is_cut=is_cut))

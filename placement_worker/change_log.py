@@ -32,24 +32,24 @@ log = logging.getLogger(__name__)
 Publish = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 
 CHANGES_A_ROUND = 200
-RESHAPES_A_ROUND = 20  # each with the builds of a host
-UNPUBLISHED = 1000  # changes: during an outage of the broker the rest is only in the log
-RECORD_SECONDS = 0.25  # seconds until the position is stored; until then another relay may publish again
-POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake the relay immediately
+RESHAPES_A_ROUND = 20  # number of commits, each with the messages about all builds of a host
+UNPUBLISHED = 1000  # unpublished changes in memory; if there are more, the log is read
+RECORD_SECONDS = 0.25  # until the last published number is stored; before, another relay may repeat it
+POLL_SECONDS = 1.0  # between reads of the log, for commits of killed processes; other commits wake the relay
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
-LINGER = 0.01  # between rounds under load: a round costs about as much as a commit
-CLAIMS_LINGER = 0.05  # between rounds that publish only claims: no request waits for claims
+LINGER = 0.01  # pause between rounds under load: a round costs about as much as a commit
+CLAIMS_LINGER = 0.05  # pause before a round that publishes only claims, for which no request waits
 
 
 class Relay:
     """Publishes the change log in order. The number of the last published change is stored in the database
     after the broker's confirm.
 
-    So a change may be published twice, with the same number. The log keeps a limited number of changes:
-    changes deleted from the log during an outage of the broker are never published, and readers notice the
-    gap. Recent commits of this process are published from memory if they directly follow the last published
-    number; if not, the log is read.
+    So a change may be published twice, with the same number. The log has a limited length: changes deleted
+    from the log during an outage of the broker are never published, and readers notice the gap in the
+    numbers. Recent commits of this process are published from memory if they directly follow the last
+    published number; if not, the log is read.
     """
 
     tells = "the changes"
@@ -60,12 +60,12 @@ class Relay:
         self._urgent = asyncio.Event()  # set if a request may wait for a change
         self._reads_log = True  # whether to read the log for changes to publish
         self._unpublished: dict[int, PlacementChanged] = {}  # commits of this process that are not published
-        self._published = 0  # last number published by this process, with all before; 0: read it from the log
-        self._recorded = 0  # the position in the database
+        self._published = 0  # all changes up to this number are published; 0: read it from the database
+        self._recorded = 0  # the last published number that is stored in the database
         self._recorded_at = 0.0
-        # numbers published from the log, before this process registered its commit
+        # numbers of commits that were published from the log before `committed` was called with them
         self._logged: set[int] = set()
-        self._outdated = False  # the database failed over: numbers known here may be of lost commits
+        self._outdated = False  # True after a fail-over: the numbers in memory may be those of lost commits
 
     def wake(self) -> None:
         """Make the relay read the change log in the database, and publish all changes that are not published
@@ -89,7 +89,7 @@ class Relay:
         if urgent:
             self._urgent.set()
         new = [message for message in messages if message.number not in self._logged]
-        # If an older database was restored, only the log knows.
+        # A number that was published before: an older database was restored, so read the log.
         if any(change.number <= self._published for change in new):
             self._published = self._recorded = 0
             self._unpublished.clear()
@@ -139,7 +139,7 @@ class Relay:
         following = self._following()
         if not following:
             if not (self._reads_log or self._unpublished):
-                return False  # all are published
+                return False  # all changes in memory are published
             self._reads_log = False
             return await self._round_of_the_log(publish)
         await _published(publish, following)
@@ -162,7 +162,7 @@ class Relay:
     async def _round_of_the_log(self, publish: Publish) -> bool:
         in_the_log = list(self._unpublished)
         if self._database.dialect == "postgresql":
-            # Relays of other processes wait for the locked number; writers do not.
+            # The transaction locks the last published number: relays of other processes wait, writers do not.
             async with self._database.write() as tx:
                 oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._published)
                 await self._publish_logged(oldest, publish)
@@ -180,13 +180,13 @@ class Relay:
         if len(oldest) == CHANGES_A_ROUND:
             self._reads_log = True
             return True
-        for number_logged in in_the_log:  # numbers missing in memory were published by another process
+        for number_logged in in_the_log:  # all are published now, by this process or another one
             self._unpublished.pop(number_logged, None)
         return False
 
     async def _publish_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
         if oldest:
-            # The log contains no trees: they are added if this process committed the change.
+            # The log contains no provider trees: publish commits of this process from memory, with trees.
             in_memory = [self._unpublished.get(change.number, change) for change in oldest]
             both = zip(oldest, in_memory, strict=True)
             await _published(
@@ -237,7 +237,7 @@ class ChangeLog:
         self._database = database
         self._book = book
         self._clock = clock
-        self._keep = keep  # number of latest commits in the log; None: changes.KEEP
+        self._keep = keep  # number of latest commits to keep in the log; None: changes.KEEP
         self.memory = Memory(StoreReader(database, book))
         self.relay = Relay(database)
 
@@ -256,8 +256,8 @@ class ChangeLog:
     ) -> int:
         """Execute `writes`, the last statements of a transaction, and log the provider changes `altered`.
         Return the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees,
-        `consumers` the changed consumers. `edition` is the new version of the names of resource classes and
-        traits, if the transaction changed such a name; `renamed` are both names of a resource class.
+        `consumers` the changed consumers. After a change of a name of a resource class or trait, `edition` is
+        the new version of these names, and `renamed` are the old and new names of a renamed resource class.
         `projects` are projects with a quota that may use less now. Changes that are not `urgent` may be
         published later, together with further changes.
         """
@@ -287,13 +287,13 @@ class ChangeLog:
         consumers: Sequence[ConsumerChange] = (),
     ) -> int:
         """Store changed provider trees (`pairs`: a tree as it was read, and as it is now), log the change,
-        and return its number. `numbers` yields the ids of new providers. `further` are statements that need
-        the new inventories; `last` are statements independent of all other statements.
+        and return its number. `numbers` yields database ids for new providers. `further` are statements that
+        need the new inventories; `last` are statements independent of all other statements.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *further):
             await write(tx)
-        # Trees of repeated reports were not locked, so their usage may be outdated.
+        # Leave out unchanged trees: they were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last], consumers)
 

@@ -35,7 +35,7 @@ from placement_worker.transactions import ClaimOperations, PlacementOperations
 HOST = "host"  # the level of domains that are single hosts
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
-TURNS = 20  # of each headroom, in memory
+TURNS = 20  # number of the latest changes of each headroom that are kept in memory
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class HeadroomController(PlacementOperations):
 
     claims: ClaimOperations
     _changed: bool = field(default=True, init=False)
-    _last: Sequence[Reservation] = field(default=(), init=False)  # as adjusted last
-    _turns: dict[str, deque[HeadroomTurn]] = field(default_factory=dict, init=False)  # by reservation
+    _last: Sequence[Reservation] = field(default=(), init=False)  # reservations at the last call of `adjust`
+    _turns: dict[str, deque[HeadroomTurn]] = field(default_factory=dict, init=False)  # by reservation's id
 
     def __post_init__(self) -> None:
         self.log.memory.watch(lambda *_: self._note_change())
@@ -151,7 +151,7 @@ class HeadroomController(PlacementOperations):
             orders.append(ClaimRequested(claims=(claim,)))
         answers = await self.claims.claim_many(orders)
         refused = sum(not isinstance(answer.results[0], Claimed) for answer in answers)
-        if refused:  # other claims took the capacity: compute again
+        if refused:  # other claims have taken the capacity: plan again at the next call
             log.info("headroom %s: %d slots were refused", reservation.name, refused)
             self._changed = True
 

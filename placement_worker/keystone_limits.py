@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 POLL_SECONDS = 60.0
-_NAMES = {"servers": INSTANCES, "server_group_members": GROUP_MEMBERS}  # as Nova names its limits
+_NAMES = {"servers": INSTANCES, "server_group_members": GROUP_MEMBERS}  # Keystone's names → berth's names
 _OF_CLASS = "class:"
 
 COPIED_AT = Gauge("berth_quotas_copied_timestamp_seconds", "when Keystone's limits were last copied")

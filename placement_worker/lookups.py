@@ -31,7 +31,7 @@ class Lookups(PlacementOperations):
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
         simple = simple and "labels" not in query.parts
-        # What one statement answers needs no transaction; names that turn out to be new are read after it.
+        # A query that needs only one statement runs outside a transaction; unknown names are read afterwards.
         async with self.database.read_single() if simple else self.database.read() as tx:
             return ProvidersFound(providers=tuple(await self._providers(tx, query, cell)))
 
@@ -81,7 +81,7 @@ class Lookups(PlacementOperations):
         elif query.agents:
             selection, values = lookups.BY_AGENT, [(agent,) for agent in dict.fromkeys(query.agents)]
             given = {"cell": cell, "after": "", "most": MAX_INT}
-            if query.limit and not query.like:  # which may remove rows: then the page is cut after that
+            if query.limit and not query.like:  # `like` removes rows, so then the limit is applied later
                 given |= {"after": query.after, "most": query.limit}
         elif cell:
             selection, given = lookups.BY_CELL, {"cell": cell}

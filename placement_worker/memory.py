@@ -102,9 +102,9 @@ log = logging.getLogger(__name__)
 
 CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees added to the index before other tasks run
-FAR_AHEAD = 1000  # if a change number is so far ahead, query placement's last number before believing it
+FAR_AHEAD = 1000  # above this distance, check that the database has a received change number
 POLL_SECONDS = 1.0  # interval of checks for changes without a received message
-FAILOVER_SECONDS = 0.2  # until other placements use the new primary, too
+FAILOVER_SECONDS = 0.2  # between attempts to read the index until all placement processes use the new primary
 
 
 class Memory:
@@ -116,8 +116,9 @@ class Memory:
         self._reader = reader
         self._loading = asyncio.Lock()
         self._loaded = asyncio.Event()
-        self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
-        self._learned = asyncio.Event()  # set, and replaced, whenever something new is known
+        # Commits received during a reload, to be applied to the new index; None: no reload is in progress.
+        self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None
+        self._learned = asyncio.Event()  # set when the index changes, and then replaced
         self._watchers: list[OnChange] = []
         self._quota_watchers: list[OnQuotas] = []
 
@@ -140,7 +141,7 @@ class Memory:
         projects: set[str] = set()
         foreign = [message for message in messages if not self.index.is_of(message.history)]
         if self._missed is not None:
-            self._missed += [(message, shaped) for message in foreign]  # the new index may need them
+            self._missed += [(message, shaped) for message in foreign]  # commits after a fail-over
         for message in messages:
             if message in foreign:
                 continue
@@ -169,7 +170,7 @@ class Memory:
         """Apply `placement.changed` messages of any process to the index; read the trees that the messages
         lack, all in one query."""
         known_history = [message for message in messages if self.index.is_of(message.history)]
-        if len(known_history) < len(messages):  # of a new primary, or late messages of the former primary
+        if len(known_history) < len(messages):  # some are from another primary, after a fail-over
             await self.fresh()
         unknown = [message for message in known_history if not self.index.knows(message.number)]
         if self.loads:
@@ -177,7 +178,7 @@ class Memory:
         effective = [change for change in unknown if has_effect(change)]
         if effective:
             await self._take_in(effective)
-        if len(effective) < len(unknown):  # changes that an older placement cannot express
+        if len(effective) < len(unknown):  # read changes that an older placement has published incompletely
             await self.fresh()
         return [None] * len(messages)
 
@@ -203,7 +204,7 @@ class Memory:
             try:
                 missed, more, _ = await self._changes(seen, self.index.history)
             except Forgotten as forgotten:
-                if self.index.seen == seen:  # no change arrived in the meantime
+                if self.index.seen == seen:  # no change was applied in the meantime
                     log.warning("%s: reading everything again", forgotten)
                     await self.reload()
                 continue
@@ -249,7 +250,8 @@ class Memory:
                         await learned.wait()
 
     async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
-        shaped: dict[str, Tree | None] = {}  # in the order that decides the rows; None: not in the message
+        # root → tree (None: not in the message), in commit order, which decides the rows in the index
+        shaped: dict[str, Tree | None] = {}
         for message in sorted(messages, key=lambda each_message: each_message.number):
             trees = _changed_trees(message)
             shaped |= {change.root: trees.get(change.root) for change in message.changes if change.reshaped}
@@ -281,7 +283,7 @@ class Memory:
                 reported = [message for message in reported if index.is_of(message.history)]
                 true = {message.number for message in await self._committed(index, reported)}
                 false = {message.number for message in reported} - true
-                for message, shaped in self._missed:  # the list may have grown meanwhile
+                for message, shaped in self._missed:  # including commits received during the last `await`
                     if message.number in false or not index.is_of(message.history):
                         continue
                     index.accept(message.number, message.changes, shaped, message.aggregates, message.cells)
@@ -300,7 +302,7 @@ class Memory:
 
     async def _read(self) -> Index | None:
         """Return a new index, or None if the database failed over meanwhile."""
-        # Read the number first: trees read later include at least all changes up to it.
+        # Read the change number before the trees, which then include all changes up to this number.
         newest = await self._reader.changes(0, 1)
         index = Index(newest.last, newest.history)
         for fact in await self._reader.facts():

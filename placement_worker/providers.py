@@ -138,7 +138,7 @@ def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | r
 
 
 PROVIDERS_A_TRANSACTION = 2000
-LOADS_AT_ONCE = 2  # one is decided while the database writes another
+LOADS_AT_ONCE = 2  # number of concurrent transactions: one is computed while another is written
 
 
 class BulkLoad(PlacementOperations):

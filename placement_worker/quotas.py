@@ -13,13 +13,13 @@ from placement_worker.transactions import PlacementOperations, again, changing
 
 Limits = Mapping[str, Mapping[str, int]]  # project → resource → limit
 
-MOST_NAMED = 1000  # projects in one change; for more, all projects are named
+MOST_NAMED = 1000  # maximum number of projects in one change; instead of more, "" (all projects) is published
 
 
 class QuotaOperations(PlacementOperations):
     """Operations on the limits of projects. Claims enforce the limits."""
 
-    source: Literal["berth", "keystone"] = "berth"  # keystone: only `replace_all` changes limits
+    source: Literal["berth", "keystone"] = "berth"  # keystone: edits are refused, except by `replace_all`
 
     async def find(self, query: quotas.FindQuotas) -> quotas.QuotasFound:
         async with self.database.read() as tx:

@@ -103,7 +103,7 @@ class ClassesAndTraits(PlacementOperations):
             return Standard(name=to)
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            # Locked first, so that no provider can get inventory of it that we do not see.
+            # Lock the name first, so that no provider can get inventory of the class meanwhile.
             found = {entry.name: entry for entry in await entries(tx, kind, [name, to], locking=True)}
             entry = found.get(name)
             if entry is None:
@@ -146,7 +146,7 @@ class ClassesAndTraits(PlacementOperations):
         names.forget([id_])
         if name:
             names.learn([(id_, name)])
-        # If another process has taken an edition in between, all names must be read again.
+        # If another process has changed names in between, the version stays old, so all names are read again.
         if edition == self.book.edition + 1:
             self.book.edition = edition
 
@@ -239,7 +239,7 @@ class CellOperations(PlacementOperations):
             return CellInUse(cell=edit.cell, instances=instances)
         await self.reports.end(edit.cell, roots, in_use_too=edit.force)
         roots, instances = await self._left_in(edit.cell)
-        if roots:  # claimed, or reported, meanwhile
+        if roots:  # hosts that were claimed or reported in the meantime
             instances = 0 if edit.force else instances
             return CellInUse(cell=edit.cell, instances=instances, hosts=len(roots))
         async with changing(self.database, self.book) as tx:
@@ -255,7 +255,7 @@ class CellOperations(PlacementOperations):
             return roots, dict(await hosts.INSTANCES(tx)).get(cell, 0)
 
 
-PAGE_BYTES = 500_000  # about; a message holds a mebibyte
+PAGE_BYTES = 500_000  # approximate size of an answer; a message is limited to 1 MiB
 FIXED_BYTES = 100  # bytes of an aggregate without its name and metadata
 ROWS = 1000
 
@@ -325,7 +325,7 @@ class AggregateOperations(PlacementOperations):
         added, removed = move_in_and_out(wanted, working)
         pairs = working.changed()
         concerned = pairs
-        if wanted.rezoned:  # all hosts of the aggregate; hosts that stay are only read
+        if wanted.rezoned:  # check the zones of all hosts of the aggregate, also of those that the edit keeps
             staying = await tree_reads.read(tx, self.book, scene.members.keys() - wanted.remove - wanted.add)
             after = {tree.root: (tree, tree) for tree in (*moving.values(), *staying.values())}
             concerned = [*(after | {then.root: (was, then) for was, then in pairs}).values()]

@@ -73,7 +73,7 @@ class BusReader:
         """Call the function `take` with each page of provider trees, while the next one is being fetched."""
         try:
             await self._each(take, history)
-        except BaseExceptionGroup as group:  # not `except*`, which raises a group again
+        except BaseExceptionGroup as group:  # `except*` would raise a group, not HistoryChanged
             changed = group.subgroup(HistoryChanged)
             if changed is None:
                 raise
@@ -127,7 +127,7 @@ class Replica:
         self._memory = Memory(reader)
         self._clock = clock
         self._received_at = clock.monotonic()
-        self._asked_at = -BREATH_SECONDS  # last query for trees that other processes reshaped
+        self._asked_at = -BREATH_SECONDS  # time of the last query for reshaped trees
 
     @property
     def index(self) -> Index:
@@ -150,7 +150,7 @@ class Replica:
         await self._memory.loaded()
         await self._memory.fresh()
 
-    async def keep(self) -> None:
+    async def load(self) -> None:
         """Load the whole index from placement; retry until placement answers."""
         await self._memory.reload()
         rows, seen = len(self.index.rows), self.index.seen
@@ -160,7 +160,7 @@ class Replica:
         self._received_at = now = self._clock.monotonic()
         bare = [message.changes for message in messages if message.trees is None]
         if any(change.reshaped for changes in bare for change in changes):
-            # Reports that arrive in quick succession are read together.
+            # Wait, so that the trees of several reports are read by one query.
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()
         await self._memory.handle_many(messages)
@@ -184,6 +184,6 @@ def replica(reader: BusReader, clock: Clock) -> tuple[Replica, Worker]:
         ],
         asks=[topics.TREES, topics.CHANGES, topics.AGGREGATES, topics.CELLS],
         timers=[every(POLL_SECONDS, replicated.check)],
-        runs=[replicated.keep],
+        runs=[replicated.load],
     )
     return replicated, worker

@@ -32,7 +32,7 @@ from placement_worker.transactions import PlacementOperations, again, changing
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
-FEW = 8  # reports per transaction while it must be short: claims wait for its locks
+FEW = 8  # up to so many reports, all their trees are locked: claims wait for the locks
 TREES_SWEPT_AT_ONCE = 200  # trees per transaction; claims wait for its locks
 
 
@@ -81,7 +81,7 @@ class ReportOperations(PlacementOperations):
         async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             owned = await hosts.enter(tx, roots, now)
             number = 0
-            if few := len(reports) <= FEW:  # few reports are mostly new: lock their trees, and read once
+            if few := len(reports) <= FEW:  # few reports usually change something: lock before the only read
                 found, number = await tree_reads.read_locked_at(tx, self.book, roots)
                 before = owned | found
             else:
@@ -95,7 +95,7 @@ class ReportOperations(PlacementOperations):
             moving = [report for report in reports if _reshapes(before[report.root], report)]
             goes: dict[str, Moves] = {}
             if moving:
-                if not few:  # lock the trees to change, and read them again
+                if not few:  # many reports usually change nothing: lock only trees to change, and read again
                     changing_roots = [report.root for report in moving]
                     locked, number = await tree_reads.read_locked_at(tx, self.book, changing_roots)
                     before |= {root: locked.get(root) or owned[root] for root in changing_roots}
@@ -272,7 +272,7 @@ class ReportOperations(PlacementOperations):
         ]
         number = await self.log.write_trees(tx, changed, now, numbers, further, saving, consumers)
         messages = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
-        if messages:  # stored separately: the log is trimmed when it is too long
+        if messages:  # not stored in the log, which is trimmed when it is too long
             await changes.store_reshaped(tx, number, messages)
             tx.after_commit(self.reshaped_builds.wake)
 

@@ -74,7 +74,7 @@ class ReservationOperations(PlacementOperations):
             reservation = await stored.lock_one(tx, uuid)
             if reservation is None:
                 return Missing(what="reservation", names=(uuid,))
-            if reservation.state(now) == "ended":  # its slots may be released already
+            if reservation.state(now) == "ended":  # not extended: the slots may already be released
                 return ReservationOver(reservation=reservation.name)
             extended = structs.replace(reservation, ends=ends)
             await stored.save(tx, extended, now)

@@ -48,7 +48,7 @@ class SharedMemory:
         await self._memory.loaded()
 
     async def fresh(self) -> None:
-        """Update placement's index in this process with the commits of other processes."""
+        """Wait until placement's index in this process includes the earlier commits of all processes."""
         await self.loaded()
         assert self._memory is not None
         await self._memory.fresh()

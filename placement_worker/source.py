@@ -36,13 +36,15 @@ class HasIndex(Protocol):
 
 
 class IndexedSource:
-    """Finds candidates in an index, less one scheduler's reservations; implements `CandidateSource`."""
+    """Finds candidates in an index, with one scheduler's reservations counted as used; implements
+    `CandidateSource`.
+    """
 
     def __init__(self, memory: HasIndex) -> None:
         self._memory = memory
         self._reserved_amounts = ReservedAmounts()
-        self._known: Index | None = None  # read on first use: a replica may not be loaded yet
-        self._before = 0  # sum of the layouts of previous indexes
+        self._known: Index | None = None  # set at the first use: a replica may not be loaded yet
+        self._before = 0  # sum of the `layout` counters of replaced indexes
 
     @property
     def seen(self) -> int:
@@ -180,14 +182,14 @@ class HostSearch:
         self._trees: Snapshot = AsIfEmpty(index) if empty else self._reserved_snapshot
         self._plan = made = plan(self._trees, question, named=True)
         self._finder = FitFinder(self._trees, made, 0)
-        self._lone = not made.slots  # each host offers one allocation, on its root
-        self._asked = tuple(made.query.groups[0].resources.items())  # used for single providers
+        self._lone = not made.slots  # each host has only one possible set of allocations, on its root
+        self._asked = tuple(made.query.groups[0].resources.items())  # only used for hosts of one provider
         self.considered = made.considered
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
         self._free: dict[str, Floats] = {}
         self._without: set[int] = set()  # indices of hosts where no allocation was found
-        self._unseen: set[int] = set()  # hosts with an incomplete search
-        self._spent = 0  # steps without a fit over all hosts; no other task runs meanwhile
+        self._unseen: set[int] = set()  # indices of hosts whose search was stopped early
+        self._spent = 0  # number of search steps without a result on all hosts, limited by PATIENCE
 
     def any_of(self, resource_class: str) -> bool:
         kind = self._index.classes.get(resource_class)
@@ -236,7 +238,7 @@ class HostSearch:
         row = self._index.at[position]
         if row is None or not finder.anchors.item(position):
             return ()
-        if self._lone or finder.alone(row):  # since the search only reservations can have changed
+        if self._lone or finder.alone(row):  # only check again whether reservations have taken the capacity
             free = self._free_now(row)
             for name, asked in self._asked:
                 if free[name] < asked:
@@ -310,7 +312,7 @@ class HostSearch:
 
     def _fitting(self, made: SearchPlan) -> int:
         left = made.left & self._finder.anchors
-        # Reservations may have been withdrawn since.
+        # Search these hosts again: reservations may have been withdrawn since.
         self._without = {host for host in self._without if not left[host] or not self.ways(host, 1)}
         without = sum(bool(left[position]) for position in self._without) + self._not_known(made)
         return made.count - without if int(np.count_nonzero(left)) > without else 0

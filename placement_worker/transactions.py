@@ -92,7 +92,7 @@ class Batched(Generic[A, R]):
             for _, future in wanted:
                 future.cancel()
             raise
-        except Exception as error:  # raised in the callers
+        except Exception as error:  # raised in the callers that wait for the batch
             for _, future in wanted:
                 if not future.done():
                     future.set_exception(error)
@@ -178,7 +178,8 @@ class ClaimOperations(PlacementOperations):
         """
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
-            # First choices nearly always fit, so only their providers are locked; a second time all are.
+            # The first choice of a claim nearly always fits: lock only its providers. If it does not fit,
+            # decide the claim again, with the providers of all choices locked.
             first = await self._claim(part, cell, all_choices=False)
             waiting = [order for order, result in zip(part, first, strict=True) if result is None]
             second = iter(await self._claim(waiting, cell, all_choices=True) if waiting else ())
@@ -218,7 +219,7 @@ class ClaimOperations(PlacementOperations):
             world = await claims.open_world(tx, self.book, scope, now)
             results = [capacity.claim(order, world) for order in orders]
             number = await self._save(tx, world, now)
-            if world.budgets and not number:  # all are refused, perhaps by outdated limits
+            if world.budgets and not number:  # all claims were refused, perhaps because of outdated limits
                 await self.book.check_quotas(tx)
         for victim in {each.victim.build: each.victim for each in world.preemptions}.values():
             VICTIMS.labels(victim.priority).inc()
@@ -231,7 +232,8 @@ class ClaimOperations(PlacementOperations):
         for some in portions(orders, CLAIMS_A_TRANSACTION):
             first, unread = await self._release(some, cell, ())
             waiting = [order for order, result in zip(some, first, strict=True) if result is None]
-            # The slots of reservations that take back what is released are known only by now.
+            # Released allocations return to the slots from which they were drawn; the first attempt has found
+            # out which slots these are.
             second = iter((await self._release(waiting, cell, unread))[0] if waiting else ())
             for result in first:
                 judged = result if result is not None else next(second)
@@ -242,10 +244,10 @@ class ClaimOperations(PlacementOperations):
     async def _release(
         self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str]
     ) -> tuple[list[ReleaseResult | None], Collection[str]]:
-        """Release allocations in one transaction. Return a result for each request (None: a slot must be read
-        first), and the slots to read next time. `named` are the slots to read in this transaction.
+        """Release allocations in one transaction. Return a result for each request, or None if slots of a
+        reservation must be read first. Also return these slots: the next call gets them as `named`.
         """
-        # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
+        # Insert consumers to be retired, if missing: a concurrent claim of the consumer then waits.
         new_consumers: dict[str, ConsumerClaim | None] = {
             release.consumer: None for release in orders if release.retire
         }

@@ -49,7 +49,7 @@ class Searches:
     def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory
         self._clock = clock
-        self._turn = asyncio.Lock()  # first come, first served
+        self._turn = asyncio.Lock()  # acquired in the order of the requests
 
     async def run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
         snapshot = Snapshot(self._memory.index)
@@ -156,8 +156,8 @@ class Placement:
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.5  # while the database is unavailable after a fail-over
-AGAIN_SECONDS = 5.0  # after the broker refused to let us consume a cell's queues
+RETRY_SECONDS = 0.5  # between attempts to read the index while the database is unavailable after a fail-over
+AGAIN_SECONDS = 5.0  # until the next attempt after the broker refused to let us consume a cell's queues
 
 
 def reported_in(placement: Placement, cell: str) -> On:
@@ -182,7 +182,7 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
     """Consume the queues of all registered cells except `besides`, also of cells registered later. `widen`
-    makes the worker consume further rows of its table, and returns a function that ends this.
+    adds rows to the worker's table while it runs, and returns a function that removes them.
     """
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 
-STATE_SECONDS = 2.0  # for reading the state of a target, without which the act is done all the same
-DELIVERY_SECONDS = 5.0  # for publishing a record
+STATE_SECONDS = 2.0  # limit for reading the state of a target; after it the act is done without the state
+DELIVERY_SECONDS = 5.0  # limit for publishing a record
 LARGEST_MESSAGE = 128 * 1024  # characters of records in one message, which has at most 1 MiB
 _UNDELIVERED = (Unavailable, Unroutable, BrokerRefused, TooBig, TimeoutError)
 _UNREAD = (*_UNDELIVERED, AnswerRefused)
@@ -225,7 +225,7 @@ class RecordingBus(Bus):
         await self.deliver([each.record for each in begun])
 
     def _record_of(self, who: Caller, act: Act, message: Message) -> ActRecord:
-        # the same message within one command or HTTP request is a retry of the same act
+        # An equal message within one command or HTTP request is a retry, so its record gets the same id.
         id_ = message_uuid(f"{who.request} {encode(message)!r}")
         target = acts.describe(message)
         record = who.record(id_, self.clock.now(), act.name, target)
@@ -254,7 +254,7 @@ class RecordingBus(Bus):
         return await asyncio.gather(*map(read, begun))
 
     async def _outcomes(self, begun: Sequence[_Begun], answers: Sequence[Message]) -> list[ActRecord]:
-        if not answers:  # published: the effect comes later, as a separate event
+        if not answers:  # the acts were published, not queried: their results are not known yet
             return [
                 each.ended("done", before=acts.state_json(each.state) if each.state else "") for each in begun
             ]
@@ -267,8 +267,8 @@ class RecordingBus(Bus):
 
 
 def message_uuid(text: str) -> str:
-    """Return the id for the record of an act, derived from this text about its message: equal for each
-    delivery of the message.
+    """Return the id for the record of an act, derived from this text about its message, so that a repeated
+    delivery of the message has the same id.
     """
     return str(uuid.uuid5(_NAMESPACE, text))
 

@@ -24,7 +24,7 @@ A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
 
-RELAY_SECONDS = 5.0  # in addition to the time limit of the relayed query
+RELAY_SECONDS = 5.0  # added to the time limit of a relayed query, for relaying query and answer
 
 
 class RelayedBus(RecordingBus):
@@ -37,7 +37,7 @@ class RelayedBus(RecordingBus):
     async def publish(self, *messages: Message) -> None:
         for message in messages:
             reply_to = getattr(message, "reply_to", "")
-            if reply_to:  # results arrive under names of this client only
+            if reply_to:  # a client can receive results only under routing keys with its name
                 message = structs.replace(message, reply_to=f"{self._client}_{reply_to}")
             await self._relay(TOPIC_OF[type(message)].pattern, message, RELAY_SECONDS)
 
@@ -77,6 +77,6 @@ _ERRORS: dict[str, Callable[[str], Exception]] = {
 
 
 def problem_of(error: Exception) -> RelayAnswered:
-    """Return the answer to a relayed message from which the sender's `RelayedBus` raises the same error."""
+    """Return an answer to a relayed message that makes the sender's `RelayedBus` raise this error again."""
     name = next(name for name, kind in _ERRORS.items() if isinstance(error, kind))  # type: ignore[arg-type]
     return RelayAnswered(problem=name, why=str(error)[:4000])  # type: ignore[arg-type]

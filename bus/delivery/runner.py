@@ -36,9 +36,9 @@ class PendingQuestions:
     _clock: Clock
     _replica: str
     _spawn: Callable[[Coroutine[Any, Any, None]], object]
-    # by reply queue and id of the question
+    # (reply queue, id of the query) → future of the answer
     _waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = field(default_factory=dict)
-    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # by prefix of the reply addresses
+    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # prefix of reply addresses → queue
     _declared: set[str] = field(default_factory=set)
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -75,7 +75,7 @@ class PendingQuestions:
         except Unroutable as unrouted:
             if query.narrowed and not query.within:
                 raise
-            self._declared.discard(query.name)  # its queue was lost: the next query declares it again
+            self._declared.discard(query.name)  # no queue for the query: the next call declares it again
             raise NoAnswer(f"{query.name}: {unrouted}") from None
         except TimeoutError:
             raise NoAnswer(f"{query.name}: no answer within {timeout} s") from None
@@ -98,7 +98,7 @@ class PendingQuestions:
         if prefixes <= self._replies.keys() and query.name in self._declared:
             return
         async with self._declaring:
-            if not query.narrowed:  # else a queue would be declared for a cell that does not exist
+            if not query.narrowed:  # not for queries to one cell: the cell may not exist
                 await self._transport.declare(query_queue(query.name))
             for prefix in sorted(prefixes):
                 if prefix in self._replies:
@@ -191,7 +191,7 @@ class Bus:
         return ask
 
     async def listen(self, address: Address[M], prefetch: int = 1000) -> "Listener[M]":
-        """Subscribe to a topic and return a `Listener`, which gives its messages until this bus is closed."""
+        """Subscribe to a topic and return a `Listener`, which returns messages until this bus is closed."""
         name = f"listen:{address.key}:{self.replica}:{self.clock.uuid()[:8]}"
         queue = QueueSpec(name, (address.key,), durable=False)
         await self.transport.declare(queue)

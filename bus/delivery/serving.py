@@ -29,8 +29,8 @@ from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_qu
 
 Work = Callable[[], Awaitable[None]]
 MAX_PREFETCH = 20_000
-SLOW_CALLS = 8  # concurrent handler calls with slow messages
-UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
+SLOW_CALLS = 8  # maximum number of concurrent handler calls with slow messages (see `on_many`)
+UNSETTLED_PAUSE = 0.2  # seconds until messages are requeued after the connection to the broker failed
 
 
 # the queue readers of this process, oldest first, for the diagnosis of stuck processes
@@ -46,17 +46,17 @@ class QueueReader:
         self._is_slow = row.slow if isinstance(row, On) else None
         self.prefetch = min(prefetch or (row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
         self.concurrency = row.concurrency
-        self.taken = 0  # messages
+        self.taken = 0  # number of messages received from the queue
         self._most = row.batch or 1
         self._linger = row.linger
         self._clock = clock
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
-        # with start times and messages; oldest first, so that simulations are reproducible
+        # Running handler calls with start times and messages; an ordered dict: simulations are reproducible.
         self._busy: dict[asyncio.Task[None], tuple[float, list[Delivery]]] = {}
         self._slots = asyncio.Semaphore(row.concurrency)
         self._slow_slots = asyncio.Semaphore(SLOW_CALLS)
         self._batch_average = 1.0  # average number of messages in recent batches
-        self._lingering: list[Delivery] = []  # taken off the queue for a list that is not complete yet
+        self._lingering: list[Delivery] = []  # received messages of a list that still waits for further ones
         self._group: asyncio.TaskGroup
         self._inbox: Inbox
         self._loop: asyncio.Task[None]
@@ -137,7 +137,7 @@ class QueueReader:
         readable = await self.served.decode(deliveries)
         if self._is_slow is not None and (slow := [each for each in readable if self._is_slow(each[1])]):
             readable = [each for each in readable if not self._is_slow(each[1])]
-            deliveries[:] = [delivery for delivery, _ in readable]  # the other call settles the slow ones
+            deliveries[:] = [delivery for delivery, _ in readable]  # `_handle_slow` settles the slow messages
             self._call([delivery for delivery, _ in slow], partial(self._handle_slow, slow))
         if readable:
             await self.served.handle(readable)
@@ -152,9 +152,9 @@ class QueueReader:
             await work()
         except asyncio.CancelledError:
             for delivery in deliveries:
-                delivery.requeue()  # no effect on settled ones
+                delivery.requeue()  # no effect on settled messages
             raise
-        except Exception:  # the transport itself failed us: leave the messages to the broker
+        except Exception:  # not from the handler: the connection to the broker failed
             log.exception("%s: could not settle", self.served.queue.name)
             try:
                 await asyncio.sleep(UNSETTLED_PAUSE)
@@ -316,7 +316,7 @@ class _Serving:
                 self._readers.pop(reader, None)
                 self._suspects.rows.pop(reader.served.queue.name, None)
             ending = self._group.create_task(self._end(readers))
-            await asyncio.shield(ending)  # also if we are stopped meanwhile
+            await asyncio.shield(ending)  # complete even if this task is cancelled
 
         return narrow
 
@@ -339,7 +339,7 @@ async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any,
     async def outcome() -> Exception | None:
         try:
             await work
-        except Exception as problem:  # raised again outside of the task group, unwrapped
+        except Exception as problem:  # raised outside of the task group, which would wrap it in a group
             return problem
         return None
 

@@ -77,7 +77,7 @@ class ServedRow(ABC):
         for delivery in deliveries:
             if delivery.crashes and self.queue.durable and not delivery.problem:
                 log.info("%s: %s was delivered before", self.queue.name, delivery.envelope.key)
-            # a copy of the message among the suspects would not have the problem
+            # A suspect is moved as a copy, which would lose `problem`: invalid messages are not moved.
             if is_suspect(delivery) and self.queue.durable and not delivery.problem:
                 suspects.append(delivery)
             elif (message := await self._readable(delivery)) is not None:
@@ -112,7 +112,7 @@ class ServedRow(ABC):
         key = envelope.key
         expected = self._key_of(message)
         if key == self._by_name:
-            key = self._hears  # sent to this queue with permission; it must still be of the consumed topic
+            key = self._hears  # sent to this queue by its name: compare the row's key instead
         if expected != key and not ("*" in key and matches(key, expected)):
             raise Undecodable(f"it came by the key {key}, and is a message of {expected}")
 
@@ -162,7 +162,7 @@ class ServedRow(ABC):
                 else:
                     await self._judge(delivery, fate)
             return None
-        for single in readable:  # one message made the batch fail: handle each alone
+        for single in readable:  # perhaps only one message made the batch fail
             await self.handle([single])
         return None
 
@@ -240,7 +240,7 @@ def _sorted(
     return made, fates
 
 
-Emit = tuple[Envelope | None, Message]  # its cause (None for a timer), and the message to publish
+Emit = tuple[Envelope | None, Message]  # the causing envelope (None for a timer), and the message to publish
 
 
 @dataclass(eq=False)
@@ -299,7 +299,7 @@ class ConsumedRow(ServedRow):
             await self._emitter.emit([(cause, replacement) for replacement in instead], self.row.emits)
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        return False  # a message expects no reply, whatever its reply address
+        return False  # a message of a topic expects no answer, even if it has a reply address
 
 
 class AnsweredRow(ServedRow):
@@ -328,7 +328,7 @@ class AnsweredRow(ServedRow):
     def _replies_to(self, envelope: Envelope) -> str:
         if not self._query.of_client:
             return self._replies
-        return reply_prefix(self._query, envelope.key.rpartition(".")[2])  # the key is the verified sender
+        return reply_prefix(self._query, envelope.key.rpartition(".")[2])  # the client's name, verified
 
     async def _publish(self, made: Made) -> None:
         await self._reply(

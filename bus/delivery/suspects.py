@@ -27,9 +27,9 @@ from bus.worker import suspects_queue
 log = logging.getLogger(__name__)
 
 MAX_STRIKES = 2
-POLL_SECONDS = 15.0  # between checks for suspects that another replica left
-ALONE_SECONDS = 2.0  # a handler that blocks the event loop, as a deadly handler does, has no time limit
-_IDLE_SECONDS = 0.3  # without a message: the queue is empty
+POLL_SECONDS = 15.0  # between checks of the suspects' queue for messages that other processes left there
+ALONE_SECONDS = 2.0  # time limit of the handler; ineffective if the handler blocks the event loop
+_IDLE_SECONDS = 0.3  # if no message arrives for this time, the suspects' queue counts as empty
 _PUT_BACK_SECONDS = 5.0
 _FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
 
@@ -42,8 +42,8 @@ class Process:
     clock: Clock
     replica: str
     stopping: asyncio.Event
-    drain: float  # seconds for messages in hand after `stopping` is set
-    turns: asyncio.Lock  # held by the worker that handles suspects
+    drain: float  # seconds to complete messages in progress after `stopping` is set
+    turns: asyncio.Lock  # held by the only worker of the process that handles suspects now
 
 
 class SuspectRow(Protocol):
@@ -61,7 +61,7 @@ class Suspects:
 
     def __init__(self, worker: str, process: Process) -> None:
         self.queue = suspects_queue(worker)
-        self.rows: dict[str, SuspectRow] = {}  # by the name of their queue
+        self.rows: dict[str, SuspectRow] = {}  # name of the original queue → row of the worker's table
         self._transport = process.transport
         self._clock = process.clock
         self._turns = process.turns
@@ -77,7 +77,7 @@ class Suspects:
         """Stop; complete the message in progress first, or requeue it if that takes longer than `seconds`."""
         self._stopping = True
         self._arrived.set()
-        await self._stop_reading()  # first: a message delivered behind the one in hand would get a strike
+        await self._stop_reading()  # first, because a further delivered suspect would get a strike at the end
         if self._task is not None:
             await asyncio.wait([self._task], timeout=seconds)
             self._task.cancel()
@@ -136,12 +136,12 @@ class Suspects:
                 letter_of(envelope, self.queue.name, reason, "", self._clock.now())
             )
             delivery.done()
-        elif row is None:  # not read by this process, or not yet
+        elif row is None:  # this process does not read the original queue, or not yet
             await self._move(delivery, envelope.suspect_of, strikes=strikes)
         elif strikes >= MAX_STRIKES:
             reason = f"the process that handled it ended {strikes} times while it handled no other suspect"
             await row.store_dead_letter(delivery, f"{reason}, and before that while it handled several")
-        elif delivery.crashes:  # a new copy counts from 0, whatever this broker counts
+        elif delivery.crashes:  # move the message as a new copy, so that `crashes` begins at 0 again
             await self._move(delivery, self.queue.name, strikes=strikes)
         else:
             await self._handle(row, delivery)
@@ -151,19 +151,19 @@ class Suspects:
         try:
             async with limit:
                 await row.handle_alone(delivery)
-        except asyncio.CancelledError:  # we stop: a requeue would count as a strike
+        except asyncio.CancelledError:  # the process stops: move a copy, because a requeue counts as a strike
             await self._put_back(self._move(delivery, self.queue.name))
             raise
         except Exception:
             if limit.expired():
                 await self._put_back(self._move(delivery, delivery.envelope.suspect_of, suspect_of=""))
                 return
-            log.exception("%s: could not settle", self.queue.name)  # the broker failed, not the handler
+            log.exception("%s: could not settle", self.queue.name)  # handlers' errors do not get here
             await asyncio.sleep(_FAILED_PAUSE)
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Wait a few seconds for a message to be moved to another queue. After a timeout, the broker
+        """Wait a few seconds until `moving` has moved a message to another queue. After a timeout, the broker
         redelivers the message later.
         """
         with suppress(TimeoutError):

@@ -15,7 +15,7 @@ from bus.protocol import DeadLetter, Envelope
 from bus.worker import cell_of
 
 FAULT_DELAYS = (0.1, 0.1, 0.5, 0.5, 1.0)  # seconds before each further try after a bug
-MAX_UNROUTABLE = 60  # tries; with their pauses that is about five minutes
+MAX_UNROUTABLE = 60  # tries, which take about five minutes with the pauses between them
 LONGEST_PAUSE = 5.0
 
 
@@ -24,10 +24,10 @@ class Again:
     """The decision to deliver a message to its handler again after this many seconds."""
 
     after: float
-    why: str = ""  # worth a warning; empty when the handler asked for it itself
-    away: bool = False  # a service is unreachable: the requester is informed immediately
-    fault: bool = False  # it counts as a bug
-    unheard: bool = False  # counts as a try without a consumer
+    why: str = ""  # the reason, for a logged warning; empty if the handler itself raised Retry
+    away: bool = False  # a service is unreachable: the sender of a query is informed immediately
+    fault: bool = False  # the try counts as a bug
+    unheard: bool = False  # the try counts as one without a consumer for an emitted message
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,9 @@ class Crossing:
 
     cell: str
     way: Way
-    name: str  # the key, up to the first field other than the cell
-    keys: tuple[str, ...]  # the binding keys of a queue that receives all of it
-    of: "Topic[Any] | Query[Any, Any] | None" = None  # None: replies
+    name: str  # the routing key up to its first field other than the cell
+    keys: tuple[str, ...]  # the binding keys of the queue
+    of: "Topic[Any] | Query[Any, Any] | None" = None  # the forwarded topic or query; None: answers
 
     @cached_property
     def queue(self) -> QueueSpec:

@@ -28,9 +28,9 @@ LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: no
 
 log = logging.getLogger(__name__)
 
-PREFETCH = 1024  # unconfirmed envelopes; further envelopes wait in the queue if a broker is away
-TOGETHER = 512  # published together: confirmed before the next batch
-UNDELIVERABLE_SECONDS = 300.0  # for this time a consumer may be missing; then the message is a dead letter
+PREFETCH = 1024  # unconfirmed envelopes; while a broker is unreachable, further ones stay in the queue
+TOGETHER = 512  # envelopes in one batch, which is confirmed before the next is published
+UNDELIVERABLE_SECONDS = 300.0  # after this time without a consumer, a message becomes a dead letter
 
 Loaded = Sequence[tuple[Delivery, Envelope]]
 
@@ -92,7 +92,7 @@ class Passage:
                 await backoff.pause()
                 continue
             except Exception as problem:
-                if len(load) > 1:  # one message made the batch fail: publish each alone
+                if len(load) > 1:  # perhaps only one message made the batch fail: publish each alone
                     for single in load:
                         await self._forward([single])
                     return

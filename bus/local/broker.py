@@ -16,7 +16,7 @@ from bus.local.journal import Journal
 from bus.patterns import matches
 from bus.protocol import DeadLetter, Envelope, QueueSpec
 
-LONGEST_DELAY = 86400.0  # of the stored delays: the wall clock may have been set back
+LONGEST_DELAY = 86400.0  # limit for restored delays, because the wall clock may have been set back
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class ItemReader(Protocol):
 class QueuedItem:
     envelope: Envelope
     crashes: int = 0
-    row: int = 0  # its place in the journal
-    twin: bool = False  # a duplicate made by chaos, which is not duplicated again
+    row: int = 0  # row number in the journal; 0: not stored
+    twin: bool = False  # a duplicate that `Chaos` made, which is not duplicated again
 
 
 @dataclass(eq=False, slots=True)
@@ -143,7 +143,7 @@ class LocalBroker:
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
         """Store in the broker's file how many times a message was delivered without being settled, if the
-        queue has `notes_readers`. `back`: the message is requeued, and its last delivery is not counted.
+        queue's `notes_readers` is set. `back`: the message is requeued, and its last delivery not counted.
         """
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))

@@ -45,8 +45,8 @@ class StoredEnvelope:
     row: int
     queue: str
     envelope: Envelope
-    due: float  # wall time; 0: immediately
-    crashes: int  # as `Delivery.crashes`
+    due: float  # wall time of the delivery; 0: immediately
+    crashes: int  # see `Delivery.crashes`
 
 
 class Journal:
@@ -78,7 +78,7 @@ class Journal:
         items = []
         rows = self._file.execute("SELECT row, queue, envelope, due, delivered FROM kept ORDER BY row")
         for row, queue, data, due, delivered in rows:
-            if delivered is None:  # not counted: any message without a delay may have been in hand
+            if delivered is None:  # deliveries were not counted, and the message may have been delivered
                 delivered = 0 if self._was_closed or (due and due > now) else UNCOUNTED
             try:
                 envelope = _envelopes.decode(data)
@@ -160,7 +160,7 @@ class Journal:
 
         def written(done: "asyncio.Future[None]") -> None:
             problem = done.exception()
-            if isinstance(problem, sqlite3.Error):  # possibly a full disk: callers keep waiting
+            if isinstance(problem, sqlite3.Error):  # such as a full disk: retry, and let callers wait
                 log.error("the bus cannot write to its file, and tries again: %s", problem)
                 self._pending[:0], self._waiting[:0] = batch, waiting
                 loop.call_later(RETRY_SECONDS, again)
@@ -191,7 +191,7 @@ class Journal:
 def _letter(id_: str, data: bytes) -> DeadLetter:
     try:
         return _letters.decode(data)
-    except _UNREADABLE as problem:  # it stays in the file until it is removed by its id
+    except _UNREADABLE as problem:  # shown as unreadable, and kept until it is removed by its id
         return _unreadable(id_, "", data, f"the stored dead letter is unreadable: {problem}", 0.0)
 
 

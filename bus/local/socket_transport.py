@@ -40,7 +40,7 @@ class SocketReply(msgspec.Struct, omit_defaults=True):
 
     id: int = 0
     error: str = ""
-    raised: str = ""  # the class of the error, if it is one of _ERRORS
+    raised: str = ""  # name of the exception's class, if it is in _ERRORS
     letters: list[DeadLetter] = []
     count: int = 0
     depths: BusDepths | None = None
@@ -50,7 +50,7 @@ class SocketReply(msgspec.Struct, omit_defaults=True):
     crashes: int = 0
 
 
-_ERRORS = {kind.__name__: kind for kind in (Unroutable, NoSuchLetter)}  # a process raises these errors again
+_ERRORS = {kind.__name__: kind for kind in (Unroutable, NoSuchLetter)}  # the caller raises them too
 calls = msgspec.json.Decoder(SocketCall)
 words = msgspec.json.Decoder(SocketReply)
 
@@ -67,7 +67,7 @@ class SocketServer:
         self.path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(self.path))
-        self.path.chmod(0o600)  # before it listens, so that no other user can connect
+        self.path.chmod(0o600)  # before listening, so that no other user can connect
         self._server = await asyncio.start_unix_server(self._visit, sock=listening, limit=LINE_LIMIT)
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class _ClientConnection:
         self.pumps: list[asyncio.Task[None]] = []
 
     def take(self, call: SocketCall, group: asyncio.TaskGroup) -> None:
-        if call.do in ("done", "requeue"):  # immediately and in order, because it needs no wait
+        if call.do in ("done", "requeue"):  # called here and not in a task, to keep the order
             delivery = self._unsettled.pop(int(call.number), None)
             if delivery is not None:
                 (delivery.done if call.do == "done" else delivery.requeue)()
@@ -139,7 +139,7 @@ class _ClientConnection:
             answer.depths = await transport.depths(call.ids)
         elif call.do == "remove_dead_letters":
             letter = transport.broker.dead.get(call.ids[0])
-            if letter is not None and letter.died == call.number:  # it has not died again meanwhile
+            if letter is not None and letter.died == call.number:  # no new letter with its id
                 answer.count = await transport.remove_dead_letters(call.ids)
         elif call.do == "consume":
             inbox = await transport.consume(call.queues[0], int(call.number))
@@ -199,7 +199,7 @@ class SocketTransport(asyncio.Protocol):
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         try:
-            msgspec.json.decode(envelope.body)  # the body is embedded in a line of JSON unchanged
+            msgspec.json.decode(envelope.body)  # raises if invalid: the body becomes part of a JSON text
         except (msgspec.DecodeError, RecursionError) as problem:
             raise Undecodable(f"not JSON: {problem}") from None
         await self._call(SocketCall("send", queue=queue, envelopes=[envelope], expected=[expected]))

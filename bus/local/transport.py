@@ -82,7 +82,7 @@ class _LocalInbox(OpenInbox):
             await self.more.wait()
         if self.queue.spec.notes_readers and isinstance(delivery, _LocalDelivery):
             try:
-                await self.broker.safe()  # the note of this delivery
+                await self.broker.safe()  # the journal has stored that the message was delivered
             except asyncio.CancelledError:
                 self._ready.appendleft(delivery)
                 raise
@@ -210,7 +210,8 @@ class LocalTransport:
             if rescue is not None and not await rescue(letter):
                 continue
             count += 1
-            if self.broker.dead.get(letter.id) is letter:  # it has not died again meanwhile
+            # The replayed message may already have become a new dead letter with the same id.
+            if self.broker.dead.get(letter.id) is letter:
                 self.broker.remove_dead_letters(letter)
         await self.broker.safe()
         return count

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from bus.broker_urls import addresses, place, single_urls
 from bus.errors import Unavailable
 
-RESOLVE_SECONDS = 2.0  # for the addresses of a host name
-FIRST_LIMIT, LONGEST_LIMIT = 2.0, 10.0  # seconds for TCP, TLS and AMQP's handshake with one address
+RESOLVE_SECONDS = 2.0  # limit for finding the addresses of a host name
+FIRST_LIMIT, LONGEST_LIMIT = 2.0, 10.0  # seconds for one connection attempt, with all handshakes
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class AddressOrder:
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._failures: dict[tuple[str, int], int] = {}  # consecutive; the latest failure last
+        self._failures: dict[tuple[str, int], int] = {}  # consecutive failures; the latest failure is last
 
     def ordered(self, found: Iterable[BrokerAddress]) -> list[BrokerAddress]:
         """Return the addresses in the order in which to try them."""

@@ -35,7 +35,7 @@ def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
     """Return the AMQP properties of an envelope that is alone in its AMQP message. `key` is the routing key
     that the consumer will see, `user` the RabbitMQ user that publishes the message.
     """
-    # Numbers of seconds are texts: AMQP's float has half the precision.
+    # Times in seconds are sent as texts: AMQP's float has only single precision.
     facts: dict[str, Any] = {
         "key": _short(envelope.key) if envelope.key != key else "",
         "causation_id": _short(envelope.causation),
@@ -75,9 +75,9 @@ def open_message(
 ) -> tuple[list[Envelope], str]:
     """Return the envelopes in an AMQP message, and why the message cannot be processed (empty if it can).
 
-    `key` is the routing key of the AMQP message. With `names_key`, the key that an envelope states itself is
-    used instead; without, it is ignored. If the caller already knows a `problem`, the message is not split
-    into envelopes, so that it is requeued as a whole.
+    `key` is the routing key of the AMQP message. With `names_key`, an envelope has the key that is stored in
+    it, without `names_key`, the AMQP message's key. If the caller already knows a `problem`, the message is
+    not split into envelopes, so that it is requeued as a whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem
@@ -170,7 +170,7 @@ def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
     queue = "" if by == LETTER else names.plain(rest)
     if message.exchange == names.dead:
         cell = rest if by == LETTER else "?"
-        cell = "?" if "x-death" in message.headers else cell  # some queue forwarded it, under any key
+        cell = "?" if "x-death" in message.headers else cell  # forwarded by a queue: its key proves nothing
     else:
         cell = cell_of(queue)
     headers = message.headers

@@ -26,19 +26,17 @@ from bus.masking import distrusted
 from bus.rabbit.addresses import LONGEST_LIMIT, AddressOrder, BrokerAddress, resolved
 from bus.rabbit.wire import Wire
 
-# berth logs connection errors itself, once, without a traceback for every attempt.
+# Silence aiormq, which logs a traceback for every failed attempt: berth logs connection errors itself.
 logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
 HEARTBEAT = 5  # seconds; a broker that is silent for two of them counts as lost
 ANSWER_SECONDS = 60.0  # limit for a reply on a live connection: the broker may lose a request or a confirm
-_OPENING_SECONDS = (
-    30.0  # a broker short of memory blocks connections; a broker that ends meanwhile never replies
-)
+_OPENING_SECONDS = 30.0  # limit for opening a channel: a broker that lacks memory or stops does not reply
 
-# The channel or the connection broke. A future may also end as cancelled then: see `cancelled_by_us`.
+# Exceptions after the channel or connection broke; about CancelledError see `cancelled_by_us`.
 BROKEN = (AMQPError, OSError, RuntimeError, asyncio.CancelledError)
 
-_order = AddressOrder(random.Random())  # of the process, so that all of its connections share the failures
+_order = AddressOrder(random.Random())  # shared by all connections of this process
 
 _REFUSALS = ("ACCESS_REFUSED", "NOT_FOUND", "RESOURCE_LOCKED", "PRECONDITION_FAILED")
 
@@ -139,7 +137,8 @@ async def _dial(address: BrokerAddress, limit: float) -> Connection:
     except (ProbableAuthenticationError, AuthenticationError) as refused:
         raise BadCredentials(f"{broker} does not accept these credentials: {reason(refused)}") from None
     except InvalidFrameError as problem:
-        if "Connection.OpenOk" not in str(problem):  # the last step, for which no reason is given
+        # RabbitMQ closes the connection without a reason if it refuses the last step, Connection.Open.
+        if "Connection.OpenOk" not in str(problem):
             raise Unavailable(f"{broker} cannot be understood: {reason(problem)}") from None
         raise Unavailable(
             f"{broker} does not let us into the virtual host: "
@@ -154,7 +153,7 @@ async def _dial(address: BrokerAddress, limit: float) -> Connection:
         raise Unavailable(f"{broker} cannot be reached: {why}") from None
     finally:
         if connection.transport is None:
-            await connection.close()  # there is nothing to close, but it would try when it is collected
+            await connection.close()  # or aio-pika tries to close it when it is garbage-collected
     return connection
 
 

@@ -12,7 +12,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
-from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, came_by
+from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, routing_of
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.wire import Arrived
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
 
-_AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
-_AT_LEAST = 4  # enough to have the next one here while one is being settled
-_AT_MOST = 512  # later messages may be large: a megabyte each
+_AT_FIRST = 64  # first prefetch count, before the average number of envelopes in an AMQP message is known
+_AT_LEAST = 4  # lowest prefetch count: the next message is received while one is being settled
+_AT_MOST = 512  # highest prefetch count: later messages may be large, up to a megabyte each
 PROOF_SECONDS = 10.0  # between two checks that the broker still has our consumer
-_BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
+_BEGINNING = 60.0  # seconds after which consuming is tried again: a queue without a leader does not reply
 
 
 class RabbitInbox(OpenInbox):
@@ -39,7 +39,7 @@ class RabbitInbox(OpenInbox):
         self._prefetch = prefetch
         self._put_back = put_back
         self._reading: Reading | None = None
-        self._ended = asyncio.Event()  # nothing is consumed any more
+        self._ended = asyncio.Event()  # set when consuming has ended permanently
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
         self._size = 1.0  # recent average of envelopes in an AMQP message
@@ -80,19 +80,19 @@ class RabbitInbox(OpenInbox):
     async def stop(self) -> None:
         self._end_offers()
         if not self._spec.durable:
-            self._link.undeclare(self._spec)  # it ends with its last reader
+            self._link.undeclare(self._spec)  # the broker deletes the queue after its last consumer
         reading = self._reading
         if reading is None or reading.closed:
             await self._all_back()
             return
-        reading.hands_over = self._spec.durable  # a private queue is deleted when it has no reader
+        reading.hands_over = self._spec.durable  # not for a private queue, which is deleted with its consumer
         try:
             async with self._steering:
                 await reading.channel.cancel(reading.consumer)
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
-            reading.end()  # the broker has requeued all but the last copies
+            reading.end()  # the broker has requeued the messages, except those of a deleted queue
         self._requeue(reading)
         while reading.deliveries:
             reading.nack(reading.deliveries.popleft().tag)
@@ -113,7 +113,7 @@ class RabbitInbox(OpenInbox):
             while True:
                 last = parcel.reading.is_last_copy(parcel.tag)
                 try:
-                    if last:  # into the queue after it is declared again, not into one in deletion
+                    if last:  # the queue was deleted: declare it again first
                         await backoff.pause()
                         await self._link.declare(self._spec)
                     await self._put_back(self._spec.name, envelopes)
@@ -121,7 +121,7 @@ class RabbitInbox(OpenInbox):
                     log.warning("%s: could not put back %s: %s", self._name, envelopes[0].key, problem)
                     if last and not isinstance(problem, Unavailable):
                         continue
-                    return  # not settled, so the broker delivers the whole frame again
+                    return  # not settled, so the broker redelivers the whole AMQP message
                 parcel.settled(len(envelopes))
                 return
 
@@ -174,7 +174,7 @@ class RabbitInbox(OpenInbox):
                 reading = again
         finally:
             self._ended.set()
-            self.more.set()  # waiters notice a broken link
+            self.more.set()  # wake callers of `get`, which raise an error if the link is broken
 
     async def _prove(self) -> None:
         """Check periodically that the broker has our queue with a consumer; if not, consume the queue again.
@@ -185,7 +185,8 @@ class RabbitInbox(OpenInbox):
         """
         without = 0
         while not self._ended.is_set():
-            with suppress(TimeoutError):  # not cancelled: a cancelled request closes the channel
+            # Ends by an event, not by cancellation: a cancelled request to the broker closes the channel.
+            with suppress(TimeoutError):
                 async with asyncio.timeout(PROOF_SECONDS):
                     await self._ended.wait()
                     return
@@ -224,7 +225,7 @@ class RabbitInbox(OpenInbox):
             except BrokerRefused as problem:
                 log.warning("%s: %s; trying again", self._name, problem)
             except Unavailable:
-                return None  # we close
+                return None  # the link is being closed
 
     async def _attend(self, reading: Reading) -> None:
         """Send acknowledgements to the broker until the channel closes. After `stop`, return as soon as every
@@ -248,7 +249,7 @@ class RabbitInbox(OpenInbox):
     def _arrived(self, reading: Reading, message: Arrived) -> None:
         reading.newest = max(reading.newest, message.tag)
         reading.unsettled[message.tag] = None
-        reading.deliveries.append(message)  # also while the consumer is being cancelled: `stop` requeues it
+        reading.deliveries.append(message)  # `stop` requeues messages that arrive after its call
         size = len(message.body)
         self._bytes = max(float(size), self._bytes + (size - self._bytes) / 8)
         if not self._fits(reading.in_advance):
@@ -258,7 +259,7 @@ class RabbitInbox(OpenInbox):
     def _open_next(self, reading: Reading) -> bool:
         while reading.deliveries:
             message = reading.deliveries.popleft()
-            key, names_key, problem = came_by(message, self._link.names, self._name)
+            key, names_key, problem = routing_of(message, self._link.names, self._name)
             envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
             self._size += (len(envelopes) - self._size) / 8
             crashed = crashes(message)

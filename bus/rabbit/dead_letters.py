@@ -23,17 +23,17 @@ from bus.worker import cell_of
 
 Rescue = Callable[[DeadLetter], Awaitable[bool]]
 
-_AT_FIRST = 32  # letters fetched together; they may be a megabyte each
+_AT_FIRST = 32  # size of the first batch of letters, which may be a megabyte each
 _AT_MOST = 1024
-_SMALL_BYTES = 1024 * 1024  # below this total size, fetch twice as many next time
-_FETCHING_SECONDS = 2.0  # another reader may hold the expected messages
+_SMALL_BYTES = 1024 * 1024  # after a batch below this size, the next batch has twice as many letters
+_FETCHING_SECONDS = 2.0  # limit for fetching a batch, because another reader may hold some of its letters
 
 
 class DeadLetterQueue:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._name = link.names.dead
-        self._one_at_a_time = asyncio.Lock()  # a letter held by one reader is invisible to the other
+        self._one_at_a_time = asyncio.Lock()  # a reader does not get letters that another one has fetched
 
     async def store_dead_letter(self, dead: DeadLetter) -> None:
         post = Post(
@@ -51,7 +51,7 @@ class DeadLetterQueue:
         the id `after`.
         """
         await self._link.declare_dead()
-        met: set[str] = set()  # a letter stored twice counts once, at its first place
+        met: set[str] = set()  # ids, because a letter may be stored twice, or be fetched again
         reached = not after
         backoff = Backoff(self._link.clock)
         async with self._one_at_a_time:
@@ -77,7 +77,7 @@ class DeadLetterQueue:
 
     async def remove_dead_letters(self, ids: Collection[str] | None, rescue: Rescue | None) -> int:
         wanted = None if ids is None else set(ids)
-        rescued = dict[str, float]()  # id → when it died
+        rescued = dict[str, float]()  # id of a rescued letter → time at which it became a dead letter
         staying = set[str]()
 
         async def take(session: Session) -> Exception | None:
@@ -87,11 +87,11 @@ class DeadLetterQueue:
                     if (wanted is not None and dead.id not in wanted) or dead.id in staying:
                         continue
                     if rescue is not None and rescued.get(dead.id, dead.died) != dead.died:
-                        continue  # the replayed message has failed again
+                        continue  # a new letter with the same id: the replayed message has failed again
                     if rescue is not None and dead.id not in rescued:
                         try:
                             removed = await rescue(dead)
-                        except Exception as failure:  # not the broker's: no reason to try again
+                        except Exception as failure:  # returned, so that `insist` does not repeat the action
                             return failure
                         if not removed:
                             staying.add(dead.id)
@@ -120,7 +120,7 @@ class _Walk:
     _held: dict[int, None] = field(default_factory=dict)
 
     async def __aenter__(self) -> "_Walk":
-        self._session.topology.forget()  # it may have been deleted
+        self._session.topology.forget()  # the queue may have been deleted
         await self._session.topology.dead()
         self._channel = await self._session.channel()
         return self
@@ -203,7 +203,7 @@ class UnroutedMessages:
             try:
                 await self._link.insist(self._read)
             except Unavailable:
-                return  # we close
+                return  # the connection is being closed
             except BrokerRefused as problem:
                 log.warning("%s: %s; trying again", self._link.names.unrouted, problem)
             await backoff.pause()

@@ -7,7 +7,7 @@ import msgspec
 from bus.errors import NOT_JSON
 from bus.rabbit.topology import BrokerNames
 
-# Parameters that identify the old cluster: two clusters with one id are confused by tools.
+# Parameters that identify the old cluster, and must not be imported into another one.
 _OF_THE_CLUSTER = ("cluster_name", "internal_cluster_id")
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ class NotDefinitions(ValueError):
 
 class _ExportedQueue(msgspec.Struct, frozen=True):
     name: str
-    vhost: str | None = None  # absent in the definitions of a single virtual host
+    vhost: str | None = None  # None in a file with the definitions of a single virtual host
     durable: bool = True
     arguments: dict[str, Any] = {}
 
@@ -91,7 +91,7 @@ def importable(exported: bytes) -> tuple[bytes, int]:
     def has_both_ends(binding: _ExportedBinding) -> bool:
         source, target = (binding.vhost, binding.source), (binding.vhost, binding.destination)
         targets = queues if binding.destination_type == "queue" else exchanges
-        # Every broker has exchanges with names that begin with amq., and does not export them.
+        # Every broker has the exchanges amq.*, so RabbitMQ does not export them, but only their bindings.
         return target in targets and (source in exchanges or binding.source.startswith("amq."))
 
     kept = [

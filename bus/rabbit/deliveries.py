@@ -14,9 +14,9 @@ from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Arrived
 
-# seconds to combine acknowledgements: no client waits for one, and a quorum queue writes each
+# Seconds for which acknowledgements are combined: no task waits for them, and a quorum queue logs each.
 ACKS_WAIT = 0.05
-# share of the prefetch: so many are sent immediately, so that the broker keeps delivering
+# Acknowledgements for this part of the prefetch count are sent immediately, or the broker stops delivering.
 SHARE_SETTLED_AT_ONCE = 0.25
 
 SendBack = Callable[["Parcel", Sequence[Envelope]], None]
@@ -30,19 +30,19 @@ class Reading:
         self.consumer = ""
         self.in_advance = 0
         self.closed = False
-        self.last_copies = 0  # messages up to this tag cannot be requeued: their queue was deleted
-        # whether requeued messages are published again, because a rejection counts as a crash of the reader
+        self.last_copies = 0  # the broker has lost the messages up to this tag: their queue was deleted
+        # True: publish requeued messages again, because the next reader would count a rejection as a crash.
         self.hands_over = False
         self.newest = 0
-        self.deliveries: deque[Arrived] = deque()  # not taken apart yet
-        self.opened: deque[RabbitDelivery] = deque()  # taken apart, not handed out yet
+        self.deliveries: deque[Arrived] = deque()  # received AMQP messages, not yet split into envelopes
+        self.opened: deque[RabbitDelivery] = deque()  # envelopes of split messages, not yet returned by `get`
         self.in_hand = 0
         self.bytes_in_hand = 0
-        self.unsettled: dict[int, None] = {}  # tags, oldest first
+        self.unsettled: dict[int, None] = {}  # delivery tags, oldest first
         self.acks: list[int] = []
         self.nacks: list[int] = []
         self.wake = asyncio.Event()
-        self._waits: asyncio.TimerHandle | None = None  # until then acknowledgements are combined
+        self._waits: asyncio.TimerHandle | None = None  # sends the combined acknowledgements
         self._telling = asyncio.Lock()
         self._closing = asyncio.Lock()
 
@@ -98,7 +98,7 @@ class Reading:
         self.deliveries.clear()
         self.opened.clear()
         try:
-            async with asyncio.timeout(5.0), self._closing:  # a second caller waits for the first
+            async with asyncio.timeout(5.0), self._closing:  # concurrent callers wait for the first
                 await self.settle()
                 await self.channel.close()
         except (*BROKEN, TimeoutError) as problem:
@@ -113,9 +113,10 @@ class Parcel:
     reading: Reading
     tag: int
     left: int
-    more: asyncio.Event  # set when there is room for the next message
+    more: asyncio.Event  # set when the next message can be processed
     send_back: SendBack
-    # requeued by a reader that ended: acknowledged late, it would return with the next reader's messages
+    # True: the message was delivered before, so acknowledge it immediately: if this reader ends before that,
+    # the message is delivered once more.
     returned: bool
 
     def settled(self, count: int = 1) -> None:
@@ -151,7 +152,7 @@ class RabbitDelivery:
         uncounted = reading.hands_over and not self.crashes and not self.problem
         if self._alone and not last and not uncounted:
             reading.nack(self._parcel.tag)
-        elif self.problem:  # its queue was deleted, and a copy of the message would not be refused
+        elif self.problem:  # not published again: the copy would lose `problem`, and be handled as valid
             self._parcel.settled()
         else:
             self._parcel.send_back(self._parcel, [self.envelope])
@@ -170,7 +171,7 @@ class RabbitDelivery:
         return True
 
 
-def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
+def routing_of(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
     """Return the routing key of an AMQP message, whether the keys that its envelopes state replace this
     routing key, and why the message must be refused (empty: it is accepted).
 
@@ -185,7 +186,7 @@ def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool
         elif forwarded and not forwarded.startswith(f"{names.delay}."):
             problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's"
         return names.key_for_reader(message.exchange, message.key), True, problem
-    if message.exchange == "":  # which no user of berth's may write to
+    if message.exchange == "":  # the default exchange, to which berth's RabbitMQ users may not publish
         return message.key, True, ""
     problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's" if forwarded else ""
     if message.exchange != names.exchange:

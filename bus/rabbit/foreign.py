@@ -38,11 +38,11 @@ __all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hand
 log = logging.getLogger(__name__)
 
 PREFETCH = 1000
-SETTLE_SECONDS = 0.25  # acknowledgements are combined for so long: a quorum queue logs each
+SETTLE_SECONDS = 0.25  # time for which acknowledgements are combined: a quorum queue logs each
 TOGETHER = 256  # largest number of messages handled together
 POLL_SECONDS = 5.0  # between two checks of the binding
-FIRST_POLL_SECONDS = 0.1  # while there is no exchange, growing to POLL_SECONDS
-_NEVER = 1_000_000_000  # redeliveries: RabbitMQ 4 would drop after 20
+FIRST_POLL_SECONDS = 0.1  # first pause while the exchange is missing; grows to POLL_SECONDS
+_NEVER = 1_000_000_000  # delivery limit: by default RabbitMQ 4 drops a message after 20 redeliveries
 
 HandleBodies = Callable[[Sequence[bytes]], Awaitable[None]]
 Gap = Callable[[], None]
@@ -66,22 +66,22 @@ class ForeignListener:
     keys: Sequence[str]
     queue: str
     name: str
-    made_by: str  # a sentence about the exchange's owner
+    made_by: str  # a sentence for the log about the system that declares the exchange
     quorum: bool = True
     kept_seconds: float | None = None  # seconds without a consumer until the broker deletes our queue
-    most_messages: int | None = None  # in our queue: then the broker drops the oldest
+    most_messages: int | None = None  # maximum length of our queue: then the broker drops the oldest messages
     poll_seconds: float = POLL_SECONDS
     clock: Clock = field(default_factory=Clock)
-    subscribed: bool = field(default=False, init=False)  # connected, and bound to an exchange that is there
-    # at `gap`: whether messages may have been lost; False: the queue kept all since it was last consumed
+    subscribed: bool = field(default=False, init=False)  # connected, and the queue is bound to the exchange
+    # When `gap` is called: whether messages since the last consumption may have been lost.
     has_lost: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._url = broker_url(self.url, self.name)
-        self._waiting = False  # a missing exchange has been logged
+        self._waiting = False  # True: the log already has that the exchange is missing
         self._complaint = ""  # the last logged error of the broker
         self._binding: AbstractChannel | None = None
-        self._is_full = False  # the queue has reached most_messages
+        self._is_full = False  # True: the queue has reached `most_messages`
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
         """Pass messages to `handle` in order, until cancelled. Call `gap` after each new subscription, or if
@@ -96,7 +96,7 @@ class ForeignListener:
                     await self._attend(connection, handle, gap)
                 finally:
                     self.subscribed, self._binding = False, None
-                    self.has_lost = True  # with the broker, an exchange that is not durable disappears
+                    self.has_lost = True  # a transient exchange and its bindings are deleted with the broker
                     await hang_up(connection)
             except (Unavailable, BrokerRefused) as problem:
                 if str(problem) != self._complaint:
@@ -208,7 +208,7 @@ class _Subscription:
         self._messages: deque[Arrived] = deque()
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
-        self._safe = self._acknowledged = 0  # tags: of handled messages, and of acknowledged messages
+        self._safe = self._acknowledged = 0  # last tags of handled and of acknowledged messages
         self._acknowledge_at = math.inf
         channel.when_closed(self._end)
         channel.when_cancelled(self._end)

@@ -11,11 +11,11 @@ import copy
 
 from bus.protocol import encode_frame
 from bus.rabbit.amqp_messages import open_message, properties_of, properties_of_frame
-from bus.rabbit.deliveries import came_by
+from bus.rabbit.deliveries import routing_of
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
 
-# Added by the old broker. Counts of deliveries are not kept: a forwarder's lost connection raises them, too.
+# Headers of the old broker that are removed: a forwarder's lost connections also increase these counts.
 _OF_THE_BROKER = ("x-delivery-count", "x-acquired-count")
 
 
@@ -30,7 +30,7 @@ def post_to_worker(message: Arrived, names: BrokerNames, queue: str, user: str |
     """
     if message.exchange == names.dead and queue == names.dead:
         return _unchanged(message, names.dead, user)
-    key, names_key, problem = came_by(message, names, queue)
+    key, names_key, problem = routing_of(message, names, queue)
     envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
     if problem:
         return None
@@ -54,6 +54,6 @@ def _unchanged(message: Arrived, exchange: str, user: str | None) -> Post:
     properties = Properties() if message.properties is None else copy.copy(message.properties)
     properties.headers = {k: v for k, v in message.headers.items() if k not in _OF_THE_BROKER} or None
     properties.delivery_mode = PERSISTENT
-    # RabbitMQ refuses the id of another user; no reader of berth's needs it.
+    # RabbitMQ refuses messages with the name of another user than the publishing one.
     properties.user_id = user if properties.user_id else None
     return Post(exchange, message.key, message.body, properties, mandatory=True)

@@ -25,7 +25,7 @@ from bus.rabbit.underlay import hang_up
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0  # between two counts of the waiting messages
-_NAMED = 5  # queues in an error
+_NAMED = 5  # number of queues that an error names
 
 
 @dataclass(eq=False)
@@ -36,13 +36,13 @@ class Forwarder:
     new: str
     names: BrokerNames
     queues: Sequence[str]
-    all_must_exist: bool = False  # at the old broker; else a missing queue is left out
+    all_must_exist: bool = False  # True: a queue that the old broker lacks is an error; False: it is left out
     poll_seconds: float = POLL_SECONDS
     clock: Clock = field(default_factory=Clock)
-    waiting: dict[str, int] = field(default_factory=dict, init=False)  # at the old broker, by queue
-    idle_since: float | None = field(default=None, init=False)  # no message was in any queue since
-    _transfer: Transfer | None = field(default=None, init=False)  # the current one, or the last
-    _forwarded_before: int = field(default=0, init=False)  # by earlier transfers
+    waiting: dict[str, int] = field(default_factory=dict, init=False)  # queue → messages at the old broker
+    idle_since: float | None = field(default=None, init=False)  # since when all queues are empty
+    _transfer: Transfer | None = field(default=None, init=False)  # the current transfer, or the last
+    _forwarded_before: int = field(default=0, init=False)  # messages forwarded by earlier transfers
 
     def __post_init__(self) -> None:
         self._old, self._new = (broker_url(url, "berth forward") for url in (self.old, self.new))
@@ -154,7 +154,7 @@ class Forwarder:
             waiting: dict[str, int] = {}
             with plainly(self._old):
                 for name in transfer.queues:
-                    with suppress(RequestRefused):  # it was deleted
+                    with suppress(RequestRefused):  # the queue was deleted
                         messages, _ = await here.depth(name)
                         if messages:
                             waiting[name] = messages
@@ -174,7 +174,7 @@ async def _exists(topology: Topology, name: str) -> bool:
     except RequestRefused as refused:
         if "no queue" in str(refused):
             return False
-        # A queue without a running leader is refused as NOT_FOUND, too.
+        # RabbitMQ also reports NOT_FOUND for a queue whose leader is down: this is temporary.
         failure = Unavailable if refused.code == "NOT_FOUND" else BrokerRefused
         raise failure(f"the queue {name} cannot be used: {refused}") from None
     return True

@@ -32,11 +32,11 @@ _NO_QUEUE_KEY = "doctor.looks"  # a key without a queue
 @dataclass
 class BrokerState:
     version: str = ""
-    fresh: bool = False  # our exchange is not there
+    fresh: bool = False  # berth's exchange does not exist
     stuck: bool = False
-    alarm: str = ""  # why it accepts no messages, as it reports to publishers
+    alarm: str = ""  # why the broker accepts no messages, as it reports to publishers
     refused: list[str] = field(default_factory=list)
-    waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue: messages, readers
+    waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue → messages, consumers
 
 
 async def inspect(
@@ -62,7 +62,7 @@ async def inspect(
                 continue
             found.waiting[spec.name] = waiting
             try:
-                await topology.queue(spec)  # as its worker makes it when it starts: it is there already
+                await topology.queue(spec)  # changes nothing: shows whether the worker could use the queue
             except (BrokerRefused, RequestRefused) as refused:
                 found.refused.append(str(refused))
         await asyncio.sleep(pause)
@@ -70,10 +70,9 @@ async def inspect(
         for name in found.waiting:
             if (again := await _waiting(topology, names.queue(name))) is not None:
                 later[name] = again[0]
-        if (
-            not found.fresh
-        ):  # last: with an alarm, a broker reads nothing more from a connection that published
-            found.stuck = not await _takes(connection, exchange, found, is_permitted=publishes)
+        # Last, because a broker with an alarm reads nothing more from a connection after a publication.
+        if not found.fresh:
+            found.stuck = not await _accepts(connection, exchange, found, is_permitted=publishes)
             found.alarm = streams_of(connection)[0].blocked
         return found, later
     finally:
@@ -88,7 +87,7 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
         return None
 
 
-async def _takes(
+async def _accepts(
     connection: AbstractConnection, exchange: str, found: BrokerState, *, is_permitted: bool
 ) -> bool:
     """Return whether the broker accepts test messages in time; no queue receives them. `is_permitted`: if the
@@ -103,7 +102,8 @@ async def _takes(
             channel = await open_channel(connection, confirms=True)
             through = await channel.get_exchange(exchange, ensure=False)
             for _ in range(2):
-                with raising_refusals(), suppress(PublishError, DeliveryError):  # returned: accepted
+                # A broker that returns the message because no queue is bound has accepted it.
+                with raising_refusals(), suppress(PublishError, DeliveryError):
                     await through.publish(Message(b""), _NO_QUEUE_KEY, mandatory=True)
                 if wire.blocked:
                     return False

@@ -34,11 +34,11 @@ from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, P
 
 log = logging.getLogger(__name__)
 
-PREFETCH = 200  # calls that one server executes at a time
-# Higher than that of oslo.messaging's servers: one of them that still runs gets no calls, so it can be
-# stopped without losing a call, which it would acknowledge before it executes it.
+PREFETCH = 200  # maximum number of calls in progress at one server
+# Consumer priority, higher than that of oslo.messaging's servers: while a server of berth runs, they get no
+# calls, so they can be stopped without losing calls that they have acknowledged before execution.
 PRIORITY = 1
-STOP_SECONDS = 10.0  # for calls in progress when the server is stopped; the rest is redelivered
+STOP_SECONDS = 10.0  # time for calls in progress when the server is stopped; unfinished calls are redelivered
 _UNPACKED = ("method", "version", "namespace", "args", "_msg_id", "_reply_q", "_unique_id", "_timeout")
 
 
@@ -73,8 +73,8 @@ class RpcCall:
     context: Mapping[str, Any]
     message_id: str = ""
     reply_queue: str = ""
-    monitored: float = 0.0  # seconds without a heartbeat after which the caller gives up; 0: it does not
-    redelivered: bool = False  # another server, or an earlier connection, may have executed it
+    monitored: float = 0.0  # seconds without a heartbeat after which the caller gives up; 0: never
+    redelivered: bool = False  # True: the call may have been executed before, also by another server
 
 
 @dataclass(frozen=True)
@@ -311,8 +311,8 @@ class RpcServer:
 
 
 async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[asyncio.Task[None]]) -> None:
-    """Stop consuming RPC calls, and wait a limited time for calls in progress: if another server repeated an
-    unfinished call, the call could claim capacity twice.
+    """Stop consuming RPC calls, and wait a limited time for calls in progress: an unfinished call is repeated
+    by another server, and could claim capacity twice.
     """
     with suppress(*BROKEN, RequestRefused):
         for consumer in consumers:

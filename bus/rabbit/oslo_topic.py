@@ -19,8 +19,8 @@ class TopicQueue:
     exists: bool = False
     messages: int = 0
     consumers: int = 0
-    mismatch: str = ""  # why RabbitMQ would refuse to declare it with the settings
-    problem: str = ""  # why the broker could not be asked
+    mismatch: str = ""  # why RabbitMQ refuses to declare the queue with berth's settings
+    problem: str = ""  # why the state could not be read
 
 
 async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
@@ -45,7 +45,7 @@ async def _observed(connection: AbstractConnection, address: RpcAddress) -> Topi
         return TopicQueue()
     arguments: dict[str, Any] = {"x-queue-type": "quorum"} if address.quorum else {}
     mismatch, channel = "", await open_channel(connection, confirms=False)
-    try:  # the queue exists, so this compares it and changes nothing
+    try:  # declaring an existing queue changes nothing, and fails if its properties differ
         async with answered():
             await channel.declare_queue(
                 address.topic, durable=address.durable or address.quorum, arguments=arguments

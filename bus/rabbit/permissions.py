@@ -18,7 +18,7 @@ from bus.worker import Answers, On, Worker, asks_as, reply_prefix, suspects_queu
 
 _WORD = r"[A-Za-z0-9_-]+"
 _RANDOM = "[0-9a-f]{8}"
-_NONE = "^$"  # matches no name and no key, as they are never empty
+_NONE = "^$"  # a pattern that matches no name and no key: neither is ever empty
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -50,8 +50,8 @@ class UserLimits:
 
     connections: int
     channels: int
-    queue_bytes: int  # of messages in each queue that the user may declare
-    overflow: Literal["reject-publish", "drop-head"] = "reject-publish"  # what happens beyond them
+    queue_bytes: int  # maximum size of the messages in each queue that the user may declare
+    overflow: Literal["reject-publish", "drop-head"] = "reject-publish"  # what a full queue does
 
     @property
     def of_user(self) -> dict[str, int]:
@@ -61,7 +61,7 @@ class UserLimits:
 
 @dataclass(frozen=True)
 class BrokerUser:
-    password: str  # empty: the user is not created, and keeps its password and its user limits
+    password: str  # empty: only permissions are set; the existing user keeps its password and user limits
     permissions: Permissions
     limits: UserLimits | None = None
 
@@ -82,10 +82,10 @@ CLIENT_TOPICS: tuple[Topic[Any], ...] = (
 )
 """The topics that a client may bind; the last word of the key is the client's name."""
 
-# A full queue of a client drops its oldest answers: a refusal would make conductors publish them for ever.
+# A full queue of a client drops its oldest messages: if it refused new ones, conductors would retry forever.
 CLIENT_LIMITS = UserLimits(connections=20, channels=200, queue_bytes=64 * 1024 * 1024, overflow="drop-head")
 
-FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
+FLOOD_BYTES = 64 * 1024 * 1024  # maximum size of the messages in a queue to which only one cell publishes
 
 
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
@@ -157,7 +157,7 @@ def flood_policy(cell: str, exchange: str = "berth") -> str:
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """Return a regular expression of placement's queues to which only this cell publishes."""
+    """Return a regular expression that matches the names of placement's queues for messages of this cell."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
 

@@ -14,8 +14,8 @@ from bus.rabbit.amqp_messages import properties_of, properties_of_frame
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.wire import Post
 
-_FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane; a second would only be smaller
-_SINGLES_AT_ONCE = 256  # concurrent messages that are not framed
+_FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane: envelopes that arrive meanwhile form a larger frame
+_SINGLES_AT_ONCE = 256  # unconfirmed messages of one lane whose envelopes may not share a frame
 _HEAD_BYTES = 300  # approximate size of an envelope in a frame without its body
 
 Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
@@ -127,7 +127,7 @@ class Publisher:
         except asyncio.CancelledError:
             problem = Unavailable(f"the connection to RabbitMQ at {self._link.place} was closed meanwhile")
             raise
-        except Exception as refused:  # an error of this message only: its caller gets it
+        except Exception as refused:  # raised in the callers of `send` that wait for this message
             problem = refused
         finally:
             for _, receipt in load:

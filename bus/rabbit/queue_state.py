@@ -24,7 +24,7 @@ async def queue_state(connection: AbstractConnection, name: str) -> QueueState |
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():
-            found = (await channel.get_queue(name)).declaration_result  # passive
+            found = (await channel.get_queue(name)).declaration_result  # a passive declaration
             await channel.close()
     except RequestRefused as refused:
         if refused.code != "NOT_FOUND":

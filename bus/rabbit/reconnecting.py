@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_RESTORING = 60.0  # for declaring everything again: a queue without a leader answers late, or never
-_NACKS = 8  # a broker that refuses a message so often, with growing pauses, is unavailable
+_RESTORING = 60.0  # limit for the declarations after a connection: a queue without a leader may never reply
+_NACKS = 8  # after so many refusals of a message, with growing pauses between them, raise Unavailable
 
 
 class Link:
@@ -64,7 +64,7 @@ class Link:
         self._session: Session | None = None
         self._changed = asyncio.Event()  # set when a session begins or the link ends
         self.closed = True
-        self.broken = False  # closed by a defect, not by the caller
+        self.broken = False  # True: an unexpected exception has closed the link
         self._group: asyncio.TaskGroup
         self._life: asyncio.Task[None] | None = None
 
@@ -75,7 +75,8 @@ class Link:
         session = await self._first(patience)
         self.closed = False
         started = asyncio.Event()
-        # The link may be opened and closed in different tasks, which a TaskGroup does not allow: so one
+        # A TaskGroup must be left in the task that entered it, but `open` and `close` can be called in
+        # different tasks: a separate task contains the group.
         self._life = asyncio.create_task(self._live(session, started))  # noqa: TID251  see above
         await started.wait()
 
@@ -83,7 +84,7 @@ class Link:
         self.closed = True
         self._changed.set()
         try:
-            await self._leave()  # first, so that no request to the broker is cancelled halfway
+            await self._leave()  # before the cancellation, so that requests to the broker are completed
         finally:
             if self._life is not None:
                 self._life.cancel()
@@ -151,7 +152,7 @@ class Link:
                 result = await work()
                 if not outcome.done():
                     outcome.set_result(result)
-            except Exception as found:  # raised to its caller
+            except Exception as found:  # `undisturbed` raises it in its caller
                 error = found
             finally:
                 if not outcome.done():
@@ -218,7 +219,7 @@ class Link:
                         f"RabbitMQ at {self.place} does not take messages for {post.key}"
                     ) from None
             except RequestRefused as refused:
-                # the refusal closed the shared channel: try this message alone on another channel
+                # The refusal closed the shared channel: publish this message on a separate channel.
                 if refused.code == "NOT_FOUND":
                     session.missed(redeclarations)
                 elif apart:
@@ -235,7 +236,7 @@ class Link:
     async def _first(self, patience: float) -> Session:
         deadline = monotonic() + patience
         backoff = Backoff(self.clock)
-        log_problem = log.warning  # once: a user at a terminal should know the reason for the wait
+        log_problem = log.warning  # only the first time: tells a user at a terminal why the command waits
         while True:
             try:
                 return await self._connect()
@@ -279,7 +280,7 @@ class Link:
                             why = await ended(session.connection)
                         self._session = None
                         watching.cancel()
-                        session.whole.set()  # callers notice the lost connection
+                        session.whole.set()  # wake callers, which then find the connection closed
                         if self.closed:
                             return
                         LOST.labels(self.place).inc()
@@ -287,9 +288,9 @@ class Link:
                         log.warning("lost the connection to RabbitMQ at %s: %s", at, why)
                         await hang_up(session.connection)
                         session = await self._reconnect()
-                finally:  # before the group waits for cancelled tasks, which must not begin anything
+                finally:  # before the group waits for its tasks: they must not begin new requests
                     self.broken, self.closed = not self.closed, True
-        except Exception:  # no task awaits this one: all users of the link get the error
+        except Exception:  # not raised, as no task awaits this one: users of the link see `broken`
             log.exception("the connection to RabbitMQ at %s ended by an error", self.place)
             await self._leave()
         finally:

@@ -15,7 +15,7 @@ from bus.rabbit.wire import NotTaken, Post
 log = logging.getLogger(__name__)
 
 _CHECKS_A_ROUND = 15
-# A broker confirms within moments, unless it is short of memory or disk.
+# After this time a confirm counts as lost: only a broker without memory or disk space needs longer.
 UNCONFIRMED_SECONDS = ANSWER_SECONDS
 
 
@@ -25,7 +25,7 @@ class Session:
     ) -> None:
         self.connection = connection
         self.topology = topology
-        self.whole = asyncio.Event()  # set while no exchange is known to be missing
+        self.whole = asyncio.Event()  # not set while an exchange is known to be missing
         self.whole.set()
         self.redeclarations = 0  # how often missing exchanges were declared again
         self._declared = declared
@@ -45,7 +45,8 @@ class Session:
     async def publish(self, post: Post, *, apart: bool) -> None:
         """Publish a message and wait for the broker's confirm; with `apart`, on a separate channel."""
         id_ = post.properties.message_id
-        if apart or id_ in self._under_way:  # returned messages are identified by their ids
+        # Two messages with one id cannot share a channel: a returned message is identified by its id.
+        if apart or id_ in self._under_way:
             async with self._apart:
                 extra_channel = await BulkChannel().open(self.connection, confirms=True)
                 try:
@@ -131,11 +132,11 @@ class Session:
             await self.topology.delay(milliseconds)
         for spec in tuple(self._declared.queues.values()):
             if spec.name not in self._declared.queues:
-                continue  # given up meanwhile
+                continue  # removed from the declarations in the meantime
             try:
                 await self.topology.queue(spec)
             except RequestRefused as refused:
-                # the broker has not noticed the end of the previous connection yet; the reader retries
+                # The broker has not noticed yet that the previous connection has ended; the reader retries.
                 log.info("the private queue %s still belongs to our last connection: %s", spec.name, refused)
 
     async def settle_in(self) -> None:

@@ -38,10 +38,11 @@ T = TypeVar("T")
 
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
-LETTER = "letter"  # the key of dead letters; for a cell's workers it contains the cell's name
-_PAUSE_SECONDS = 1.0  # for the declaration under way to finish
+LETTER = "letter"  # routing key of dead letters; those of a cell's workers have the key `letter.CELL`
+_PAUSE_SECONDS = 1.0  # limit of the wait for a declaration in progress
 _LOCATOR = "x-queue-leader-locator"
-_NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 would drop after 20
+# Delivery limit: by default RabbitMQ 4 drops a message after 20 redeliveries. berth limits them itself.
+_NEVER = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,8 @@ class Declared:
 
     queues: dict[str, QueueSpec] = field(default_factory=dict)
     delays: set[int] = field(default_factory=set)  # milliseconds
-    dead: bool = False  # the queue of dead letters
-    central: tuple[QueueSpec, ...] = ()  # declared together with the exchanges
+    dead: bool = False  # whether the dead-letter queue was declared
+    central: tuple[QueueSpec, ...] = ()  # queues to declare before a missing exchange is declared
 
 
 class ExchangeMissing(Exception):
@@ -142,9 +143,8 @@ class Topology:
             return [name for name in wanted if not await self._exists(name)]
 
     async def base(self, central: Sequence[QueueSpec] = ()) -> None:
-        """Declare berth's missing exchanges, and before the last exchange the scheduler's queues (`central`).
-
-        Every process publishes only after all exchanges exist, so the scheduler's queues miss no message.
+        """Declare berth's missing exchanges and, before the last of them, the scheduler's queues (`central`):
+        processes publish only after all exchanges exist, so these queues miss no message.
         """
         names = self.names
         async with self._one_at_a_time:
@@ -207,7 +207,7 @@ class Topology:
         if name in self._made:
             return
         arguments: dict[str, Any] = {"x-message-ttl": milliseconds, "x-dead-letter-exchange": names.queues}
-        if self._quorum:  # dead-lettering of quorum queues may lose messages by default
+        if self._quorum:  # the default strategy, at-most-once, can lose messages
             arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
         key = f"{milliseconds}.#"
         async with self._one_at_a_time:
@@ -273,13 +273,13 @@ class Topology:
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
             if name not in self._without_locator:
-                kind[_LOCATOR] = "balanced"  # else every leader is on the node of the process that declares
+                kind[_LOCATOR] = "balanced"  # or all leaders are on the node to which this process connects
         try:
             await self._ask(
                 lambda amqp: amqp.declare_queue(name, durable=True, arguments={**kind, **(arguments or {})})
             )
         except RequestRefused as refused:
-            if _LOCATOR in kind and f"arg '{_LOCATOR}'" in str(refused):  # of an earlier version of berth
+            if _LOCATOR in kind and f"arg '{_LOCATOR}'" in str(refused):  # declared by an earlier berth
                 self._without_locator.add(name)
                 return await self._durable(name, arguments)
             if refused.code == "ACCESS_REFUSED":
@@ -297,7 +297,7 @@ class Topology:
         return True
 
     async def _private(self, name: str) -> None:
-        # also where the virtual host's default is quorum
+        # Stated because the virtual host's default may be quorum, which private queues cannot be.
         arguments: dict[str, Any] = {"x-queue-type": "classic"}
         try:
             await self._ask(

@@ -29,10 +29,10 @@ from bus.rabbit.wire import Arrived, NoQueueBound, NotTaken, Post
 
 log = logging.getLogger(__name__)
 
-PREFETCH = 200  # unacknowledged messages of one queue
-CHANNELS = 32  # to the new broker; one publishes messages of one queue at a time
-PRIORITY = -10  # consumers that still use the old broker come first
-FINISHING_SECONDS = 30.0  # for received messages after the stop; the old broker delivers the rest again
+PREFETCH = 200  # maximum number of unacknowledged messages of one queue
+CHANNELS = 32  # number of channels to the new broker; each publishes messages of one queue at a time
+PRIORITY = -10  # consumer priority: workers that still consume at the old broker come first
+FINISHING_SECONDS = 30.0  # limit for forwarding received messages at the end; the rest stays in the queues
 
 
 @dataclass(eq=False)
@@ -44,13 +44,13 @@ class Transfer:
     _old_url: str
     new_url: str
     names: BrokerNames
-    user: str | None  # of the new broker
+    user: str | None  # user at the new broker
     clock: Clock
     queues: "dict[str, QueueTransfer]" = field(default_factory=dict)
     forwarded: int = 0
     received: int = 0
     _unacknowledged: dict[int, None] = field(default_factory=dict)  # delivery tags, oldest first
-    _confirmed_tags: list[int] = field(default_factory=list)  # to acknowledge
+    _confirmed_tags: list[int] = field(default_factory=list)  # delivery tags to acknowledge
     _is_finishing: bool = False
     _idle_channels: list[BulkChannel] = field(default_factory=list)
     _exchanges: set[str] = field(default_factory=set)
@@ -139,7 +139,7 @@ class Transfer:
                     if result is not None and not isinstance(result, NotTaken | NoQueueBound):
                         raise result
                 if any(isinstance(result, NotTaken) for result in results):
-                    # After an election RabbitMQ 3.10 may refuse all further messages of a channel.
+                    # After an election of a leader RabbitMQ 3.10 may refuse all later messages of a channel.
                     await channel.close()
         return results
 
@@ -198,7 +198,7 @@ class QueueTransfer:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _publishing: int = 0
     _is_finishing: bool = False
-    _returns: int = 0  # batches that the new broker returned
+    _returns: int = 0  # number of batches with messages that the new broker returned
 
     @property
     def in_hand(self) -> int:
@@ -237,7 +237,7 @@ class QueueTransfer:
             results = await self._publish(posts)
             if any(isinstance(result, NoQueueBound) for result in results):
                 await self._on_returned()
-                posts = [self._post(message) for message in messages]  # equal ids: any of them was returned
+                posts = [self._post(message) for message in messages]  # all, because ids may be equal
                 continue
             posts = [post for post, result in zip(posts, results, strict=True) if result is not None]
             if posts:
@@ -249,7 +249,7 @@ class QueueTransfer:
             return await self._transfer.publish(posts)
         except BrokerRefused as refused:
             fan_out = fan_out_name(self._transfer.names, self.name)
-            if f"no exchange '{fan_out}'" in str(refused):  # not made yet, or deleted by another forwarder
+            if f"no exchange '{fan_out}'" in str(refused):  # missing, or deleted by another forwarder
                 await self._transfer.bind_exchange(self.name)
                 return await self._publish(posts)
             raise BrokerRefused(f"messages of {self.name} cannot be forwarded: {refused}") from None

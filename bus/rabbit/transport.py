@@ -31,8 +31,8 @@ class RabbitTransport:
         heartbeat: int = HEARTBEAT,
         patience: float = 30.0,
         poll_seconds: float = 2.0,  # seconds between two checks of the exchanges
-        declares_shared: bool = False,  # declare what all workers use when the connection opens
-        central: Sequence[QueueSpec] = (),  # declared with the exchanges if one is missing
+        declares_shared: bool = False,  # declare the queues that all workers use when the connection opens
+        central: Sequence[QueueSpec] = (),  # queues to declare before a missing exchange is declared
         clock: Clock | None = None,
     ) -> None:
         self._names = BrokerNames(exchange)
@@ -65,7 +65,7 @@ class RabbitTransport:
     async def close(self) -> None:
         try:
             await asyncio.gather(*(inbox.close() for inbox in self._inboxes))
-        finally:  # also when cancelled: an open link would keep consuming
+        finally:  # even if this call is cancelled: an open link would continue to consume
             self._inboxes.clear()
             try:
                 await self._link.close()
@@ -107,7 +107,7 @@ class RabbitTransport:
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
         inbox = RabbitInbox(self._link, queue, prefetch, self._put_back)
         self._link.declare_on_reconnect(queue)
-        await self._link.undisturbed(inbox.start)  # declares the queue
+        await self._link.undisturbed(inbox.start)  # declares the queue, which must not be cancelled
         self._inboxes = [reader for reader in self._inboxes if not reader.ended]
         self._inboxes.append(inbox)
         return inbox

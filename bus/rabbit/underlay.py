@@ -150,7 +150,7 @@ async def ended(connection: AbstractConnection) -> str:
     while not closing.done() and under.is_opened and silent <= limit:
         before = wire.reads
         await asyncio.wait([closing], timeout=1.0)
-        # Counted, not measured: this process may have been suspended itself.
+        # Count seconds instead of comparing clocks: this process itself may have been suspended.
         silent = silent + 1 if wire.reads == before else 0
     if connection.transport is not None:
         avoid(connection)
@@ -168,15 +168,15 @@ async def hang_up(connection: AbstractConnection) -> None:
     if transport is None:
         return
     under = transport.connection
-    # In a separate task: a cancelled caller leaves nothing half done.
+    # In a separate task, which continues if the caller is cancelled.
     closing = asyncio.create_task(_closed(under))  # noqa: TID251  there is no group that outlives us
     try:
         await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
     finally:
-        if not closing.done():  # the peer is alive but does not read: no further frames
+        if not closing.done():  # the broker does not read: close the connection without a handshake
             streams_of(connection)[1].transport.abort()
     await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
-    # its queue of outgoing frames is bounded, and writers would wait forever
+    # Empty the bounded queue of outgoing frames: tasks that wait for space in it would wait forever.
     while not under.write_queue.empty():
         while not under.write_queue.empty():
             under.write_queue.get_nowait()

@@ -17,19 +17,19 @@ from aio_pika import DeliveryMode, Message
 Properties = type(Message(b"").properties)  # the properties of an AMQP message
 PERSISTENT = DeliveryMode.PERSISTENT.value
 
-_START = struct.Struct(">BHI")  # type of a frame, its channel, and the size of its content; _END follows
+_START = struct.Struct(">BHI")  # header of a frame: type, channel, size of the content before _END
 _END = b"\xce"
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _KINDS = (_METHOD, _HEADER, _BODY, _HEARTBEAT)
 _SIGN_OF_LIFE = _START.pack(_HEARTBEAT, 0, 0) + _END
-_LIFE_SECONDS = 5.0  # aio-pika gives a connection up that it reads nothing from for three heartbeats
+_LIFE_SECONDS = 5.0  # between heartbeats passed to aio-pika, which does not see the frames decoded here
 
 # Class and method ids of the frames that are encoded and decoded here, and of the frames only decoded here.
 _DELIVER, _RETURN, _PUBLISH, _ACK, _NACK = 0x3C003C, 0x3C0032, 0x3C0028, 0x3C0050, 0x3C0078
 _CLOSE, _CLOSED = 0x140028, 0x140029
-_BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker accepts no messages; accepts them again
-_SETTLED = struct.Struct(">QB")  # a tag, and whether it stands for all before it
-_CONTENT = struct.Struct(">HHQH")  # class, weight, size of the body, and which properties follow
+_BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker stops, or begins again, to accept messages
+_SETTLED = struct.Struct(">QB")  # a delivery tag, and whether all earlier tags are meant too
+_CONTENT = struct.Struct(">HHQH")  # content header: class, weight, size of the body, flags of properties
 _BASIC = 60
 
 
@@ -57,7 +57,7 @@ class Arrived(msgspec.Struct, frozen=True):
     reply_to: object
     timestamp: object
     headers: Mapping[str, Any]
-    properties: Any = None  # all of them, as received
+    properties: Any = None  # all properties, as received
 
 
 def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, properties: Any) -> Arrived:
@@ -94,14 +94,14 @@ class Wire(asyncio.StreamReader):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
         self.channels: dict[int, FramesOfChannel] = {}
-        self.reads = 0  # how often data has arrived
-        self.blocked = ""  # why the broker accepts no messages ("low on disk"); empty: it accepts them
+        self.reads = 0  # how often data was received
+        self.blocked = ""  # why the broker accepts no messages, such as "low on disk"; empty: it does
         self._clock = loop.time
         self._rest = b""
         self._framed = True
         self._last_read = self._clock()
 
-    def feed_data(self, data: bytes) -> None:  # type: ignore[override]  # sockets give nothing else
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]  # asyncio passes bytes only
         self.reads += 1
         if not self._framed:
             super().feed_data(data)
@@ -111,7 +111,7 @@ class Wire(asyncio.StreamReader):
         at, end = 0, len(data)
         while end - at >= _START.size:
             kind, number, size = _START.unpack_from(data, at)
-            if kind not in _KINDS:  # no broker, or another protocol: aio-pika reports it
+            if kind not in _KINDS:  # the data is not AMQP: pass it to aio-pika, which reports the error
                 self._framed = False
                 frames.append(data[at:])
                 at = end
@@ -135,7 +135,7 @@ class Wire(asyncio.StreamReader):
 
     def _method(self, payload: bytes) -> None:
         method = int.from_bytes(payload[:4])
-        if method == _BLOCKED:  # with the reason, as text of at most 255 bytes after its length
+        if method == _BLOCKED:  # payload: 4 bytes of the method, 1 byte of the reason's length, the reason
             self.blocked = payload[5:].decode(errors="replace") or "without a reason"
         elif method == _UNBLOCKED:
             self.blocked = ""
@@ -147,14 +147,14 @@ class FramesOfChannel:
     def __init__(
         self, wire: Wire, writer: asyncio.StreamWriter, number: int, frame_max: int, *, confirms: bool
     ) -> None:
-        self.consumers: dict[str, OnMessage] = {}  # by the consumer's tag
+        self.consumers: dict[str, OnMessage] = {}  # consumer tag → callback
         self._writer = writer
         self._number = number
         self._most = frame_max - _START.size - len(_END)
         self._confirms = confirms
         self._published = 0
-        self._unconfirmed: dict[int, _Unconfirmed] = {}  # by tag, the oldest first
-        self._tags: dict[str, int] = {}  # id → tag: a returned message has only its id
+        self._unconfirmed: dict[int, _Unconfirmed] = {}  # delivery tag → message, oldest first
+        self._tags: dict[str, int] = {}  # message id → delivery tag, to find a returned message
         self._coming: _Coming | None = None
         self._is_closed = False
         self._channels = wire.channels
@@ -238,13 +238,13 @@ class FramesOfChannel:
         elif method in (_ACK, _NACK):
             tag, how = _SETTLED.unpack_from(data, at)
             problem = None if method == _ACK else NotTaken()
-            several = how & 1  # this message and all before it
+            several = how & 1  # the frame is about this message and all earlier messages
             for confirmed in list(takewhile(tag.__ge__, self._unconfirmed)) if several else (tag,):
                 self._settled(confirmed, problem)
         elif method == _RETURN:
             self._coming = _Coming(None, 0, "", "", False)
         else:
-            if method in (_CLOSE, _CLOSED):  # its number may be reused from now on
+            if method in (_CLOSE, _CLOSED):  # the channel's number may be reused from now on
                 self._is_closed = True
                 self._channels.pop(self._number, None)
             return False
@@ -260,13 +260,13 @@ class FramesOfChannel:
             confirmed.set_result(None)
         else:
             confirmed.set_exception(problem)
-            confirmed.exception()  # its caller may have ended
+            confirmed.exception()  # asyncio logs exceptions that are not retrieved
 
     def _has_come(self, coming: "_Coming") -> None:
         properties = _properties(coming.header)
         if properties is None:
             properties = Properties()
-        if coming.consumer is None:  # a returned message: the confirm that follows is ignored
+        if coming.consumer is None:  # returned by the broker, which will nevertheless confirm it
             self._settled(self._tags.get(str(properties.message_id or ""), 0), NoQueueBound())
             return
         on_message = self.consumers.get(coming.consumer)
@@ -283,12 +283,12 @@ _NONE: tuple[None, str] = (None, "")
 class _Coming:
     """A message that is incomplete: some of its AMQP frames have not arrived."""
 
-    consumer: str | None  # None: returned messages
+    consumer: str | None  # consumer tag; None: a message that the broker returned as unroutable
     tag: int
     exchange: str
     key: str
     redelivered: bool
-    size: int = 0  # bytes of the body that have not arrived
+    size: int = 0  # number of bytes of the body that have not arrived
     header: bytes = b""
     bodies: list[bytes] = field(default_factory=list)
 
@@ -301,7 +301,7 @@ def _properties(header: bytes) -> Any | None:
         if flags & 1:
             raise ValueError("only the first 16 property flags are supported")
         properties.unmarshal(flags, header[_CONTENT.size :])
-    except Exception:  # whatever a decoder may stumble over
+    except Exception:  # the decoder may raise any exception for invalid data
         return None
     return properties
 
@@ -324,4 +324,4 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 def _short(text: str) -> bytes:
     data = text.encode()
-    return bytes((len(data),)) + data  # ValueError: longer than AMQP can carry
+    return bytes((len(data),)) + data  # raises ValueError above 255 bytes, the limit of AMQP

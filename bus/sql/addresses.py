@@ -8,7 +8,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 PORT = 5432
-SESSIONS = ("read-write", "primary", "any")  # values of target_session_attrs for a program that writes
+SESSIONS = ("read-write", "primary", "any")  # permitted values of libpq's target_session_attrs: berth writes
 _LISTED = re.compile(r"(postgresql(?:\+\w+)?://(?:[^@]*@)?)([^@/?#]*,[^@/?#]*)([/?].*)?", re.DOTALL)
 _SHAPE = "must look like postgresql://user:password@host:5432/database"
 

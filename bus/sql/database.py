@@ -38,8 +38,8 @@ _POOL = {
     "max_overflow": 0,
     "pool_timeout": FREE_CONNECTION_SECONDS,
     "pool_use_lifo": True,  # the connection with the warmest caches first
-    "pool_reset_on_return": None,  # every way out of a transaction has committed or rolled back
-    "hide_parameters": True,  # in errors, which are logged: a build's metadata may be secret
+    "pool_reset_on_return": None,  # no rollback by the pool: transactions always commit or roll back
+    "hide_parameters": True,  # errors are logged, and parameters such as a build's metadata may be secret
 }
 
 
@@ -107,12 +107,13 @@ class Database:
                 async_creator=self._file.connect,
                 **(pooled if path else {"pool_reset_on_return": None, "poolclass": StaticPool}),
             )
-            # IMMEDIATE: a reader that turns writer fails when another has written since it began.
+            # IMMEDIATE locks the database at once: a transaction that reads first fails at its first write
+            # if another one has written in between.
             self._begin_write, self._begin_read = "BEGIN IMMEDIATE", "BEGIN"
             self._writing = _FifoLock()
-            if path is None:  # one connection: no reads during uncommitted writes
+            if path is None:  # all transactions share one connection: a read must not see uncommitted writes
                 self._reading = self._writing
-        self.revision: str | None = None  # the migration it was at when this process began to use it
+        self.revision: str | None = None  # the last migration when this process began
         self._moved_on = False
         self.name: Final = masked(parsed._replace(url=self._engine.url).shown)
 
@@ -132,10 +133,10 @@ class Database:
         """Execute one writing statement, after the `preceding` statements in the same transaction; return the
         rows of the writing statement. On PostgreSQL this takes one round trip.
         """
-        if self.dialect == "sqlite":  # no round trip to save, and writers must queue
+        if self.dialect == "sqlite":  # BEGIN costs no round trip here, and writers must wait for each other
             async with self.write() as tx:
                 return await statement(tx, *preceding)
-        async with self._transaction("", writes=True) as tx:  # PostgreSQL commits with the answer
+        async with self._transaction("", writes=True) as tx:  # PostgreSQL commits it without COMMIT
             return await statement(tx, *preceding)
 
     @asynccontextmanager
@@ -163,8 +164,8 @@ class Database:
             await self._postgres.servers.watch()
 
     def on_new_history(self, callback: Callable[[], None]) -> None:
-        """Register a callback for a fail-over: commits that this process has seen may be lost. It is called
-        before any connection to the new primary is used.
+        """Register a callback for a fail-over, after which commits that this process has seen may be lost.
+        The callback is called before any connection to the new primary is used.
         """
         self._on_new_history.append(callback)
 
@@ -222,7 +223,7 @@ class Database:
         except exc.TimeoutError as error:
             raise explained(error, self.name) from error
         except (exc.SQLAlchemyError, *servers.FAILURES) as error:
-            # Any reason, even a wrong password, may be corrected while messages wait.
+            # Unavailable for every reason: messages then wait, and an operator can correct even a password.
             REFUSED.inc()
             raise Unavailable(f"{self.name}: cannot connect: {reason(error)}") from error
 

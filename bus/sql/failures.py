@@ -32,39 +32,39 @@ READ_ONLY = "25006"
 
 SQLSTATES: Final[dict[str, Meaning]] = {
     "08": Meaning.AWAY,  # no connection
-    "0A000": Meaning.BUG,  # but see OUTDATED_PLAN
+    "0A000": Meaning.BUG,  # feature not supported; but with OUTDATED_PLAN the statement is retried
     "23": Meaning.RULE,
     READ_ONLY: Meaning.AWAY,  # a standby, or a demoted primary
-    "25P03": Meaning.AWAY,  # idle in a transaction for too long: we froze
+    "25P03": Meaning.AWAY,  # idle in a transaction for too long: this process hung
     "25P04": Meaning.AWAY,  # the transaction took too long
-    "26": Meaning.AWAY,  # it has forgotten our prepared statement: a pooler has changed servers
-    "28": Meaning.AWAY,  # not let in
+    "26": Meaning.AWAY,  # a prepared statement is unknown: a pooler has changed servers
+    "28": Meaning.AWAY,  # login refused
     "3D": Meaning.AWAY,  # no such database: not restored yet
     "40": Meaning.RACE,  # serialization, deadlock
     "40002": Meaning.RULE,
     "40003": Meaning.AWAY,  # unknown whether the statement was executed
     "42501": Meaning.AWAY,  # a permission was revoked, and may be granted again
     "53": Meaning.AWAY,  # disk full, out of memory, too many connections
-    "55000": Meaning.AWAY,  # not in this state: recovering
+    "55000": Meaning.AWAY,  # not possible while the server is recovering
     "55006": Meaning.AWAY,  # an object in use by a session that alters it
     "55P03": Meaning.RACE,  # a lock was not available with NOWAIT
     "57": Meaning.AWAY,  # shut down, crashed, starting up, cancelled, dropped
     "58": Meaning.AWAY,  # system error, such as I/O
     "72": Meaning.RACE,  # the snapshot is too old
-    "F0": Meaning.AWAY,  # its configuration is broken
-    "XX": Meaning.AWAY,  # broken inside, or data or an index corrupted: until it is restored or fails over
+    "F0": Meaning.AWAY,  # the server's configuration is broken
+    "XX": Meaning.AWAY,  # internal error, or corrupted data or index: wait for a restore or a fail-over
 }
 OUTDATED_PLAN = "InvalidCachedStatementError"  # a table was altered since the statement was prepared
 
 RESULT_CODES: Final[dict[int, Meaning]] = {
     sqlite3.SQLITE_PERM: Meaning.AWAY,
-    sqlite3.SQLITE_BUSY: Meaning.AWAY,  # another process has the file, for longer than we wait
+    sqlite3.SQLITE_BUSY: Meaning.AWAY,  # another process has locked the file for longer than BUSY_SECONDS
     sqlite3.SQLITE_LOCKED: Meaning.AWAY,
     sqlite3.SQLITE_NOMEM: Meaning.AWAY,
-    sqlite3.SQLITE_READONLY: Meaning.AWAY,  # the disk was mounted so, or the file moved away
+    sqlite3.SQLITE_READONLY: Meaning.AWAY,  # the disk is mounted read-only, or the file was moved
     sqlite3.SQLITE_INTERRUPT: Meaning.AWAY,
     sqlite3.SQLITE_IOERR: Meaning.AWAY,
-    sqlite3.SQLITE_CORRUPT: Meaning.AWAY,  # until an operator restores the file
+    sqlite3.SQLITE_CORRUPT: Meaning.AWAY,  # wait until an operator restores the file
     sqlite3.SQLITE_FULL: Meaning.AWAY,
     sqlite3.SQLITE_CANTOPEN: Meaning.AWAY,
     sqlite3.SQLITE_PROTOCOL: Meaning.AWAY,  # other connections hold the locks of the write-ahead log
@@ -97,7 +97,7 @@ def meaning(error: BaseException) -> Meaning:
     code = result_code(error)
     if code:
         return RESULT_CODES.get(code, Meaning.BUG)
-    # No reply of a server: the connection was lost, or never existed.
+    # Errors without a code do not come from the server: the connection was lost, or could not be opened.
     return Meaning.AWAY if isinstance(error, OSError | exc.TimeoutError) else Meaning.BUG
 
 

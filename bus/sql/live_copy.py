@@ -20,7 +20,7 @@ from bus.masking import masked
 from bus.sql.addresses import parse_url
 from bus.sql.logins import administering, quoted_name
 
-NAME = "berth_copy"  # of the publication, the subscription and its replication slot
+NAME = "berth_copy"  # the name of the publication, the subscription and the replication slot
 CATCH_UP_SECONDS = 120.0
 _FILLED_BY_MIGRATIONS = ("alembic_version", "changes")  # tables with rows before any worker has started
 
@@ -81,7 +81,7 @@ class LiveCopy:
     def __init__(self, old: AsyncConnection, new: AsyncConnection, url: str, schemas: Sequence[str]) -> None:
         self._old = old
         self._new = new
-        self._url = url  # of the old server, for the new server's subscription
+        self._url = url  # the old server's URL, which the new server's subscription contains
         self._schemas = list(schemas)
 
     async def begin(self, *, replace: bool = False) -> None:
@@ -93,7 +93,7 @@ class LiveCopy:
         if problem:
             raise OperationRefused(problem)
         listed = ", ".join(map(_quoted, tables))
-        # Migrations write first rows, which the copy contains.
+        # Migrations have inserted rows on the new server, which the old server's rows replace.
         await self._new.exec_driver_sql(f"TRUNCATE {listed}")
         await self._old.exec_driver_sql(f"CREATE PUBLICATION {NAME} FOR TABLE {listed}")
         try:
@@ -177,7 +177,7 @@ class LiveCopy:
 
     async def _fence(self, *, read_only: bool) -> None:
         """Make all sessions of the old database read-only, or writable; open sessions are ended."""
-        # This session stays writable: it removes the publication.
+        # This session stays writable, because it removes the publication later.
         await self._old.exec_driver_sql("SET default_transaction_read_only = off")
         database = quoted_name((await _first(self._old, "SELECT current_database() AS name"))["name"])
         how = "SET default_transaction_read_only = on" if read_only else "RESET default_transaction_read_only"

@@ -39,7 +39,7 @@ class LoginLimits:
     statement_seconds: float
     transaction_seconds: float
     lock_seconds: float
-    temp_bytes: int  # of temporary files; set by superusers only
+    temp_bytes: int  # size of temporary files; only superusers can set this limit
 
 
 class Logins:
@@ -66,7 +66,7 @@ class Logins:
         do, attributes = "CREATE", "LOGIN NOCREATEDB NOCREATEROLE NOSUPERUSER NOREPLICATION"
         if await self.has_login(name):
             do = "ALTER"
-            if not is_superuser:  # may not name NOSUPERUSER and NOREPLICATION, even without effect
+            if not is_superuser:  # PostgreSQL permits only superusers to write NOSUPERUSER and NOREPLICATION
                 attributes = "LOGIN NOCREATEDB NOCREATEROLE"
         await self._do(
             f"{do} ROLE {quoted} {attributes} CONNECTION LIMIT {limits.connections} PASSWORD '{verifier}'"

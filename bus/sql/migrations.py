@@ -29,13 +29,13 @@ _ADD_VERSION = text(
     CREATE TABLE IF NOT EXISTS alembic_version
     (version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))
     """
-)  # as alembic makes it
-# Any login of the database can hold an advisory lock; a lock of this table takes a right to the table.
+)  # the definition that alembic uses
+# Not an advisory lock: any login of the database could hold that one and block migrations.
 _LOCK = text("LOCK TABLE alembic_version IN SHARE ROW EXCLUSIVE MODE")
-# A change of a table waits for its users, and every later query waits behind it, so it waits briefly.
+# ALTER TABLE waits for transactions on the table, and later queries wait for ALTER TABLE: limit the wait.
 _WAIT_BRIEFLY = text("SET LOCAL lock_timeout = '1s'")
-_PAUSE = 2.0  # seconds between two attempts, in which waiting queries are executed
-_ATTEMPTS = 200  # in about 10 minutes
+_PAUSE = 2.0  # seconds between two attempts, so that waiting queries can be executed
+_ATTEMPTS = 200  # about 10 minutes
 _HAS_VERSION = {
     "postgresql": text("SELECT to_regclass('alembic_version') IS NOT NULL"),
     "sqlite": text("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"),
@@ -76,7 +76,7 @@ async def _apply(database: Database, package: str, folder: Path, names: list[str
         if tx.dialect == "postgresql":
             await tx.execute(_LOCK)
             await tx.execute(_WAIT_BRIEFLY)
-        before = await _version(tx)  # another process may just have been here
+        before = await _version(tx)  # another process may have migrated before this one got the lock
         if before is not None and before not in names:
             if await oldest_code(tx) in names:
                 log.info("%s is at %s, of a newer version, and only added to", database.name, before)
@@ -130,12 +130,12 @@ async def _make_version_table(database: Database) -> None:
     namespace = database.namespace
     try:
         async with database.write() as tx:
-            # CREATE SCHEMA IF NOT EXISTS requires the right to create one even if the schema exists.
+            # CREATE SCHEMA IF NOT EXISTS requires the right to create schemas even if this schema exists.
             if namespace and not (await tx.execute(_HERE, {"name": namespace})).first():
                 await tx.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"'))
             if not (await tx.execute(_HAS_VERSION[tx.dialect])).scalar_one():
                 await tx.execute(_ADD_VERSION)
-    except IntegrityError:  # IF NOT EXISTS is not atomic: another process has just created the same
+    except IntegrityError:  # IF NOT EXISTS is not atomic: another process has just created it
         log.debug("%s: the version table was created concurrently", database.name)
 
 

@@ -54,9 +54,10 @@ def _context(mode: str, root: str | None, certificate: str | None, key: str | No
 
 CONNECT_SECONDS = 10.0
 
-# SQLSTATEs that end a connection, or make it worthless: the next one may lead to another server.
+# SQLSTATEs after which a connection cannot be used any more; a new connection may lead to another server.
 _CUT_OFF = ("08", "57P", "25P03", "25P04", "26", READ_ONLY)
-# Internal errors of the driver count too: the server has ended the session and not closed the connection yet.
+# Other exceptions with the same meaning. asyncpg raises InternalClientError if the server has ended the
+# session, but has not closed the connection yet.
 _LAST_WORDS = (asyncpg.InternalClientError, OSError)
 
 WRITE = "BEGIN"
@@ -67,9 +68,9 @@ async def roll_back(driver: asyncpg.Connection) -> None:
     """Roll back a transaction; ignore errors, because the server rolls back when a connection is lost."""
     try:
         await driver.execute("ROLLBACK")
-    except FAILURES:  # the caller is about to raise the original error
+    except FAILURES:  # not raised: the caller raises the error that made the rollback necessary
         driver.terminate()
-    except BaseException:  # cancelled once more
+    except BaseException:  # such as a cancellation during the rollback
         driver.terminate()
         raise
 
@@ -95,10 +96,10 @@ class PostgresPool:
         settings = {
             "application_name": f"berth {namespace}".strip(),
             "jit": "off",  # our statements are short; compiling one costs more than running it
-            "random_page_cost": "1.1",  # pages are in memory: no table is to be read whole for ten keys
-            "idle_in_transaction_session_timeout": "60s",  # a client that froze or vanished loses its locks
-            # A login may have time limits, which must not affect migrations; `command_timeout` is berth's
-            # limit.
+            "random_page_cost": "1.1",  # pages are cached: prefer an index to reading a whole table
+            "idle_in_transaction_session_timeout": "60s",  # release the locks of a process that hangs
+            # Override time limits of the login, which must not affect migrations. asyncpg's `command_timeout`
+            # limits berth's other statements.
             "statement_timeout": "0",
             "lock_timeout": "0",
         }
@@ -117,7 +118,7 @@ class PostgresPool:
             },
             **pooled,
         )
-        self._refused: type[Exception] = self.engine.dialect.loaded_dbapi.Error  # as raised by SQLAlchemy
+        self._refused: type[Exception] = self.engine.dialect.loaded_dbapi.Error  # base class of errors
         event.listen(self.engine.sync_engine, "connect", self._born)
         event.listen(self.engine.sync_engine, "checkout", self._check)
         event.listen(self.engine.sync_engine, "handle_error", self._notice)
@@ -162,7 +163,7 @@ class PostgresPool:
         driver = connection.driver_connection
         if record.info["born"] <= self._broke_at:
             driver.terminate()
-        if driver.is_closed():  # the driver notices by itself when the server hangs up
+        if driver.is_closed():  # asyncpg has noticed that the server closed the connection
             raise exc.DisconnectionError
 
     def _notice(self, context: ExceptionContext) -> None:

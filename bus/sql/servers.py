@@ -19,13 +19,13 @@ from bus.sql.addresses import DatabaseHost
 
 log = logging.getLogger(__name__)
 
-# Errors of the driver for a failed statement, or a statement that could not be sent.
+# The exceptions of asyncpg if a statement failed or could not be sent.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
-HOST_SECONDS = 2.0  # for one of several hosts, from the connection attempt to its state
-WATCH_SECONDS = 1.0  # between two checks of the hosts that are not the primary, without transactions
+HOST_SECONDS = 2.0  # limit for connecting to one of several hosts and reading its state
+WATCH_SECONDS = 1.0  # between two checks for a promotion while there are no transactions, which check too
 
-# A server in recovery has no current timeline; its last checkpoint shows a lower bound.
+# A server in recovery has no current timeline; the timeline of its last checkpoint is a lower bound.
 _STATE = """
     SELECT r.recovering, s.system_identifier AS system, CASE WHEN r.recovering THEN c.timeline_id
     ELSE CAST(CAST('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS bit(32)) AS integer)
@@ -54,8 +54,8 @@ class ServerHistory(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    recovering: bool  # a standby
-    history: ServerHistory | None  # None: the server does not show it
+    recovering: bool  # True for a standby
+    history: ServerHistory | None  # None: the login may not read the history
 
 
 def refusal(state: ServerState, newest: ServerHistory | None, *, listed: bool) -> str:
@@ -92,8 +92,7 @@ class ServerSession(asyncpg.Connection):  # type: ignore[misc]
 class DatabaseServers:
     """The servers of one database: a single host, or several hosts, one being the primary.
 
-    `on_new_history` is called when the server's history has changed, before any connection to the new primary
-    is used.
+    After a fail-over, `on_new_history` is called before any connection to the new primary is used.
     """
 
     def __init__(

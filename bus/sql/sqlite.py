@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from bus.sql.failures import result_code
 
-# SQLite creates the companion files with the permissions of the first
+# SQLite creates companion files with the permissions of the database file
 _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
@@ -34,7 +34,7 @@ MEMORY = ":memory:"
 BUSY_SECONDS = 10.0
 BUSY_SLEEP = 0.002
 
-# A file is durable: a committed transaction survives the power going, on macOS too (fullfsync).
+# A transaction committed to a file survives a power failure, on macOS too (fullfsync).
 _FILE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA fullfsync = ON")
 _ALWAYS = ("PRAGMA foreign_keys = ON", "PRAGMA temp_store = MEMORY")
 
@@ -81,7 +81,7 @@ class SqliteFile:
         try:
             return await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_unclaimed)  # the thread opens the connection nevertheless
+            opening.add_done_callback(_close_unclaimed)  # a cancellation does not stop the thread
             raise
 
     def _open_file(self, busy_seconds: float) -> sqlite3.Connection:
@@ -98,7 +98,7 @@ class Connection:
     def __init__(
         self, raw: sqlite3.Connection, thread: ThreadPoolExecutor | None, pause: Pause | None, *, keep: bool
     ) -> None:
-        self._connection: sqlite3.Connection | None = raw  # the dialect reads this to see whether it is open
+        self._connection: sqlite3.Connection | None = raw  # SQLAlchemy's dialect reads this; None: closed
         self._thread = thread
         self._pause = pause
         self._keeps_thread = keep
@@ -114,7 +114,7 @@ class Connection:
         await self.call(self.raw.commit)
 
     async def rollback(self) -> None:
-        # Queued behind a statement that is not awaited any more, never in the middle of it.
+        # The connection's thread first completes a statement whose caller was cancelled.
         await self.call(self.raw.rollback)
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ class Connection:
     @property
     def raw(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise ValueError("no active connection")  # this text is required by the dialect
+            raise ValueError("no active connection")  # the dialect compares this text
         return self._connection
 
     def _end_thread(self) -> None:

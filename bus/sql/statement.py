@@ -28,7 +28,7 @@ from bus.sql.transaction import Dialect, Transaction
 Json = NewType("Json", object)  # a JSON column: any value that msgspec can encode; None is NULL
 
 _POSTGRESQL = {int: "bigint", float: "double precision", str: "text", bool: "boolean", Json: "json"}
-# What json_extract gives needs no cast: whole numbers, text, 1 and 0; a float without a fraction does.
+# json_extract returns a float without a fraction as an integer, so only floats need a cast.
 _SQLITE = {int: "{}", float: "CAST({} AS REAL)", str: "{}", bool: "{}", Json: "{}"}
 
 _encode = msgspec.json.Encoder().encode
@@ -105,7 +105,7 @@ class _Made:
     single: bool
     sql: str
     alone: str  # the SQL for the driver, with numbered parameters
-    names: tuple[str, ...]  # names of the parameters, in that sequence
+    names: tuple[str, ...]  # names of the parameters, in the order of their numbers
 
     def values(self, listed: Sequence[Sequence[Any]], params: dict[str, Any]) -> list[Any]:
         if self.n is not None:

@@ -26,7 +26,7 @@ class Transaction(ABC):
 
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.dialect: Final = dialect
-        self._name = name  # the database's
+        self._name = name  # name of the database
         self._after_commit: list[Callable[[], None]] = []
 
     @property
@@ -83,10 +83,10 @@ class PostgresTransaction(Transaction):
         self._pool = pool
         self._pooled = pooled
         self._driver: Any = pooled.driver_connection
-        # for callers that need SQLAlchemy: most statements use the driver
+        # Made at the first use: most statements are executed by asyncpg, without SQLAlchemy's connection.
         self._connection: AsyncConnection | None = None
-        # It is to be rolled back: also a lone statement that was cancelled between its preparation and its
-        # execution, which leaves the server in the midst of it.
+        # Whether to roll back at the end. A single statement needs this too if it was cancelled after its
+        # preparation: the server then waits for its execution.
         self._unfinished = False
         self._reads = False
 
@@ -106,7 +106,7 @@ class PostgresTransaction(Transaction):
         except asyncio.CancelledError:
             self._unfinished = True
             raise
-        except servers.FAILURES as error:  # what SQLAlchemy does not translate
+        except servers.FAILURES as error:  # asyncpg's exceptions that SQLAlchemy does not convert
             raise self._explained(error) from error
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -143,7 +143,7 @@ class PostgresTransaction(Transaction):
 
     def _explained(self, error: Exception) -> Exception:
         if self._reads and sqlstate(error) == READ_ONLY:
-            return error  # the error is about a write in a read-only transaction
+            return error  # a defect: the statement writes in a read-only transaction
         found = explained(error, self._name)
         if self._pool.broken(self._driver, error) and found is error:
             return Unavailable(f"{self._name}: no connection: {reason(error)}")
@@ -186,7 +186,7 @@ class SqliteTransaction(Transaction):
         try:
             await connection.close()
         except (exc.SQLAlchemyError, OSError) as error:
-            # The connection broke after the commit, or the caller raises the original error.
+            # Not raised: the transaction is committed, or the caller raises the error that ended it.
             if not connection.closed:
                 await connection.invalidate(error)
                 await connection.close()

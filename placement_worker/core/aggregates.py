@@ -19,7 +19,7 @@ from bus.vocabulary import Missing, Taken
 from placement_worker.core.row_table import SHARES
 from placement_worker.core.trees import ProviderState, Tree, WorkingTrees
 
-NAMED = 5  # hosts in a sentence
+NAMED = 5  # maximum number of hosts that a sentence names
 
 Described = Mapping[str, Aggregate]
 
@@ -33,8 +33,8 @@ class Intent:
     was: Aggregate
     now: Aggregate
     made: bool = False
-    add: frozenset[str] = frozenset()  # roots
-    remove: frozenset[str] = frozenset()  # providers; a forced deletion also removes providers below roots
+    add: frozenset[str] = frozenset()  # uuids of roots
+    remove: frozenset[str] = frozenset()  # uuids of providers, not only roots if a deletion is forced
     force: bool = False
 
     @property
@@ -53,9 +53,9 @@ class AggregateScene:
     """
 
     described: Described
-    known: bool  # the aggregate existed at some time
-    members: Mapping[str, str]  # providers that are in it → their names
-    hosts: Mapping[str, Collection[str]]  # a host as the edit names it → roots
+    known: bool  # True: the aggregate exists or existed
+    members: Mapping[str, str]  # uuids of the member providers → their names
+    hosts: Mapping[str, Collection[str]]  # host as named in the edit → its roots
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
@@ -80,7 +80,7 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
     deleted = Aggregate(id=was.id, name=was.name, gone=True)
     missing = Missing(what="aggregate", names=(edit.aggregate,))
     match edit:
-        case MakeAggregate(name=was.name):  # the same edit, repeated; the aggregate may have changed since
+        case MakeAggregate(name=was.name):  # a repeated edit: do not undo later changes
             return Intent(was, was)
         case MakeAggregate() if was.name:
             return Taken(what="id", value=was.name)
@@ -88,7 +88,7 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
             return _changed(as_change(edit), was, scene, made=True)
         case ChangeAggregate():
             return _changed(edit, was, scene) if exists else missing
-        case DropAggregate() if not exists:  # repeated as well
+        case DropAggregate() if not exists:  # perhaps a repeated edit
             return Intent(deleted, deleted) if scene.known else missing
         case DropAggregate() if scene.members and not edit.force:
             return HasHosts(
@@ -123,14 +123,14 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Apply an edit of an aggregate's hosts (`wanted`) to the provider trees in memory (`working`). Return
-    the uuids of the added and of the removed providers. An edit that deletes the aggregate removes all hosts.
+    """Add hosts to an aggregate and remove hosts from it, as in `wanted`, in the provider trees in memory
+    (`working`). Return the uuids of the added and of the removed providers.
     """
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
         state = working.there(uuid)
-        # The operator's membership: it stays even if a report no longer contains it.
+        # Record the membership as the operator's, so that reports do not remove it.
         put = replace(state.reported, aggregates=state.reported.aggregates - {id_})
         if id_ not in state.aggregates:
             added.append(uuid)
@@ -158,7 +158,7 @@ def zone_trouble(
     moving: list[tuple[str, str, str]] = []
     for was, then in pairs:
         root = then.providers[0]
-        if SHARES in root.traits:  # a sharing provider is no host, and may serve several zones
+        if SHARES in root.traits:  # a sharing provider may serve several zones
             continue
         host = then.host or root.name
         before, now = zones(was, described), zones(then, after)
@@ -187,9 +187,9 @@ def zones(tree: Tree, described: Described) -> dict[str, str]:
     return found
 
 
-# Warnings about values without effect. Such values are accepted: keys are free.
+# Warnings about metadata without effect, which is accepted because operators may use any keys
 
-_NUMBERS = ("_weight_multiplier",)  # ends of keys
+_NUMBERS = ("_weight_multiplier",)  # suffixes of keys whose values must be numbers
 _WHOLE = ("max_io_ops_per_host", "max_instances_per_host")
 _WITHOUT_EFFECT = {
     "cpu_allocation_ratio": "VCPU",

@@ -10,7 +10,7 @@ from bus.resources import LoadResult, ProviderLoad
 from placement_worker.core.reports import wrong_contents
 from placement_worker.core.trees import ProviderState, WorkingTrees
 
-Item = tuple[int, ProviderLoad]  # with its index in the request, for error messages
+Item = tuple[int, ProviderLoad]  # index in the request (for error messages), provider to load
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):
@@ -71,8 +71,8 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Apply providers of a bulk load (`items`: of one tree, or of trees between which providers move) to
-    `working`, but no provider if one is invalid; return a result for each.
+    """Create or change the providers in `items` in the trees in memory (`working`), but none if one of them
+    is invalid. Return a result for each. `items` is a group that `trees_of` returned.
     """
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):

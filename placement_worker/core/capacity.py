@@ -26,7 +26,7 @@ from placement_worker.core.claim_world import (
 from placement_worker.core.holding import Steps, count, hold, remember, roots, undo
 from placement_worker.core.preempting import preempt, record, victims_of
 
-# The usage of (provider, class) before the consumers of a claim request released it.
+# (provider, resource class) → usage before the consumers of a request released their allocations.
 _Before = dict[tuple[str, str], int]
 
 
@@ -62,7 +62,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     holder_consumers = {claim.keep for claim in order.claims}
     holder_consumers.update(victim.holder for victim in victims_of(order.claims))
     for holder, _, before, *_ in steps:
-        # A provider that only loses allocations keeps its generation, as in the API.
+        # The generation grows only for providers from which a consumer claims, as in the Placement API.
         if holder.uuid not in holder_consumers:
             named.update(holder.held or before)
         _touch(world, before)
@@ -91,9 +91,10 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     """
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
-        return ended  # a shelved instance may end, except for lack of a host
+        return ended  # only a shelved instance may be retired again, for another reason than a missing host
     holder = world.holders.get(order.consumer)
-    if ended is None and (why := bars_release(order, holder, world)):  # a shelved instance was in the cell
+    # A shelved instance is not checked: it was in this cell.
+    if ended is None and (why := bars_release(order, holder, world)):
         return claims.OutsideCell(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
@@ -102,11 +103,11 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
             return claims.Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
         if holder.draws_on and not order.keep and not drawing.can_return(holder.draws_on, world):
             return None
-        _touch(world, holder.held)  # a release keeps the generation of the providers, as the API does
+        _touch(world, holder.held)  # changes the usage, not the generation, as in the Placement API
         if order.keep:
             holder_consumer = world.holders[order.keep]
             _leave_to(world, holder, holder_consumer, claims.CLEANUP)
-            _touch(world, holder_consumer.held)  # it may already hold allocations
+            _touch(world, holder_consumer.held)  # the holder consumer may already hold other allocations
             world.stirred[holder_consumer.uuid] = holder_consumer
         else:
             released, slot = holder.held, holder.draws_on
@@ -148,7 +149,7 @@ def _judge(
     for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
         results.append(_take(claim, holder, Former(generation, held, before), steps, world))
     if not world.budgets and not any(claim.client for claim in order.claims):
-        return results  # berth's schedulers and cells state the types of consumers
+        return results  # only API clients move instances without consumer types, which `mark_moves` detects
     formerly = {holder.uuid: held for holder, held in zip(holders, former, strict=True)}
     mark_moves(order, formerly, world)
     if world.budgets:
@@ -202,7 +203,7 @@ def _take(
             _reduce_holder(world, world.holders[claim.keep], shared)
         if choice.allocations:
             hold(world, holder, generation + 1, choice.allocations, claim, group)
-        else:  # without allocations it is in no group
+        else:  # a consumer without allocations is in no server group
             holder.group = None
         return claims.Claimed(
             choice=position, generation=holder.generation, number=0, refused=tuple(refusals)
@@ -218,9 +219,9 @@ def _capacity_refusal(
     steps: Steps,
     world: ClaimWorld,
 ) -> claims.Refusal | None:
-    """Draw a claim's allocations from its reservation, preempt its victims, and check the capacity; return
-    the first refusal, or None. The consumer holds the amounts in `shared` already, so they are not counted
-    again. `before` is the usage before all consumers of the request released their allocations.
+    """For one choice of a claim, draw its allocations from a reservation, preempt victims, and check the
+    capacity; return the first refusal, or None. The amounts in `shared` are not counted, because the consumer
+    holds them already. `before` is the usage before the consumers of the request released their allocations.
     """
     refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
     if refusal is None and claim.preempts is not None:
@@ -257,7 +258,7 @@ def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claim
                     provider=provider, resource_class=name, asked=asked, free=0, limit="inventory"
                 )
             after = stock.used + asked
-            # Overcommitted after a reduction of capacity: a consumer may claim as much as before.
+            # On an overcommitted provider a consumer may still claim as much as it had before.
             if (is_excluded or after > stock.capacity) and after > before.get((provider, name), 0):
                 free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
                 return claims.Full(provider=provider, resource_class=name, asked=asked, free=free)
@@ -316,8 +317,8 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:
-    """Return the providers of the first set of allocations in each claim; with `all_choices`, of all its
-    alternative sets.
+    """Return the uuids of the providers in the first choice of each claim; with `all_choices`, in all choices
+    of each claim. A choice is a set of allocations.
     """
     return {
         provider

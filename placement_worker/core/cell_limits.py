@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bus import claims
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
-MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holder consumers
+MOST_ATTEMPTS = 1000  # ids of holder consumers are accepted for attempts up to this number
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class CellLimits:
 
     cell: str
     cells: Mapping[str, str]  # root → cell
-    sharing: Collection[str]  # providers of operators that share with other trees
+    sharing: Collection[str]  # sharing providers that belong to no cell
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
         """Return why the cell may not change a consumer with allocations at `places` (pairs of provider and

@@ -18,17 +18,17 @@ HeldBefore = Mapping[str, Allocations]  # consumer → its allocations before th
 
 
 class Charge(NamedTuple):
-    """The growth of a project's usage by a claim, and the state before."""
+    """The growth of a project's usage by a claim, and the state before the claim, to undo the growth."""
 
     budget: quotas.ProjectBudget
     growth: quotas.Amounts
     holder: Holder
-    project: str  # of the consumer
+    project: str  # project of the consumer
     instance: str
-    parts: quotas.Parts | None  # of the instance
+    parts: quotas.Parts | None  # parts of the instance; None: the instance is not moved
 
 
-Charges = list[Charge]  # of the claims of a request
+Charges = list[Charge]  # charges of the claims of a request
 
 
 def mark_moves(order: claims.ClaimRequested, former: HeldBefore, world: ClaimWorld) -> None:
@@ -118,7 +118,7 @@ def _held_in_project(consumer: str, project: str, former: HeldBefore, world: Cla
 
 
 def _in_a_move(allocations: Allocations, world: ClaimWorld) -> Counter[str]:
-    """Return what the allocations of a moved instance's consumer count: the largest amount in a tree."""
+    """Return what a consumer of a moved instance counts: for each resource the largest amount in a tree."""
     trees: dict[str, Allocations] = {}
     for uuid, resources in allocations.items():
         trees.setdefault(world.provider(uuid).root, {})[uuid] = resources

@@ -34,7 +34,7 @@ class Stock:
     class_id: int
     capacity: int
     used: int
-    was: int  # the used amount when it was read
+    was: int  # the used amount as read from the database
     min_unit: int
     max_unit: int
     step_size: int
@@ -49,7 +49,7 @@ class ClaimedProvider:
     root: str
     shape: int
     generation: int
-    was: int  # its generation when it was read
+    was: int  # the generation as read from the database
     stocks: dict[str, Stock] = field(default_factory=dict)
     excludes: tuple[str, ...] = ()  # siblings that must be unused while this provider is claimed
 
@@ -66,18 +66,19 @@ class Holder:
     id: int
     generation: int = 0
     held: Allocations = field(default_factory=dict)
-    by: claims.ConsumerClaim | None = None  # the claim of its present allocations
-    heir_of: "Holder | None" = None  # consumer from which it took over allocations, project and user
-    heir_type: str = claims.CLEANUP  # its type, if `heir_of` is set
-    keeps_for: str | None = None  # consumer with a guest that may still use the held allocations
-    move_of: str | None = None  # instance with which quotas count it, while a client such as Nova moves it
-    move_of_was: str | None = None  # when it was read
-    group: int | None = None  # the number of its server group, which may have been dropped since
-    group_was: int | None = None  # when it was read
-    project_id: int = 0  # database id when it was read; 0: it is new
-    project: str = ""  # its project if that has a quota
+    # The values `..._was` are as read from the database.
+    by: claims.ConsumerClaim | None = None  # the claim that gave the consumer its present allocations
+    heir_of: "Holder | None" = None  # consumer from which allocations, project and user were taken over
+    heir_type: str = claims.CLEANUP  # consumer type, if `heir_of` is set
+    keeps_for: str | None = None  # for a holder consumer: the instance whose guest may still exist
+    move_of: str | None = None  # instance that a client moves, if quotas count this consumer as a part
+    move_of_was: str | None = None
+    group: int | None = None  # database id of the server group, which may have been deleted since
+    group_was: int | None = None
+    project_id: int = 0  # database id of the project as read from the database; 0: the consumer is new
+    project: str = ""  # the project, if it has a quota
     draws_on: str | None = None  # slot of a reservation to which released allocations return
-    draws_on_was: str | None = None  # when it was read
+    draws_on_was: str | None = None
 
 
 @dataclass(slots=True)
@@ -87,25 +88,25 @@ class ClaimWorld:
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
     retired: dict[str, claims.Retired]
-    groups: dict[int, GroupPlaces] = field(default_factory=dict)  # of the claims and their consumers
-    named: dict[str, int] = field(default_factory=dict)  # named groups → their numbers
-    sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
-    budgets: dict[str, ProjectBudget] = field(default_factory=dict)  # of the claims' projects with a quota
-    wall: CellLimits | None = None  # of the asking cell; None: an operator or the scheduler asks
-    touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # with another usage or generation
+    groups: dict[int, GroupPlaces] = field(default_factory=dict)  # database id → group
+    named: dict[str, int] = field(default_factory=dict)  # server groups that claims name: uuid → database id
+    sharing: set[str] = field(default_factory=set)  # sharing providers
+    budgets: dict[str, ProjectBudget] = field(default_factory=dict)  # projects that have a quota
+    wall: CellLimits | None = None  # limits of the cell that sent the requests; None: no cell did
+    touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # providers to update
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     tombstones: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
-    woken: set[str] = field(default_factory=set)  # shelved consumers to delete the tombstone of
-    # inserted consumers
+    woken: set[str] = field(default_factory=set)  # shelved consumers whose retirement ends
+    # consumers that this transaction inserted → their claims
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
     reserved: ReservationWorld = field(default_factory=ReservationWorld)
     preempted: dict[str, int] = field(default_factory=dict)  # project → victims within the period of budgets
-    preemptions: list[Preemption] = field(default_factory=list)  # to be recorded
+    preemptions: list[Preemption] = field(default_factory=list)  # records to store
     now: float = 0.0
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]
-        assert provider is not None  # it has been claimed from, or holds something
+        assert provider is not None  # callers pass only providers with allocations
         return provider
 
     def holds(self, consumer: str) -> bool:
@@ -155,8 +156,8 @@ class Unread(Exception):
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
-    """Return a consumer's generation, allocations and roots, as the refusal of a claim or release that names
-    an outdated generation.
+    """Return the refusal of a claim or release that names an outdated generation of a consumer: it contains
+    the consumer's present generation, allocations and roots.
     """
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
@@ -183,7 +184,7 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
     if claim.fenced and claim.generation != (holder.generation or None):
         return as_held(holder, world)
     if claim.begins and claim.keep and world.holds(claim.keep):
-        return as_held(holder, world)  # the leftovers of that attempt must be deleted first
+        return as_held(holder, world)  # the guest that this attempt left behind must be deleted first
     if claim.take_over and not world.holds(claim.take_over):
         return claims.Refused(refusals=(claims.NothingHeld(consumer=claim.take_over),) * len(claim.choices))
     return None
@@ -200,8 +201,8 @@ def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
     """Return a result for each claim of a request that is refused for another reason than capacity. `fences`
-    has, for each claim, the refusal for such a reason, or None. Claims without a reason get a refusal without
-    reasons.
+    has a refusal or None for each claim. All claims are refused; those with None get a refusal without a
+    reason, unless another claim names the same consumer.
     """
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
@@ -235,7 +236,7 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
         return f"consumer {claim.consumer}: a cell begins no moves"
     holder = world.holders.get(claim.consumer)
     if (holder is None or not holder.generation) and claim.fenced and claim.generation is not None:
-        return ""  # the answer is that it holds nothing
+        return ""  # `fence` refuses the claim, because the consumer has no allocations
     if why := _bars_holder(holder, claim.consumer, claim.keep, world):
         return why
     if claim.take_over is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from bus.claims import TopologyViolated
 from bus.domains import HOST, NO_TOPOLOGY, DomainConstraints
 
-OnHosts = Mapping[str, Collection[str]]  # root → the instances there
+OnHosts = Mapping[str, Collection[str]]  # root → instances on this host
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from placement_worker.core.holding import Steps, hold, remember
 
 
 def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> NotReserved | None:
-    """Take the allocations of a choice from its slot of a reservation, so that the claim can have them.
-    Return a refusal if the slot does not hold all of them, or if the claim may not draw from it. Return None
-    after success, or if the choice names no slot.
+    """Release the allocations of a choice from the slot of a reservation that it names (`draws_on`), so that
+    the claim can get them. Return a refusal if the slot does not hold all of them, or if the claim may not
+    draw from the slot. Return None after success, or if the choice names no slot.
     """
     slot = choice.draws_on
     if slot is None:
@@ -19,7 +19,7 @@ def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) 
     held = {} if holder is None else holder.held
     if why := world.reserved.bars_draw(slot, held, claim, choice.allocations):
         return NotReserved(slot=slot, why=why)
-    assert holder is not None  # it holds the allocations
+    assert holder is not None  # the slot's consumer holds the allocations
     left = without(held, choice.allocations)
     remember(steps, holder)
     by = world.reserved.slots[slot].claim() if left else None
@@ -31,8 +31,8 @@ def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) 
 
 
 def can_return(slot: str, world: ClaimWorld) -> bool:
-    """Return whether the slot's record was read: released allocations can return only to such a slot. If not,
-    add the slot to the slots that must be read.
+    """Return whether the slot's record was read, so that released allocations can return to the slot. If it
+    was not, add the slot to the slots that must be read.
     """
     if slot in world.reserved.read:
         return True

@@ -180,7 +180,8 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
     return changed
 
 
-# A reshape: first old and new inventory together, so that claims fit into both; last only the new
+# A reshape has two steps: `widen` combines old and new inventory, so that allocations can move; then `settle`
+# removes the old inventory.
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:

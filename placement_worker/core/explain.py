@@ -17,7 +17,7 @@ from placement_worker.core.search_plan import NAMED, SearchPlan, options_at
 from placement_worker.core.ways import BREATH, AssignmentSearch, top
 
 NEAREST = 5
-PATIENCE = 100_000  # steps for all hosts together
+PATIENCE = 100_000  # maximum number of search steps on all hosts together
 HOST_PATIENCE = 5_000
 JOINT_CODE = "together"  # each requirement can be met, but not all together
 UNSEEN_CODE = "unseen"
@@ -64,7 +64,7 @@ def nearest(
         if kind is not None:
             top = snapshot.top(demand.resource_class)
             best, present = top[:high], kind.there[:high]
-            if index.children:  # of a tree
+            if index.children:  # store the best amount of a tree at its root's row
                 rows, best, present = np.flatnonzero(index.below[:high]), best.copy(), present.copy()
                 np.maximum.at(best, index.root_of[rows], top[rows])
                 np.logical_or.at(present, index.root_of[rows], kind.there[rows])
@@ -119,7 +119,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
     return f"{of}a fitting {limit}: asked {asked} {name}, {limit} {getattr(inventory, limit)}"
 
 
-# Hosts that have a provider for each group, but no valid combination
+# Explains hosts that have a provider for each slot, but no valid combination of providers
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class _Step:
 
 def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
     steps = list(_steps(made))
-    removed = [0] * (len(steps) + 1)  # the last one counts hosts with too many combinations
+    removed = [0] * (len(steps) + 1)  # the last number counts hosts with too many combinations
     misses: list[list[NearMiss]] = [[] for _ in removed]
     patience = PATIENCE
     for position in np.flatnonzero(made.left).tolist():

@@ -9,10 +9,10 @@ from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.groups import GroupPolicy
 from placement_worker.core.domains import GroupDomains
 
-HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
+HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # other policies affect only weights of hosts
 
 
-# On each root provider, the number of consumers (instance and holder consumers) of each instance.
+# Root → instance → number of its consumers there: the instance itself and its holder consumers.
 _Headcount = dict[str, Counter[str]]
 
 
@@ -38,7 +38,7 @@ class GroupPlaces:
     max_per_host: int
     topology: DomainConstraints = NO_TOPOLOGY
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
-    holder_consumers: dict[str, str] = field(default_factory=dict)  # → the consumer each holds for
+    holder_consumers: dict[str, str] = field(default_factory=dict)  # holder consumer → the member it is for
     _all: _Headcount = field(default_factory=dict)
     _members: _Headcount = field(default_factory=dict)
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label

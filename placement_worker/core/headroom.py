@@ -29,8 +29,8 @@ class HeadroomHost:
 
     root: str
     kind: Hashable
-    free: Mapping[str, int]  # including what the slots hold
-    usable: bool = True  # new slots may be placed here
+    free: Mapping[str, int]  # free amounts; what the slots hold counts as free
+    usable: bool = True  # False: no new slots may be placed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class HeldSize:
     root: str
     size: Size
     why_not: str = ""  # why headroom cannot cover this instance
-    group: str = ""  # its anti-affinity group
+    group: str = ""  # the instance's anti-affinity group
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ApartGroup:
 
     name: str
     max_per_host: int
-    on: Mapping[str, Set[str]]  # root → members
+    on: Mapping[str, Set[str]]  # root → members there
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class HeadroomPlan:
     """
 
     holds: bool
-    add: tuple[tuple[str, Size], ...] = ()  # root and size
+    add: tuple[tuple[str, Size], ...] = ()  # (root, size) of each slot to add
     remove: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
 
@@ -90,9 +90,9 @@ class _Apart:
 
     domain: str
     group: str  # name
-    unfit: frozenset[str]  # hosts of the domain, and hosts that have enough members of the group
-    members: int  # of this class in the domain
-    closing: int  # members of any class in the domain that may close a host before the last one is evacuated
+    unfit: frozenset[str]  # hosts of the failed domain, and hosts with as many members as allowed
+    members: int  # number of members of this class in the domain
+    closing: int  # number of hosts that other evacuated members may close before the last one is evacuated
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class _ClassCounts:
 
     def unfit_for(self, apart: _Apart) -> Set[str]:
         """Return the hosts on which another slot does not help these members of an anti-affinity group."""
-        enough = self.needed[apart.domain] - apart.members  # slots of one host that other instances may take
+        enough = self.needed[apart.domain] - apart.members  # slots that other instances may take on one host
         return apart.unfit | {root for root, slots in self.at.items() if slots > enough}
 
     @property

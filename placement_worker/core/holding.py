@@ -22,7 +22,7 @@ class HolderState(NamedTuple):
     draws_on: str | None
 
 
-Steps = list[HolderState]  # the states that an order's claims replaced, in sequence
+Steps = list[HolderState]  # the states before each change by the claims of a request, in order
 
 
 def remember(steps: Steps, holder: Holder) -> None:
@@ -35,10 +35,8 @@ def remember(steps: Steps, holder: Holder) -> None:
 
 
 def undo(world: ClaimWorld, steps: Steps, after: int = 0) -> None:
-    """Keep the first `after` changes in `steps`, and undo all later changes: restore the states of the
-    consumers before them.
-    """
-    for state in reversed(steps[after:]):  # the first state of a consumer comes last
+    """Undo all changes in `steps` except the first `after`: restore the earlier states of the consumers."""
+    for state in reversed(steps[after:]):  # so that the oldest state of a consumer is restored last
         state.holder.keeps_for, state.holder.move_of = state.keeps_for, state.move_of
         state.holder.draws_on = state.draws_on
         hold(world, state.holder, state.generation, state.held, state.by, state.group)

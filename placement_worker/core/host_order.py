@@ -13,7 +13,7 @@ from placement_worker.core.index import Snapshot
 from placement_worker.core.row import Bools, Ints, Row
 
 IN_A_ROW = 64  # hosts examined before a search may pause
-STEPS = 2**31  # steps of a score from the best to the worst; hosts within one step are equal
+STEPS = 2**31  # scores are rounded to so many steps; hosts in one step count as equal
 ODD = 0x9E3779B1
 
 
@@ -31,9 +31,9 @@ class BestFirst:
     """
 
     snapshot: Snapshot
-    order: tuple[OrderBy, ...]  # with the scale it used
+    order: tuple[OrderBy, ...]  # the query's criteria, with the scale (lowest, highest) that was used
     positions: Ints
-    numbers: npt.NDArray[np.int64]  # one for each of the positions
+    numbers: npt.NDArray[np.int64]  # the number of the host at each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
         """Yield the hosts in the order of their scores, the best first, and `None` at points where the search
@@ -101,7 +101,7 @@ def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
     return (mixed % np.uint64(STEPS)).astype(np.int64)
 
 
-FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next anchors
+FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows of the index that are examined together
 
 
 @dataclass(slots=True)

@@ -21,21 +21,21 @@ from placement_worker.core.trees import ProviderState, Tree
 class Index(RowTable):
     def __init__(self, seen: int = 0, history: str = "") -> None:
         super().__init__()
-        self.seen = seen  # every change up to this number is in
+        self.seen = seen  # the index includes all changes up to this number
         self.history = history  # id of the database's commits; empty: unknown
-        self._ahead: set[int] = set()  # received numbers above `seen`
-        # received changes above `seen`, of unknown providers
+        self._ahead: set[int] = set()  # numbers above `seen` of applied changes; numbers between are missing
+        # changes of providers that are not in the index yet, with their change numbers above `seen`
         self._early: dict[str, tuple[ProviderChange, int]] = {}
-        self._put_at: dict[str, int] = {}  # root → the change above `seen` that shaped its tree last
+        self._put_at: dict[str, int] = {}  # root → change number above `seen` at which its tree was stored
         self.cell_facts: dict[str, RegisteredCell] = {}  # states of registered cells
-        # Aggregate or cell → its last change, if above `seen`.
+        # (type, aggregate or cell) → number of its last change, if above `seen`
         self._described_at: dict[tuple[type, str], int] = {}
         # root → the last change number at which capacity grew or traits changed
         self.gave: dict[str, int] = {}
         self.gives = 0  # counts increases of free capacity, and created, changed or deleted providers
-        self.snapshots: list[Callable[[str], None]] = []  # called with a root before its tree changes
+        self.snapshots: list[Callable[[str], None]] = []  # called with a root before a change of its tree
 
-    # Changes, in any order: an older one never undoes a newer one.
+    # Changes can be applied in any order: an older change never undoes a newer one.
 
     def is_of(self, history: str) -> bool:
         """Return whether the index may be a copy of the database with this history id, which a fail-over
@@ -137,14 +137,14 @@ class Index(RowTable):
         """
         if number < self._put_at.get(tree.root, 0):
             return
-        if number > self.seen:  # older changes can no longer arrive
+        if number > self.seen:  # not needed if `number` is up to `seen`: no older change can arrive any more
             self._put_at[tree.root] = number
         for preserve in self.snapshots:
             preserve(tree.root)
             for provider in tree.providers:
                 if (row := self.rows.get(provider.uuid)) is not None:
                     preserve(row.root)
-        # A provider that a later change moved to another tree stays there.
+        # Leave out providers that a later change has moved to another tree.
         providers = [
             provider
             for provider in tree.providers
@@ -154,13 +154,13 @@ class Index(RowTable):
         for uuid in self.trees.pop(tree.root, ()):
             row = self.rows.get(uuid)
             if uuid not in provider_ids and row is not None and row.root == tree.root:
-                if row.number > number:  # a later change is known: the provider moves to another tree
+                if row.number > number:  # a later change is applied: the provider moves to another tree
                     known = ProviderChange(uuid, row.root, row.generation, dict(row.used))
                     self._early[uuid] = known, row.number
                 self._drop(row)
         for provider in providers:
             row = self.rows.get(provider.uuid)
-            if row is not None and row.root != tree.root:  # it moves here from another tree
+            if row is not None and row.root != tree.root:  # the provider moves here from another tree
                 left = tuple(uuid for uuid in self.trees.pop(row.root, ()) if uuid != row.uuid)
                 if left:
                     self.trees[row.root] = left
@@ -171,7 +171,7 @@ class Index(RowTable):
 
     def _put(self, tree: Tree, provider: ProviderState, number: int) -> None:
         row = self.rows.get(provider.uuid)
-        later = row if row is not None and row.number > number else None  # later claims are known already
+        later = row if row is not None and row.number > number else None  # the row includes later claims
         if row is None or not self._is(row, tree, provider):
             row = self._shape(row, tree, provider)
         row.shaped = number
@@ -203,9 +203,8 @@ Tops = Amounts | Sums
 
 
 class Snapshot:
-    """The provider trees as they were when a search began, but always with the newest free amounts. In the
-    `with` block of `held`, the index calls `keep` with a tree's root before the tree's first change, and
-    `keep` saves the state of the tree before the change.
+    """The provider trees as they were when a search began, but always with the newest free amounts. While the
+    `with` block of `held` runs, the index calls `save` with the root of a tree before it changes the tree.
     """
 
     def __init__(self, index: Index) -> None:
@@ -213,21 +212,21 @@ class Snapshot:
         self.sharers: Mapping[str, set[int]] = index.sharers
         self._trees: dict[str, tuple[str, ...]] = {}
         self._rows: dict[str, Row] = {}
-        self.kept_at: dict[int, Row] = {}  # previous states of changed rows, by position
+        self.kept_at: dict[int, Row] = {}  # position → state of a changed row before its change
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the `with` block runs, keep the trees of this snapshot as they are now, although the index
-        changes: a search in the block may pause.
+        """While the `with` block runs, this snapshot does not change with the index, so that a search in the
+        block may pause.
         """
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
-        self.index.snapshots.append(self.keep)
+        self.index.snapshots.append(self.save)
         try:
             yield
         finally:
-            self.index.snapshots.remove(self.keep)
+            self.index.snapshots.remove(self.save)
 
-    def keep(self, root: str) -> None:
+    def save(self, root: str) -> None:
         if root in self._trees:
             return
         self._trees[root] = self.index.trees.get(root, ())
@@ -257,8 +256,8 @@ class Snapshot:
         return met
 
     def left(self, name: str) -> Sums:
-        """Return the free amount of a resource class in each row of the index (may be below 0). Do not write
-        to it."""
+        """Return an array of the index: the free amount of a resource class in each row (may be below 0). Do
+        not write to it."""
         return self.index.classes[name].left
 
     def free_of_trees(self, name: str) -> Sums:

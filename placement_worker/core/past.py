@@ -18,13 +18,13 @@ class PastCloud:
     """The provider trees, consumers, aggregates and cells of placement after a commit."""
 
     def __init__(self, number: int, at: float) -> None:
-        self.number = number  # of the last commit
+        self.number = number  # change number of the last applied commit
         self.at = at
         self.consumers: dict[str, ConsumerChange] = {}
         self.aggregates: dict[str, Aggregate] = {}
         self.cells: dict[str, RegisteredCell] = {}
         self._trees: dict[str, Tree] = {}
-        self._used: dict[str, ProviderChange] = {}  # usage of providers that changed after their tree
+        self._used: dict[str, ProviderChange] = {}  # provider → its last change after the tree's last one
 
     def load(self, part: SnapshotPart) -> None:
         self._put_trees(part.trees)

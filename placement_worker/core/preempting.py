@@ -21,8 +21,8 @@ def preempt(
     claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld, leave_to: LeaveTo
 ) -> NotPreemptible | OverBudget | None:
     """Release, from the victims of a claim, the amounts by which a choice exceeds the free capacity. Return
-    None after success, or why that is not permitted. `leave_to` moves a victim's allocations to a CLEANUP
-    consumer.
+    None after success, or the refusal of the claim. `leave_to` moves a victim's allocations to its CLEANUP
+    consumer, from which the amounts are released.
     """
     preempts = claim.preempts
     if preempts is None:
@@ -38,7 +38,7 @@ def preempt(
         holder, rest = world.holders[victim.build], world.holders[victim.holder]
         remember(steps, holder)
         remember(steps, rest)
-        if holder.held:  # else an earlier claim of the request has preempted it
+        if holder.held:  # if not, an earlier claim of the request has preempted this victim
             leave_to(world, holder, rest, CLEANUP)
         taken = amounts.common(rest.held, lacking)
         lacking = amounts.without(lacking, taken)
@@ -99,7 +99,7 @@ def _is_shared(holder: Holder, rest: Holder) -> bool:
 
 
 def _lacking(asked: Allocations, world: ClaimWorld) -> Allocations:
-    """Return by how much a choice exceeds what is free, by provider and class."""
+    """Return by how much the requested amounts exceed the free capacity, by provider and resource class."""
     lacking: Allocations = {}
     for uuid, resources in asked.items():
         if (provider := world.providers.get(uuid)) is not None:

@@ -12,7 +12,7 @@ from bus.vocabulary import Allocations
 UNCOUNTED_TYPES = (*HOLDER_TYPES, RESERVATION)  # types of consumers that no quota counts
 
 Amounts = Mapping[str, int]
-Parts = Mapping[str, Counter[str]]  # consumer → what it holds of an instance that is moved
+Parts = Mapping[str, Counter[str]]  # for a moved instance: each of its consumers → amounts that it holds
 
 LimitRow = tuple[str, str, int]  # project, resource, limit
 
@@ -64,13 +64,14 @@ class QuotaLimits:
 
 @dataclass(slots=True)
 class ProjectUsage:
-    """The usage of each resource by a project, and the parts of instances that clients move.
+    """The usage of each resource by a project.
 
-    Of each resource, such an instance counts the largest of its parts: the amounts of each of its consumers.
+    While a client moves an instance, the instance has several consumers, its parts. The quota then counts,
+    for each resource, the largest amount of a part.
     """
 
     used: Counter[str] = field(default_factory=Counter)
-    parts: dict[str, Parts] = field(default_factory=dict)  # by instance
+    parts: dict[str, Parts] = field(default_factory=dict)  # moved instance → its parts
 
 
 @dataclass(slots=True)
@@ -105,8 +106,8 @@ def is_counted(claim: ConsumerClaim) -> bool:
 
 
 def amounts(allocations: Allocations) -> Counter[str]:
-    """Return the amount of each resource class in a consumer's allocations, and the amount 1 of `instances`;
-    without allocations, nothing.
+    """Return the amounts that a consumer uses of each limited resource: of the resource classes in its
+    allocations, and 1 of `instances`. Without allocations, return no amounts.
     """
     total: Counter[str] = Counter()
     for resources in allocations.values():

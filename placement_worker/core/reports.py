@@ -26,7 +26,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 def withheld(before: Tree, after: Tree) -> Tree:
     """Return the reshaped tree `after`, with as much of its new inventory withheld as consumers still have
     allocated of the old inventory."""
-    beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
+    beyond: Counter[str] = Counter()  # class → sum over the tree of used amounts above the capacity
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
     if not any(beyond.values()):
@@ -47,7 +47,7 @@ def withheld(before: Tree, after: Tree) -> Tree:
                 )
                 while less.capacity > most:
                     less = structs.replace(inventory, reserved=less.reserved + 1)
-                # An allocation ratio may round it below the used amount: never withhold more than was added.
+                # The allocation ratio is rounded, but never withhold more than was added.
                 beyond[name] = max(beyond[name] - min(inventory.capacity - less.capacity, opens), 0)
                 inventories[name] = less
                 kept[name] = less.reserved - inventory.reserved
@@ -77,7 +77,7 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
     if report.sequence <= before.sequence:
         return before
     if report.gone:
-        cell = before.cell or report.cell  # for an unknown root: the cell that reports its deletion
+        cell = before.cell or report.cell  # an unknown root gets the cell that reports its deletion
         return swept(replace(before, cell=cell, sequence=report.sequence, gone=True))
     left = {provider.uuid: opened(provider) for provider in moves.left(before.providers)}
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
@@ -216,7 +216,7 @@ def _shut(inventory: Inventory) -> Inventory:
 
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
-MAX_NAMES = 100_000  # characters; every candidate contains the names of its provider several times
+MAX_NAMES = 100_000  # characters of names in a provider: candidates contain these names several times
 
 
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:

@@ -29,7 +29,7 @@ from placement_worker.core.row_table import SHARES
 
 Numbers = npt.NDArray[Any]
 
-ZONE = "availability_zone"  # the key in an aggregate's metadata
+ZONE = "availability_zone"  # key of an aggregate's metadata
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ class Demand:
     resource_class: str = ""
     asked: int = 0
     code: str = ""
-    of: str = ""  # the name of its group, as a prefix of texts
-    joint: bool = False  # a combination of other requirements: reported only if all of them hold
-    about: str = ""  # the field of the query, if programs need it
+    of: str = ""  # name of the request group, as a prefix of texts
+    joint: bool = False  # a combination of other requirements: reported only if each of them is met
+    about: str = ""  # the field of the query that states the requirement, for programs
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +54,8 @@ class Slot:
 
     suffix: str
     asks: Resources
-    in_tree: Bools  # rows that can satisfy the slot for their tree
-    away: Bools | None  # rows that can satisfy it for trees they share with
+    in_tree: Bools  # rows of providers that can satisfy the slot for their own tree
+    away: Bools | None  # rows of sharing providers that can satisfy the slot for other trees
 
 
 @dataclass(slots=True)
@@ -63,10 +63,10 @@ class JointRules:
     """A query's rules about the providers that may be combined, such as `same_subtree` and `group_policy`."""
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
-    subtrees: tuple[tuple[int, ...], ...] = ()  # groups of slots with an ancestor among them
-    # for each slot, the requirements of the group without suffix that must be met together
+    subtrees: tuple[tuple[int, ...], ...] = ()  # sets of slots; one provider of a set is an ancestor of all
+    # sets of traits: of each set, one provider of the group without a suffix must have at least one trait
     needs: tuple[tuple[str, ...], ...] = ()
-    summed: tuple[str, ...] = ()  # classes requested by several slots: the sum must fit too
+    summed: tuple[str, ...] = ()  # resource classes of several slots: a provider must have the sum
     apart: bool = False  # never two providers of one tree
 
 
@@ -80,7 +80,7 @@ class SlotPlanner:
         self.high = index.high
         self.slots: list[Slot] = []
         self._sharing = index.traits[SHARES].mask(self.high) if index.sharers else None
-        # Every tree is a single provider without sharing: it satisfies all requirements or is no result.
+        # True: every tree is one provider, and none shares, so each requirement is about this provider.
         self._plain = not index.children and self._sharing is None and len(query.groups) == 1
         self._everyone = index.roots[: self.high]
         if index.children:
@@ -89,7 +89,7 @@ class SlotPlanner:
 
     def demands(self) -> Iterator[Demand]:
         index, query = self.index, self.query
-        # First, so that all other demands are about the named hosts.
+        # First, so that hosts which other demands remove are counted among the named hosts only.
         if query.roots:
             constraint = "not the requested host" if len(query.roots) == 1 else "none of the requested hosts"
             yield Demand(constraint, self._these(query.roots), about="roots", code="host")
@@ -186,7 +186,7 @@ class SlotPlanner:
     def _together(self, group: ResourceGroup) -> Iterator[Demand]:
         facts = (group.required, group.forbidden, group.required_any, group.member_of, group.not_member_of)
         key = (tuple(group.resources.items()), facts, group.in_tree)
-        if key not in self._alike:  # groups often differ in nothing but their suffix
+        if key not in self._alike:  # a cache, because groups often differ only in their suffix
             rows, demands = self._everyone, []
             for test in self._tests(group):
                 met = self._rows(test)
@@ -197,7 +197,7 @@ class SlotPlanner:
                     Demand("all of it at one provider", self._anchors(rows, rows), joint=True, code="group")
                 )
             if not demands:
-                rows = rows.copy()  # a copy: the index changes its array
+                rows = rows.copy()  # because the index changes its array later
             self._alike[key] = rows, demands
         rows, demands = self._alike[key]
         self.slots.append(Slot(group.suffix, group.resources, rows, self._sharers(rows)))
@@ -211,7 +211,7 @@ class SlotPlanner:
         in_tree = away = member = self._everyone
         for test in tests:
             rows = mine = self._rows(test)
-            if test.code == "aggregate":  # an aggregate of the root counts for the whole tree
+            if test.code == "aggregate":  # an aggregate of the root is valid for the whole tree
                 member = member & rows
             elif test.code == "forbidden_aggregate":
                 mine = rows & rows[root_of]
@@ -276,7 +276,7 @@ class SlotPlanner:
             if kind is None:
                 yield Demand(f"resource class {name}: no provider has it", None, name, asked, "class")
                 continue
-            if asked > MAX_INT:  # more than any inventory, and too large for the arrays
+            if asked > MAX_INT:  # no inventory has so much, and arrays cannot contain it
                 yield Demand(f"{name}: {asked} free", None, name, asked, "class")
                 continue
             met = self._trees.gives(name, asked)
@@ -317,7 +317,7 @@ class SlotPlanner:
     def _summed(self, slots: list[Slot], of: Numbers) -> Numbers:
         rows = np.flatnonzero(np.logical_or.reduce([slot.in_tree for slot in slots]))
         total = np.bincount(self.index.root_of[rows], weights=of[rows], minlength=self.high)
-        total = total.astype(np.float64, copy=False)  # the sum of no rows is an integer array
+        total = total.astype(np.float64, copy=False)  # without rows, bincount returns integers
         shared = [slot.away for slot in slots if slot.away is not None]
         if shared:
             for position in np.flatnonzero(np.logical_or.reduce(shared)).tolist():

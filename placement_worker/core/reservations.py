@@ -21,9 +21,7 @@ class SlotRecord:
     allocations: Allocations
 
     def claim(self) -> ConsumerClaim:
-        """Return a claim that describes the slot's consumer, for storing the consumer again after it was
-        deleted.
-        """
+        """Return a claim that describes the slot's consumer, to store the consumer again after a deletion."""
         return ConsumerClaim(
             consumer=self.consumer,
             generation=None,
@@ -40,11 +38,11 @@ class ReservationWorld:
     """
 
     now: float = 0.0
-    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # with their rows locked
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # reservations with locked rows
     slots: Mapping[str, SlotRecord] = field(default_factory=dict)
-    read: Collection[str] = ()  # slots that were read, or that do not exist
-    unread: set[str] = field(default_factory=set)  # slots that a decision needs, but that were not read
-    made: dict[str, SlotRecord] = field(default_factory=dict)  # slots that were claimed
+    read: Collection[str] = ()  # all looked-up slots, including slots that do not exist
+    unread: set[str] = field(default_factory=set)  # slots that must be read before a decision is possible
+    made: dict[str, SlotRecord] = field(default_factory=dict)  # slots that claims have created
 
     def bars_draw(self, slot: str, held: Allocations, claim: ConsumerClaim, wanted: Allocations) -> str:
         """Return why a claim may not draw `wanted` from a slot that holds `held`; "" if it may."""

@@ -16,13 +16,13 @@ class ReservedSnapshot(Snapshot):
     def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
         super().__init__(index)
         self._reserved_amounts = reserved_amounts
-        high = index.high  # the arrays of classes are longer than the rows in use
+        high = index.high  # number of rows in use; the arrays of resource classes are longer
         self._left: dict[str, Sums] = {
             name: index.classes[name].left[:high] - reserved[:high]
             for name, reserved in reserved_amounts.arrays(index).items()
             if name in index.classes
         }
-        # class → row → the largest amount of one claim, where more is free than in the index
+        # class → row → largest amount of one claim, for rows with a negative reservation
         self._raised: dict[str, dict[int, int]] = {}
         for uuid, name in reserved_amounts.negative:
             row = index.rows.get(uuid)
@@ -85,6 +85,6 @@ class ReservedSnapshot(Snapshot):
         reserved: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
         if not reserved:
             return row
-        used = row.used  # of the existing classes; more if a removed class is still in use
+        used = row.used  # may contain removed resource classes that are still in use
         amounts = {name: used.get(name, 0) + reserved.get(name, 0) for name in {**used, **reserved}}
         return replace(row, amounts=amounts, summary=None, known_free=None)

@@ -31,15 +31,15 @@ class TreeHolder:
     id: int
     uuid: str
     generation: int
-    held: Allocations  # of the tree
+    held: Allocations  # allocations on this tree
     elsewhere: Allocations = field(default_factory=dict)  # allocations on other trees, such as a pool
-    build: bool = True  # False: a holder consumer, or of a client of the API
+    build: bool = True  # True: an instance of berth; False: a holder consumer, or claimed by an API client
 
 
 @dataclass(frozen=True, slots=True)
 class MovedHolder:
     holder: TreeHolder
-    held: Allocations  # of the tree, from now on
+    held: Allocations  # new allocations on the tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
     _refuse_operators(before, report.reshape.moves)
     destinations = _Destinations(before, report, by_source)
     going = [(holder, held) for holder in holders if (held := destinations.moving_amounts(holder.held))]
-    guests: dict[str, tuple[int, GuestPlace]] = {}  # consumer (a build, or a clean-up) → its reported place
+    guests: dict[str, tuple[int, GuestPlace]] = {}  # consumer → index and item in the report
     for position, place in sorted(enumerate(report.reshape.guests), key=lambda pair: pair[1].attempt):
         holder_id = holder_consumer(place.build, place.attempt)
         guests[holder_id if any(holder_id == holder.uuid for holder in holders) else place.build] = (
@@ -86,7 +86,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
             places[holder.uuid] = destinations.as_reported(*guests[holder.uuid], held)
         else:
             unsaid.append((holder, held))
-    # The largest first: small consumers are the easiest to place last.
+    # Place the largest consumers first: small ones fit into the remaining capacity.
     for holder, held in sorted(unsaid, key=lambda pair: (-destinations.share(pair[1]), pair[0].uuid)):
         places[holder.uuid] = destinations.destination_amounts(holder, held)
     leave: Counter[_At] = Counter()
@@ -209,7 +209,7 @@ def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
     for position, move in enumerate(asked):
         was = providers.get(move.provider)
         if was is None or move.resource_class not in was.inventories:
-            continue  # moved by an earlier report
+            continue  # an earlier report has already moved this inventory
         if move.resource_class not in was.reported.classes:
             at = f"reshape.moves[{position}].resource_class"
             raise Unmovable(f"{at}: {move.resource_class} of {was.name} is an operator's")

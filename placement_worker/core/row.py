@@ -17,8 +17,8 @@ from bus.vocabulary import Allocations
 if TYPE_CHECKING:
     from placement_worker.core.row_table import RowTable
 
-BEYOND_COUNTING = 2**62  # upper limit of sums, below the limit of int64
-_NOTHING: dict[str, Any] = {}  # never changed
+BEYOND_COUNTING = 2**62  # larger sums count as this, so that int64 does not overflow
+_NOTHING: dict[str, Any] = {}  # an empty dict for many rows; never change it
 
 
 @dataclass(slots=True, eq=False)
@@ -43,15 +43,15 @@ class Row:
     capacity: dict[str, int]
     traits: tuple[str, ...]
     aggregates: tuple[str, ...]
-    number: int  # the last change that it includes
-    shaped: int  # the last change that shaped it
-    size: int  # about how many bytes it takes in an answer
-    amounts: tuple[int, ...] | Mapping[str, int]  # used amounts; as a tuple, in the sequence of `capacity`
-    summary: Any = None  # cache of the HTTP API; reset by every change
+    number: int  # last change number that the row includes
+    shaped: int  # last change number that changed more than the usage
+    size: int  # approximate size in an answer, in bytes
+    amounts: tuple[int, ...] | Mapping[str, int]  # used amounts; a tuple has the order of `capacity`
+    summary: Any = None  # a cache for the HTTP API, which every change resets
     known_free: dict[str, int] | None = None
-    excluded: bool = False  # a sibling is in use that excludes it
-    labels: HostLabels = NO_LABELS  # of a root, by their source
-    domains: Mapping[str, str] = field(default_factory=dict)  # of a root: level → label
+    excluded: bool = False  # must not be claimed, because of the use of a sibling with EXCLUDES_SIBLINGS
+    labels: HostLabels = NO_LABELS  # for a root: labels by source
+    domains: Mapping[str, str] = field(default_factory=dict)  # for a root: level → label that applies
 
     @property
     def shapes(self) -> dict[str, int]:
@@ -90,7 +90,7 @@ def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None =
         row.zone,
         {row.uuid: group.resources},
         {row.uuid: row.shape},
-        (row.known_free or row.free) if free is None else free,  # a page has hundreds of them
+        (row.known_free or row.free) if free is None else free,  # `known_free` is a cache of `free`
         row.capacity,
         row.traits,
         {group.suffix: (row.uuid,)} if group.suffix else _NOTHING,
@@ -117,7 +117,7 @@ def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-FEW = 512  # share of the rows below which a Python set is smaller than an array
+FEW = 512  # up to one row in so many, a Python set is smaller than an array
 
 
 class RowSet:
@@ -127,7 +127,7 @@ class RowSet:
 
     def __init__(self) -> None:
         self.count = 0
-        self._few: set[int] = set()  # until it is an array
+        self._few: set[int] = set()  # the rows, as long as they are few
         self._many: Bools | None = None
 
     def add(self, row: int, size: int) -> None:
@@ -160,7 +160,7 @@ class RowSet:
         return np.fromiter(self._few, np.intp, len(self._few))
 
     def mask(self, high: int) -> Bools:
-        """Return whether each index row below `high` is in the set, as an array. Do not write to it."""
+        """Return an array: for each index row below `high`, whether it is in the set. Do not write to it."""
         if self._many is not None:
             return self._many[:high]
         mask = np.zeros(high, np.bool_)
@@ -169,8 +169,8 @@ class RowSet:
         return mask
 
 
-Amounts = npt.NDArray[np.int32]  # no amount is larger than 2³¹ − 1
-Sums = npt.NDArray[np.float64]  # capacities and free amounts may be larger: floats are exact up to 2⁵³
+Amounts = npt.NDArray[np.int32]  # amounts of one claim, which are at most 2³¹ − 1
+Sums = npt.NDArray[np.float64]  # capacities and free amounts, which may be larger: floats are exact to 2⁵³
 
 
 class ClassArrays:
@@ -181,7 +181,7 @@ class ClassArrays:
     __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")
 
     def __init__(self, size: int) -> None:
-        self.top: Amounts = np.zeros(size, np.int32)  # the most one claim could take: free, within max_unit
+        self.top: Amounts = np.zeros(size, np.int32)  # maximum amount of one claim now: free, up to max_unit
         self.there: Bools = np.zeros(size, np.bool_)  # rows with an inventory of the class
         self.left: Sums = np.zeros(size)  # the free amount; negative if overcommitted
         self.whole: Sums = np.zeros(size)  # the capacity
@@ -235,7 +235,7 @@ class ReservedAmounts:
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count = Counter[str]()  # class → number of providers with reserved amounts
-        # Class → providers with a reservation that is not in the array yet.
+        # class → providers whose reserved amount has changed, but not yet in `_arrays`
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: RowTable | None = None
         self._layout = -1

@@ -18,8 +18,8 @@ from placement_worker.core.trees import ProviderState, Tree
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
-FIXED_BYTES = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
-SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of providers that share with other trees in their aggregates
+FIXED_BYTES = 160  # size of the ids, numbers and brackets in a candidate, which is alike for all providers
+SHARES = "MISC_SHARES_VIA_AGGREGATE"  # trait of sharing providers, whose aggregates' trees can use them
 
 _encode = msgspec.json.Encoder().encode
 _PLACE = attrgetter("root", "parent", "host", "cell", "agent")
@@ -31,25 +31,25 @@ class RowTable:
         self.rows: dict[str, Row] = {}
         self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers, the root first
         self.at: list[Row | None] = [None] * FIRST_ROWS
-        self.high = 0  # rows in use lie below
+        self.high = 0  # all rows in use are below this row
         self._free_rows: list[int] = []
         self.roots: Bools = np.zeros(FIRST_ROWS, np.bool_)
         self.below: Bools = np.zeros(FIRST_ROWS, np.bool_)  # providers with a parent
-        self.children = 0  # their number
+        self.children = 0  # number of providers with a parent
         self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
         self.classes: dict[str, ClassArrays] = {}
         self.cells = defaultdict[str, RowSet](RowSet)
-        self.zones = defaultdict[str, RowSet](RowSet)  # of roots, as their owners report them
+        self.zones = defaultdict[str, RowSet](RowSet)  # zone → roots whose agents report this zone
         self.traits = defaultdict[str, RowSet](RowSet)
         self.aggregates = defaultdict[str, RowSet](RowSet)
-        self.called: dict[str, tuple[str, ...]] = {}  # a host's name → its roots
+        self.called: dict[str, tuple[str, ...]] = {}  # name of a host → roots with this host name
         self.aggregate_facts: dict[str, Aggregate] = {}  # names and metadata of aggregates
         self.labels: dict[str, LabelColumn] = {}  # level → labels of roots
         self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
-        self._reach: dict[int, Ints] = {}  # sharing provider → the roots of the other trees it serves
+        self._reach: dict[int, Ints] = {}  # sharing provider → roots of the other trees that can use it
         self._interned: dict[Any, Any] = {}
         self.layout = 0  # grows when a provider is added, removed, or gets another tree, cell, host or agent
-        self.shaped = 0  # grows also when a provider changes in any other way
+        self.shaped = 0  # grows when anything except the usage of a provider changes
 
     def reach(self, position: int) -> Ints:
         """Return the index rows of the roots of other trees that may use the resources of the sharing

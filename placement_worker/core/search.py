@@ -15,10 +15,10 @@ from placement_worker.core.ways import BREATH
 
 T = TypeVar("T")
 
-PAGE_BYTES = 700_000  # of an answer, which must fit into a message; further candidates are on the next page
-PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which a search returns its results
-HOST_PATIENCE = 20_000  # steps for one host while other hosts wait on further pages
-KEPT = 256  # stored searches of unfinished hosts; further searches start again
+PAGE_BYTES = 700_000  # maximum size of a page, which must fit into a message
+PATIENCE = 100_000  # steps without a result (some tenths of a second), after which a search is stopped early
+HOST_PATIENCE = 20_000  # steps without a result on one host, after which the search continues on other hosts
+KEPT = 256  # maximum number of stored searches of unfinished hosts; others start again
 TOGETHER = "all of it together"
 
 
@@ -26,11 +26,11 @@ TOGETHER = "all of it together"
 class SearchResult:
     """The result of a search for candidates: sets of allocations or, if no host fits, the reasons."""
 
-    snapshot: Snapshot  # the trees in which it was found
-    seen: int  # the last change the index knows of
+    snapshot: Snapshot  # the trees that were searched
+    seen: int  # the last change number that the index includes
     fits: list[Fit]
-    cut: bool  # there are, or may be, more candidates
-    fitting: int  # anchors
+    cut: bool  # True: there may be more candidates
+    fitting: int  # number of hosts that fit
     considered: int
     removals: tuple[Removal, ...]
     nearest: tuple[NearMiss, ...] = ()
@@ -130,7 +130,7 @@ class _AnchorProgress:
     row: Row
     found: int = 0
     more: bool = True
-    ways: Iterator[Fit | None] | None = None  # unset before the first step
+    ways: Iterator[Fit | None] | None = None  # the running search; None before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
         """Continue the search on this host until `end` sets of allocations were found on it, or a time slice
@@ -205,7 +205,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
         for nth, fit in enumerate(fits):
             bytes_left -= row.size + asked + _further_bytes(fit, free)
             if len(found) == limit or (bytes_left < 0 and found):
-                if nth == len(found):  # a single host, with more allocations than fit on a page
+                if nth == len(found):  # this only host of the page has more allocations than fit on a page
                     break
                 del found[len(found) - nth :]
                 page.more = walk.place(row)

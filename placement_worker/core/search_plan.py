@@ -64,7 +64,7 @@ def _check_demands(group: ResourceGroup, at: str) -> None:
             raise SenselessQuery(f"{at}.member_of[{index}]: empty")
 
 
-NAMED = 3  # hosts that are named per requirement
+NAMED = 3  # maximum number of removed hosts that the plan names for a requirement
 
 
 FIRST_ROWS = 1024  # the first rows mostly contain enough removed hosts
@@ -81,10 +81,10 @@ class SearchPlan:
     rules: JointRules
     demands: list[Demand]
     considered: int
-    left: Bools  # anchors with a provider for every slot
+    left: Bools  # roots with a provider for every slot
     count: int
-    reached: Bools | None  # anchors that a provider of another tree can serve
-    hosts: Bools  # all anchors considered
+    reached: Bools | None  # roots that can use a sharing provider of another tree for some slot
+    hosts: Bools  # all roots considered
     removals: list[Removal] = field(default_factory=list)
 
 
@@ -95,7 +95,7 @@ def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> Sear
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
-    # A pool that only shares with other trees is an answer over HTTP, but no host.
+    # The Placement API also returns pools as candidates; schedulers (`named`) search hosts only.
     hosts = left = _hosts(index) if named else index.roots[: index.high]
     considered = count = int(np.count_nonzero(left))
     removals, removing = [], []
@@ -190,7 +190,7 @@ class FitFinder:
         self._snapshot = snapshot
         self._plan = made
         self._sums: dict[tuple[int, int], Resources] = {}
-        self.anchors = made.left  # hosts with an allocation that no other host offers
+        self.anchors = made.left  # hosts to search: without hosts that offer only what earlier hosts offer
         self._shared: _Shared | None = None
         if made.slots and index.sharers:
             shared = _Shared(snapshot, made, start)
@@ -199,7 +199,9 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether only one set of allocations is possible: the host is one provider without pools."""
+        """Return whether only one set of allocations is possible, because the host is one provider and has no
+        pools.
+        """
         plan = self._plan
         if not plan.slots:
             return True
@@ -281,9 +283,9 @@ class _Shared:
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         self._snapshot = snapshot
         self._plan = made
-        self.anchors = self._first_of_each(start)  # in the sequence of the search
-        self.doubles: set[int] = set()  # anchors with a fit that an earlier anchor has as well
-        # Provider of the first slot → the hosts that may use it, each with its providers for each slot.
+        self.anchors = self._first_of_each(start)  # in the order of the search
+        self.doubles: set[int] = set()  # hosts with allocations that were yielded for an earlier host
+        # Provider of the first slot → hosts that may use this provider, each with its options for every slot.
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
 
     def not_alone(self) -> Bools:
@@ -329,7 +331,7 @@ class _Shared:
         if not all(mine or other for mine, other in zip(in_tree, away, strict=True)):
             return {}
         possible = plan.left.copy()
-        mark = np.zeros(high, np.uint64)  # alike for anchors with the same options
+        mark = np.zeros(high, np.uint64)  # a hash, equal for hosts with equal options
         for number in range(len(plan.slots)):
             some = np.zeros(high, np.bool_)
             served = [(position, index.root_of[position : position + 1]) for position in in_tree[number]]

@@ -43,7 +43,7 @@ class ProviderState:
     traits: tuple[str, ...]  # sorted, as aggregates are
     aggregates: tuple[str, ...]
     reported: Reported = BY_OPERATORS
-    # the withheld part of the reserved amounts, see reports.py
+    # resource class → withheld part of the reserved amount
     withheld: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -121,8 +121,8 @@ class WorkingTrees:
 
     read: dict[str, Tree]
     owners: dict[str, str] = field(default_factory=dict)
-    taken: Collection[str] = ()  # ids of existing providers, in any tree
-    number: int = 0  # of the last change, known where a provider may be made
+    taken: Collection[str] = ()  # ids of existing providers, also of other trees
+    number: int = 0  # last change number; 0 if the edit cannot create providers
     homes: dict[str, str] = field(default_factory=dict)  # provider → its root
     members: dict[str, dict[str, ProviderState]] = field(default_factory=dict)  # root → its providers
     touched: dict[str, None] = field(default_factory=dict)  # roots of changed trees, in order
@@ -145,7 +145,8 @@ class WorkingTrees:
     def next_shape(self, provider: str) -> int:
         """Return the shape of a changed provider: one more than it had when read, even after several changes.
 
-        A new provider starts above the last change number, so a recreated one never repeats a shape.
+        The shape of a new provider is above the last change number, so that a recreated provider never
+        repeats a shape.
         """
         was = self.was.get(provider)
         return self.number + 1 if was is None else was.shape + 1
@@ -167,7 +168,7 @@ class WorkingTrees:
         for state in self.members[self.homes[provider]].values():
             children.setdefault(state.parent, []).append(state.uuid)
         found = [provider]
-        for descendant in found:  # grows meanwhile
+        for descendant in found:  # the loop appends to this list
             found += children.get(descendant, ())
         return found
 
@@ -216,9 +217,9 @@ class WorkingTrees:
         return pairs
 
 
-ROOM = 512 * 1024  # bytes of an answer
-CARRIED = 50  # maximum number of providers in a change message
-CARRIED_ROOM = 16 * 1024  # their size in bytes
+ROOM = 512 * 1024  # maximum size of the trees in an answer, in bytes
+CARRIED = 50  # maximum number of providers in a placement.changed message
+CARRIED_ROOM = 16 * 1024  # maximum size of the trees in a placement.changed message, in bytes
 
 _FIGURES = Inventory.__struct_fields__
 _encode = msgspec.json.Encoder().encode

@@ -14,9 +14,9 @@ from placement_worker.core.request_groups import JointRules, Slot
 from placement_worker.core.row import Row
 from placement_worker.core.row_table import SHARES
 
-Choice = tuple[Row, ...]  # one for each slot
+Choice = tuple[Row, ...]  # one provider for each slot
 
-BREATH = 256  # steps of a microsecond or two after which a search without a result lets other tasks run
+BREATH = 256  # search steps (of one or two microseconds) without a result, after which other tasks may run
 WARY = 24  # consecutive dead ends after which states are remembered
 
 
@@ -25,8 +25,8 @@ def shares(row: Row) -> bool:
 
 
 class AssignmentSearch:
-    """Searches assignments of providers to the slots of a query at one host. With `mixed`, assignments to
-    sharing providers only are left out, because they are equal for many hosts.
+    """Searches assignments of providers to the slots of a query at one host. With `mixed`, assignments that
+    use only sharing providers are left out, because they are equal for many hosts.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class AssignmentSearch:
         self._bits_of: dict[int, int] = {}
         self._is_mixed = [not mixed]
         self._look_ahead()
-        # The current branch.
+        # State of the current branch of the search.
         self._chosen: list[Row] = []
         self._taken: dict[tuple[int, str], int] = {}
         self._alone: set[int] = set()  # providers of slots with a suffix, if they must differ
-        self._in_tree: dict[str, tuple[int, int]] = {}  # tree → its only provider, and how often chosen
-        self._gathered = [0]  # at each depth: which needs are met
-        # Possible common ancestors of each set.
+        self._in_tree: dict[str, tuple[int, int]] = {}  # tree → its only chosen provider, and how often
+        self._gathered = [0]  # for each depth, a bit mask of the met `rules.needs`
+        # For each depth, the possible common ancestors of each set of slots in `rules.subtrees`.
         self._tops: list[list[frozenset[int]]] = [[frozenset(later) for later in self._later[0]]]
         self._picked: list[list[int]] = [[] for _ in rules.subtrees]  # chosen providers of each set
-        # Dead ends.
+        # States of the search that cannot lead to a result.
         self._dead: set[Hashable] = set()
         self._ends = 0
         self._kinds: dict[int, int] = {}
@@ -228,7 +228,7 @@ class AssignmentSearch:
         return list(dict.fromkeys(sets))
 
     @cached_property
-    def _exhausted(self) -> set[int]:
+    def _ancestors(self) -> set[int]:
         """Return the index rows of all providers that are ancestors of other providers among the options of
         this search.
         """
@@ -268,7 +268,7 @@ class AssignmentSearch:
         for row in self._chosen:
             if row.root in trees or any(row.position in tops for tops in sets):
                 rows[row.position] = row
-        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this takes time, too
+        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # computing the key also takes time
         items = []
         for position, row in rows.items():
             items.append(
@@ -289,7 +289,7 @@ class AssignmentSearch:
             place: Hashable = None
             if self._rules.subtrees:
                 up = self._up(row) - {row.position}
-                place = row.position if row.position in self._exhausted else up
+                place = row.position if row.position in self._ancestors else up
             name = (
                 tuple([row.position in some for some in self._different_options]),
                 tuple(top(row, name) for name in self._rules.summed),

@@ -30,14 +30,14 @@ class Identity(msgspec.Struct, frozen=True):
     user: str
     project: str
     roles: frozenset[str]
-    scope: Scope = "project"  # of the token
-    name: str = ""  # of the user, if it is not its id
-    until: float = math.inf  # when its token expires
-    cells: tuple[str, ...] = ()  # to which its roles are limited; empty: all
+    scope: Scope = "project"  # scope of the token
+    name: str = ""  # name of the user, if the id is not the name
+    until: float = math.inf  # when the token expires
+    cells: tuple[str, ...] = ()  # cells to which the roles are limited; empty: no limit
     projects: tuple[str, ...] = ()
 
 
-Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # None: unknown
+Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # result None: no valid token
 
 
 async def noauth2(headers: Headers) -> Identity | None:
@@ -64,7 +64,7 @@ def read_text(path: Path, problem: type[ValueError]) -> str:
         raise problem(f"{path}: cannot be read: {getattr(error, 'strerror', 'not text')}") from None
 
 
-Target = Mapping[str, str]  # of the request: the project it asks about
+Target = Mapping[str, str]  # attributes of a request for policy rules, such as the project that it is about
 Check = Callable[[Identity, Target], bool]
 
 _OWN = {
@@ -74,7 +74,7 @@ _OWN = {
     "project_reader_api": "role:reader and project_id:%(project_id)s",
     "admin_or_project_reader_or_service_api": "role:admin or rule:project_reader_api or role:service",
 }
-# the former default of every rule, accepted in addition until new defaults are enforced
+# The former default of every rule, which is accepted too until `enforce_new_defaults` is set.
 _FORMER = "role:admin"
 
 _CRUD = ("list", "create", "show", "update", "delete")
@@ -109,17 +109,17 @@ CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
     "berth:control_room:show": "rule:berth:reader or rule:berth:cell_operator",
     "berth:control_room:act": "rule:berth:operator or rule:berth:cell_operator",
 }
-ROLES = {  # which roles of a token give which role of berth (docs/roles.md)
+ROLES = {  # berth's role → rule about the roles of the token (docs/roles.md)
     "berth:admin": "role:admin",
     "berth:operator": "role:operator or rule:berth:admin",
     "berth:reader": "role:reader or role:service or rule:berth:operator",
-    # over the REST API, in the project of the token: like a client on the bus, or read-only
+    # For the REST API, limited to the token's project: member like a client of the bus, or only reading.
     "berth:member": "role:member",
     "berth:project_reader": "role:reader or rule:berth:member",
 }
 # Keystone gives the role reader to each user of a project, also to users of tenants.
 ROLES_OF_KEYSTONE = {"berth:reader": "role:service or rule:berth:operator"}
-_IN_CELL = re.compile(r"berth:operator:([\w-]+)")  # gives the role operator in this cell only
+_IN_CELL = re.compile(r"berth:operator:([\w-]+)")  # a token's role: operator in this cell only
 
 
 class BadPolicy(ValueError):

@@ -28,8 +28,8 @@ from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
 from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
 
-NOBODY = "00000000-0000-0000-0000-000000000000"  # project and user of allocations by clients before 1.8
-UNKNOWN = "unknown"  # the type of consumers that were written before there were types
+NOBODY = "00000000-0000-0000-0000-000000000000"  # project and user of claims of microversions before 1.8
+UNKNOWN = "unknown"  # reported type of consumers without a type
 
 
 async def of_consumer(call: api_call.ApiCall) -> api_call.ApiAnswer:
@@ -108,7 +108,7 @@ async def delete(call: api_call.ApiCall) -> api_call.ApiAnswer:
             raise errors.not_found(f"No allocations for consumer '{id_}'")
         case Released():
             return api_call.empty_answer()
-        case Retired(why=why):  # it has ended, and its allocations were released
+        case Retired(why=why):  # a retired consumer has no allocations
             raise errors.Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
     raise errors.conflict(f"update conflict: {errors.CONTENDED}", errors.CONCURRENT_UPDATE)
 
@@ -203,9 +203,9 @@ def _allocations_from(body: Any) -> Allocations:
     return found
 
 
-SINCE = 10  # minor version
+SINCE = 10  # first minor version with allocation candidates
 _BETWEEN = '","'
-_LONGEST_WHY = 300  # characters of a header
+_LONGEST_WHY = 300  # characters of a reason in a header
 
 
 async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:

@@ -75,7 +75,7 @@ class ApiAnswer:
     status: int = 200
     body: bytes | None = None
     updated: float | None = None
-    dated: bool = True  # an empty collection has no date
+    dated: bool = True  # False: without Last-Modified, such as for an empty collection
     headers: dict[str, str] = field(default_factory=dict)
     kind: str = JSON
 
@@ -121,8 +121,8 @@ class ApiCall:
         self.claim, self.release, self.edits = served.claims, served.releases, served.edits
         self.closing = served.closing
         self.method: str = scope["method"]
-        self.pattern = ""  # of the route; empty: unknown URL
-        self.path: Mapping[str, str] = {}  # fields of the URL
+        self.pattern = ""  # URL pattern of the route; empty: no route has this URL
+        self.path: Mapping[str, str] = {}  # fields of the URL pattern with their values
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1"), value.decode("latin-1")
@@ -132,10 +132,10 @@ class ApiCall:
         self.id = f"req-{served.placement.clock.uuid()}"
         self.minor = -1
         self.identity = NOBODY
-        self.limit = 0  # maximum bytes of the body
-        self.status = 0  # of the response, once it begins
-        self.rule = ""  # of the policy, which permits the operation
-        # for the audit trail: the body, and the state of the URL's object before and after
+        self.limit = 0  # maximum size of the body in bytes
+        self.status = 0  # HTTP status of the response; 0 until the response begins
+        self.rule = ""  # policy rule of the operation
+        # For the audit trail: the request's body, and the state of the URL's object before and after.
         self.asked = b""
         self.before: Any = None
         self.after: Any = None
@@ -196,7 +196,7 @@ class ApiCall:
             if answer.dated:
                 moment = formatdate(answer.updated or self.placement.clock.now(), usegmt=True)
                 headers.append((b"last-modified", moment.encode()))
-        for name, value in answer.headers.items():  # without control characters of hosts' names
+        for name, value in answer.headers.items():  # names of hosts can contain control characters
             text = "".join(sign if sign.isprintable() else " " for sign in value)
             headers.append((name.encode(), text.encode("latin-1", "replace")))
         status = answer.status
@@ -204,7 +204,7 @@ class ApiCall:
             tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
             headers.append((b"etag", tag.encode()))
             known = self.headers.get("if-none-match", "").split(",")
-            if any(each.strip().removeprefix("W/") in (tag, "*") for each in known):  # the comparison is weak
+            if any(each.strip().removeprefix("W/") in (tag, "*") for each in known):  # weak comparison
                 status, body = 304, b""
         if status not in (204, 304):
             headers.append((b"content-length", str(len(body)).encode()))

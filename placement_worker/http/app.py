@@ -30,7 +30,7 @@ from placement_worker.http.routes import ROUTES, Operation
 from placement_worker.transactions import Batched
 from placement_worker.worker import Placement
 
-CALL = "berth.call"  # where a call waits in an ASGI scope
+CALL = "berth.call"  # key of the ApiCall in the ASGI scope of a request
 
 
 class Resource:
@@ -81,9 +81,9 @@ class Resource:
         reading.method, reading.minor = "GET", api_call.LATEST_MINOR
         try:
             answer = await self._chosen(reading).handler(reading)
-        except Problem:  # there is no such object
+        except Problem:  # the object does not exist
             return {}
-        except Unavailable:  # the change itself may have been made
+        except Unavailable:  # not raised: the change may have succeeded
             return None
         return msgspec.json.decode(answer.body or b"{}") if isinstance(answer, api_call.ApiAnswer) else None
 
@@ -142,8 +142,8 @@ def _series(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
 
 log = logging.getLogger(__name__)
 
-LONGEST_LENGTH = 18  # digits of a content-length
-OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics", openapi.ADDRESS))  # what needs no token
+LONGEST_LENGTH = 18  # maximum number of digits of a Content-Length
+OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics", openapi.ADDRESS))  # URLs that need no token
 
 
 def without_token() -> Problem:
@@ -153,10 +153,10 @@ def without_token() -> Problem:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     authenticate: Authenticate = noauth2
-    unauthorized: Callable[[], Problem] = without_token  # refuses a request without a valid token
+    unauthorized: Callable[[], Problem] = without_token  # the refusal of a request without valid token
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     origins: tuple[str, ...] = ()  # origins permitted by CORS
-    records: RecordedRequests | None = None  # the audit trail
+    records: RecordedRequests | None = None  # records for the audit trail; None: requests are not recorded
 
 
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
@@ -200,7 +200,7 @@ _MAY_READ = (
     "etag", "location", "openstack-api-version", "x-openstack-request-id", "berth-why",
     "berth-candidates-cut",
 )  # fmt: skip
-_ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
+_ASKED_FOR = 3600  # seconds for which a browser may cache the answer to a CORS preflight request
 
 
 class _Pages(CORSMiddleware):
@@ -262,6 +262,6 @@ class _Entry:
                 raise Problem(413, "No body may be that long.", headers={"connection": "close"})
             if int(length) and "content-type" not in call.headers:
                 raise bad_request("content-type header required when content-length > 0")
-        if "\0" in scope["path"]:  # no database can store it, so no object has this name
+        if "\0" in scope["path"]:  # databases cannot store U+0000, so no object has this name
             raise not_found()
         await self._app(scope, receive, send)

@@ -11,7 +11,7 @@ _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")
 LONGEST = 255
 
 
-# Why a name cannot be deleted: a standard name, a name in use.
+# Error texts for a name that cannot be deleted: if it is a standard name, and if it is in use.
 _NOT_DELETED = {
     "resource class": (
         "Error in delete resource class: Cannot delete standard resource class {}.",

@@ -35,7 +35,7 @@ DUPLICATE_KEY = "placement.query.duplicate_key"
 BAD_VALUE = "placement.query.bad_value"
 MISSING_VALUE = "placement.query.missing_value"
 
-# The first sentence of each refusal with this status, as in OpenStack's Placement API.
+# HTTP status → first sentence of all its error texts, as in OpenStack's Placement API.
 _GENERAL = {
     400: "The server could not comply with the request since it is either malformed or otherwise incorrect.",
     401: (
@@ -57,7 +57,7 @@ _GENERAL = {
     500: "The server has either erred or is incapable of performing the requested operation.",
     503: "The server is currently unavailable. Please try again at a later time.",
 }
-_LONGEST = 4000  # characters of one message: a refused body may be large
+_LONGEST = 4000  # characters of an error text, which may quote a large body
 
 JSON, HTML, TEXT = "application/json", "text/html", "text/plain"
 _OFFERS = (JSON, HTML)
@@ -169,7 +169,7 @@ def _quality(accept: str, offer: str) -> float:
     return found[1]
 
 
-# after several conflicts with other writers
+# Error text if every attempt of a transaction conflicted with another writer.
 CONTENDED = "Another thread concurrently updated the data. Please retry your update"
 
 _TANGLED = {
@@ -254,7 +254,7 @@ def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> P
         for result, claim in zip(results, claims, strict=True)
         if not isinstance(result, Claimed) and result != Refused(refusals=())
     ]
-    for result, claim in judged:  # generations are checked before capacity
+    for result, claim in judged:  # generation conflicts have precedence
         if isinstance(result, Held):
             return conflict(
                 f"consumer generation conflict - expected {result.generation or 'null'} but got"

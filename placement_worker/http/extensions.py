@@ -40,7 +40,7 @@ from placement_worker.memory import Forgotten
 
 _load = msgspec.json.Decoder(LoadProviders)
 
-BEAT_SECONDS = 15.0  # between comments that keep a quiet feed open
+BEAT_SECONDS = 15.0  # between comments in a stream without events, so that proxies keep it open
 
 _ANEW = "read everything again, and follow from there"
 
@@ -85,7 +85,7 @@ async def changes(call: ApiCall) -> EventSourceResponse:
     first = None
     if after != call.placement.memory.index.seen:
         try:
-            first = await anext(changes)  # raises if the number has expired
+            first = await anext(changes)  # raises Forgotten if this change is no longer stored
         except Forgotten as forgotten:
             raise errors.Problem(410, f"{forgotten}: {_ANEW}") from None
     return EventSourceResponse(
@@ -118,16 +118,16 @@ async def _after(call: ApiCall) -> int:
 async def _events(
     first: PlacementChanged | None, changes: AsyncIterator[PlacementChanged]
 ) -> AsyncIterator[ServerSentEvent]:
-    yield _beat()  # the client sees immediately that the feed works
+    yield _beat()  # shows the client immediately that the stream works
     try:
         if first is not None:
             yield _event(first)
         async for change in changes:
             yield _event(change)
-    except Forgotten as forgotten:  # the client is too slow: the next changes are deleted
+    except Forgotten as forgotten:  # the client reads too slowly: the next changes are deleted
         yield ServerSentEvent(encode(str(forgotten)).decode(), event="forgotten", sep="\n")
     except Unavailable:
-        return  # the client reconnects with the last number it received
+        return  # the client then reconnects and sends the last change number that it received
 
 
 def _beat() -> ServerSentEvent:
@@ -143,9 +143,9 @@ def _event(change: PlacementChanged) -> ServerSentEvent:
     return ServerSentEvent(encode(fields).decode(), event="changed", id=str(change.number), sep="\n")
 
 
-# Aggregates with the properties and hosts that operators give them
+# Routes for aggregates with name, metadata and hosts
 
-MOST = 10_000  # in one answer
+MOST = 10_000  # maximum number of aggregates in one answer
 
 _new = msgspec.json.Decoder(AggregateCreation)
 _change = msgspec.json.Decoder(AggregateChange)

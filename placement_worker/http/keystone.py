@@ -19,12 +19,12 @@ from placement_worker.http.token_file import digest_of
 
 log = logging.getLogger(__name__)
 
-KNOWN_SECONDS = 60.0  # how long Keystone's answer about a token is cached
-UNKNOWN_SECONDS = 5.0  # how long an invalid token is cached: repeated requests then cost little
-MOST_TOKENS = 10_000  # answers kept; the oldest is dropped
-PATIENCE = 30.0  # seconds a request waits for Keystone
+KNOWN_SECONDS = 60.0  # how long Keystone's answer about a valid token is cached
+UNKNOWN_SECONDS = 5.0  # how long it is cached that a token is invalid
+MOST_TOKENS = 10_000  # maximum number of cached answers; the oldest is dropped
+PATIENCE = 30.0  # maximum time in seconds for which a request waits for Keystone
 CONNECTIONS = 32
-SERVICE_ROLE = "service"  # of a service token with which an expired token of a user is accepted
+SERVICE_ROLE = "service"  # a service token with this role makes an expired token of a user acceptable
 
 _NOT_ASKED: tuple[Identity | None, float] = (None, 0.0)
 _AWAY = "The Keystone service is temporarily unavailable."
@@ -103,7 +103,8 @@ class KeystoneTokens:
         self._clock = clock or Clock()
         self._transport = transport  # given by tests; by default TCP
         self._client: httpx.AsyncClient | None = None
-        self._kept: OrderedDict[bytes, tuple[Identity | None, float]] = OrderedDict()  # and until when
+        # hash of a token → identity (None: invalid token), monotonic time until which it is cached
+        self._kept: OrderedDict[bytes, tuple[Identity | None, float]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Event] = {}
 
     async def __aenter__(self) -> Self:
@@ -189,12 +190,12 @@ class KeystoneTokens:
         """Return the identity of a token, or None if it is invalid; `expired` accepts expired tokens too."""
         key = digest_of(f"{token} expired" if expired else token, "latin-1")
         identity, until = self._kept.get(key, _NOT_ASKED)
-        if self._clock.monotonic() < until:  # most requests, so checked before a timeout is set up
+        if self._clock.monotonic() < until:  # the usual case, which needs no timeout
             return identity
         try:
             async with asyncio.timeout(PATIENCE):
                 while (asking := self._asking.get(key)) is not None:
-                    await asking.wait()  # for the answer to another request with this token
+                    await asking.wait()  # another request is validating this token
                     identity, until = self._kept.get(key, _NOT_ASKED)
                     if self._clock.monotonic() < until:
                         return identity
@@ -235,7 +236,7 @@ class KeystoneTokens:
             if response.is_success:
                 return _decode(response.content).token.identity
             why = f"it answered {response.status_code}"
-        except KeystoneRefused as refused:  # our own credentials, not this token
+        except KeystoneRefused as refused:  # Keystone refuses berth's own credentials
             why = f"{refused}: see placement_cloud"
         except (httpx.RequestError, OSError, *NOT_JSON) as problem:
             why = str(problem) or type(problem).__name__

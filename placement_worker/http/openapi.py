@@ -54,10 +54,10 @@ class DescribedOperation:
     body: type[Any] | None = None
     query: Mapping[str, str] | None = None  # parameter → its description
     status: int = 200
-    further: Mapping[int, str] | None = None  # other successful statuses
+    further: Mapping[int, str] | None = None  # other successful statuses → their descriptions
     refusals: tuple[int, ...] = ()
     media: str = _JSON
-    is_open: bool = False  # needs no token
+    is_open: bool = False  # True: needs no token
 
 
 OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
@@ -224,6 +224,6 @@ def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
 
 
 def _content(type_: type[Any], media: str) -> dict[str, Any]:
-    if not isinstance(type_, type):  # any JSON object
+    if not isinstance(type_, type):  # not a class, such as a mapping: described as any JSON object
         return {media: {"schema": {"type": "object"}}}
     return {media: {"schema": {"$ref": _REFERENCE.format(name=type_.__name__)}}}

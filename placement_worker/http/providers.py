@@ -167,7 +167,7 @@ async def delete_inventory(call: ApiCall) -> ApiAnswer:
             raise errors.not_found(f"No inventory of class {name} found for delete")
         case Missing(what="resource class"):
             raise errors.not_found(f"No inventory of class {name} found for delete: {errors.no_class(name)}")
-        case InUse():  # the error code differs from the code for all inventories together
+        case InUse():  # with another error code than if all inventories are deleted
             why = f"Inventory for '{name}' on resource provider '{id_}' in use."
             raise errors.conflict(
                 f"Unable to delete inventory of class {name}: {why}", errors.CONCURRENT_UPDATE
@@ -194,7 +194,7 @@ async def set_aggregates(call: ApiCall) -> ApiAnswer:
     edit = resources.SetAggregates(
         provider=call.path["uuid"], aggregates=tuple(listed), generation=generation
     )
-    return _aggregates(await _edited(call, edit), listed, call)  # in the client's order
+    return _aggregates(await _edited(call, edit), listed, call)  # in the order of the request
 
 
 async def traits(call: ApiCall) -> ApiAnswer:

@@ -12,7 +12,7 @@ from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE
 from placement_worker.http.query_groups import TEXT, Group, checked, invalid, once, pairs_of, schema
 from placement_worker.http.schemas import Json, Schema, at, is_uuid_like
 
-MOST_CANDIDATES = 100_000  # in one answer
+MOST_CANDIDATES = 100_000  # maximum number of candidates in one answer
 MOST_GROUPS = 100
 
 _UUID: Json = {"type": "string", "format": "uuid"}

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]
 
 _MOST_KEYS = 1000
-_BEYOND = MAX_INT + 1  # no provider has more than MAX_INT, so larger amounts are equivalent
+_BEYOND = MAX_INT + 1  # replaces all larger amounts: no provider has more than MAX_INT
 
 TEXT: Json = {"type": "string"}
 

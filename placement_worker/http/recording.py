@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.2
 RETRY_SECONDS = 5.0
-MOST_BUFFERED = 20_000  # records, while the broker does not confirm any
-UNKNOWN_A_FLUSH = 5  # records of requests without a valid token, which anyone can send
+MOST_BUFFERED = 20_000  # number of unpublished records; while there are more, records are dropped
+UNKNOWN_A_FLUSH = 5  # records per `flush` about requests without a valid token, which anyone can send
 
 WRITES = frozenset(("PUT", "POST", "PATCH", "DELETE"))
 SIGN_IN = "sign in"  # the act of a request without a valid token

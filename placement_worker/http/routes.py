@@ -21,13 +21,14 @@ class Operation:
     method: str
     rule: str  # policy rule; empty: no permission needed
     handler: Handler
-    since: int = 0  # minor version
+    since: int = 0  # first minor version with this operation
     until: int = api_call.LATEST_MINOR
-    before: int = 404  # status for older microversions
-    body: int = 0  # bytes of its JSON body; 0: none
-    json: bool = True  # a GET that returns only JSON
-    of_provider: bool = False  # answer 404 for a missing provider even if the body is invalid
-    target: Callable[[api_call.ApiCall], Mapping[str, str]] = lambda call: {}  # attributes for the rule
+    before: int = 404  # HTTP status for older minor versions
+    body: int = 0  # maximum size of the JSON body in bytes; 0: no body
+    json: bool = True  # for GET: refuse clients that do not accept JSON
+    of_provider: bool = False  # if the provider is missing, answer 404 even if the body is invalid
+    # returns the attributes of the request for the policy rule
+    target: Callable[[api_call.ApiCall], Mapping[str, str]] = lambda call: {}
 
     @property
     def ends(self) -> bool:
@@ -46,7 +47,7 @@ _PROVIDER = "/resource_providers/{uuid}"
 _OF = "placement:resource_providers"
 
 
-# The most frequent first: they are matched in this order.
+# URL patterns are matched in this order, so the most frequent ones come first.
 ROUTES: Mapping[str, tuple[Operation, ...]] = {
     "/allocations/{consumer}": (
         put("placement:allocations:update", allocations.put),
@@ -102,7 +103,7 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
     "/usages": (get("placement:usages", allocations.usages, since=9, target=lambda call: dict(call.pairs)),),
     "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),
     "/": (get("", extensions.versions, json=False),),
-    # ours, whatever the version
+    # berth's additional routes, for all microversions
     "/berth/explain": (get("placement:allocation_candidates:list", allocations.explain),),
     "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
     "/berth/changes": (get("berth:changes:list", extensions.changes, json=False),),

@@ -23,8 +23,8 @@ from placement_worker.http.errors import bad_request
 Json = dict[str, Any]
 
 LONGEST_UUID = 36
-_ERRORS = 50  # errors compared to find the most relevant one
-_SHOWN = 1000  # characters of the shown error
+_ERRORS = 50  # number of errors that are compared to find the most relevant one
+_SHOWN = 1000  # characters of an error text
 
 _CANONICAL = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _BARE = re.compile(r"[0-9a-f]{32}")
@@ -64,7 +64,7 @@ _query_formats = jsonschema.FormatChecker(formats=())
 _query_formats.checks("uuid")(lambda value: not isinstance(value, str) or is_uuid(value))
 
 
-ByVersion = Mapping[int, "Schema"]  # each from that minor version on
+ByVersion = Mapping[int, "Schema"]  # first minor version to which the schema applies → schema
 
 
 def at(minor: int, schemas: ByVersion) -> "Schema":
@@ -152,7 +152,7 @@ _NAME: Json = {"type": "string", "maxLength": 200}
 _KEY = r"^[0-9a-fA-F-]{36}\Z"
 _CLASS = "^[A-Z0-9_]+$"
 
-# Plain bodies: stricter than the schema; nearly all clients send them, a thousand times a second.
+# Types of plain bodies, stricter than the schemas. Nearly all bodies match and need no further validation.
 
 
 class _Plain(msgspec.Struct, forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     roles: tuple[_Text, ...]
     cells: tuple[_Text, ...] = ()
     projects: tuple[_Text, ...] = ()
-    since: datetime | None = None  # when `berth token` made it
+    since: datetime | None = None  # when `berth token` made the token
 
 
 class StoredTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ class TokenFile:
             except BadTokens as problem:
                 log.error("the tokens stay as they were: %s", problem)
         found = None
-        for known, identity in self._tokens:  # every token is compared: the time must not depend on the token
+        for known, identity in self._tokens:  # no early end: the time must not depend on the token
             if hmac.compare_digest(known, digest):
                 found = identity
         return found
@@ -91,7 +91,7 @@ def read_tokens(path: Path) -> tuple[StoredToken, ...]:
     except msgspec.ValidationError as problem:
         raise BadTokens(f"{path}: {problem}") from None
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, RecursionError):
-        # the parser's message might quote a token
+        # The parser's own message might quote a token.
         raise BadTokens(f"{path}: not {'JSON' if path.suffix == '.json' else 'TOML'}") from None
     if not read.tokens:
         raise BadTokens(f"{path}: there is no token in it")

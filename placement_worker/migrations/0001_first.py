@@ -13,7 +13,7 @@ revision = "0001_first"
 down_revision = None
 
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-_ROOM = {"postgresql_with": {"fillfactor": 80}}  # PostgreSQL updates in place while a page has room
+_ROOM = {"postgresql_with": {"fillfactor": 80}}  # updates are cheap if the new row fits on the same page
 _metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -61,7 +61,7 @@ def _of_provider(table: str, column: str, target: str) -> None:
 
 def _names() -> None:
     metadata = _columns(sa.Text, "metadata", server_default="{}")
-    # Null: a client of the API has only named the id.
+    # Null: a client of the API used the id of an aggregate that has no name.
     name = [sa.Column("name", sa.String(255)), sa.Index(None, "name", unique=True)]
     _numbered("aggregates", "uuid", 36, name, metadata)
     _numbered("consumer_types", "name", 255)
@@ -79,7 +79,7 @@ def _providers() -> None:
         _columns(sa.String(200), "name"),
         _columns(
             sa.BigInteger, "generation", "shape"
-        ),  # shape: grows with contents and with moves in the tree
+        ),  # shape: grows when inventories, traits, aggregates or the place in the tree change
         sa.Column("parent_provider_id", sa.Integer, sa.ForeignKey("resource_providers.id")),
         sa.Column("root_provider_id", sa.Integer, sa.ForeignKey("resource_providers.id")),
         _columns(sa.Boolean, "reported", server_default=sa.true()),
@@ -97,10 +97,10 @@ def _providers() -> None:
         sa.Column("resource_class_id", sa.Integer, sa.ForeignKey("resource_classes.id"), nullable=False),
         _columns(sa.Integer, "total", "reserved", "min_unit", "max_unit", "step_size"),
         _columns(sa.Double, "allocation_ratio"),
-        _columns(sa.BigInteger, "used"),  # the sum of its allocations
-        # The withheld part of `reserved`, while old inventory of its tree is in use.
+        _columns(sa.BigInteger, "used"),  # sum of the allocations of this inventory
+        # The withheld part of `reserved`, while old inventory of the tree is in use.
         _columns(sa.Integer, "withheld", server_default="0"),
-        # The usage when the inventory was set: a lower usage is no over-allocation.
+        # The usage when the inventory was set: above the capacity, usage up to this amount is no error.
         _columns(sa.BigInteger, "used_when_set", server_default="0"),
         _columns(sa.Boolean, "reported", server_default=sa.true()),
         _times(),
@@ -120,14 +120,14 @@ def _consumers() -> None:
         _columns(sa.String(36), "uuid"),
         _columns(sa.BigInteger, "generation"),
         _columns(sa.Integer, "project_id", "user_id"),
-        sa.Column("consumer_type_id", sa.Integer),  # null is reported as `unknown`
-        # A client of the API claimed its allocations: no cell has a record of it.
+        sa.Column("consumer_type_id", sa.Integer),  # null: no type, reported as `unknown`
+        # True: claimed by a client of the API; no cell has a record of the consumer.
         _columns(sa.Boolean, "client", server_default=sa.false()),
-        sa.Column("group_id", sa.Integer),  # its server group; numbers of deleted groups are never reused
-        # Of a holder consumer: the consumer that it holds for. Of a client's: the moved instance with which
-        # quotas count it.
+        sa.Column("group_id", sa.Integer),  # server group; ids of deleted groups are never reused
+        # For a holder consumer: the consumer for which it holds allocations. For a consumer of an API client:
+        # the moved instance of which quotas count it as a part.
         sa.Column("keeps_for", sa.String(36)),
-        sa.Column("draws_on", sa.String(36)),  # the slot of a reservation that it drew from
+        sa.Column("draws_on", sa.String(36)),  # the slot from which the consumer drew
         _times(),
         sa.UniqueConstraint("uuid"),
         sa.Index(None, "group_id", **_where("group_id IS NOT NULL")),
@@ -149,7 +149,7 @@ def _consumers() -> None:
         _columns(sa.Text, "why"),
         _columns(sa.Double, "at"),
         _columns(sa.Boolean, "unplaceable", server_default=sa.false()),  # no host was found
-        _columns(sa.String(64), "cell", server_default=""),  # that retired it, or empty
+        _columns(sa.String(64), "cell", server_default=""),  # cell that retired it, or ""
         sa.Index(None, "at"),
         keys=("uuid",),
     )
@@ -170,13 +170,13 @@ def _of_berth() -> None:
         _columns(sa.String(64), "cell", "agent"),
         _columns(sa.String(200), "host"),
         _columns(sa.Text, "zone"),
-        _columns(sa.BigInteger, "sequence"),  # of the last report of its owner
+        _columns(sa.BigInteger, "sequence"),  # sequence number of the owner's last report
         _columns(sa.Boolean, "gone"),
         _columns(sa.Text, "labels"),  # JSON of HostLabels, or empty
         _times(),
         keys=("root",),
     )
-    _table(  # no row changes; the lock on a row keeps claims of one group apart
+    _table(  # claims lock the row of a server group, so claims of one group wait for each other
         "server_groups",
         _columns(sa.Integer, "id"),
         _columns(sa.String(36), "uuid"),
@@ -185,8 +185,8 @@ def _of_berth() -> None:
         _columns(sa.String(32), "policy"),
         _columns(sa.Integer, "max_per_host"),
         _columns(sa.Text, "topology"),  # JSON of DomainConstraints, or empty
-        _columns(sa.Boolean, "topology_required"),  # claims check it
-        _columns(sa.Boolean, "of_request"),  # made by a claim for one request, and deleted when it is empty
+        _columns(sa.Boolean, "topology_required"),  # true: claims check the topology
+        _columns(sa.Boolean, "of_request"),  # true: made for one request, and deleted when without members
         _times(),
         sa.UniqueConstraint("project", "name"),
         sa.UniqueConstraint("uuid"),
@@ -196,17 +196,17 @@ def _of_berth() -> None:
     _table(  # limits of a project; the project "" has the default limits
         "quotas",
         _columns(sa.String(255), "project", "resource"),
-        _columns(sa.BigInteger, "most"),  # -1: unlimited
+        _columns(sa.BigInteger, "most"),  # the limit; -1: unlimited
         keys=("project", "resource"),
     )
     number = _columns(sa.BigInteger, "number", autoincrement=False)
-    # The last changes, for the relay and for readers with gaps.
+    # The last changes, for the relay and for readers that have missed changes.
     texts = [
         _columns(sa.Text, "changes"),
         *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "projects")),
     ]
     _table("change_log", number, *texts, keys=("number",))
-    # Reshapes of builds that must still be published to the conductors, by change number.
+    # Unpublished BuildReshaped messages, by change number.
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     _table("reshaped_builds", number, _columns(sa.Text, "builds"), keys=("number",))
     id_ = _columns(sa.Integer, "id", autoincrement=False)
@@ -219,7 +219,7 @@ def _preemptions() -> None:
     _table(  # instances that were replaced by builds of higher priority
         "preemptions",
         _columns(sa.String(36), "victim", "preemptor"),
-        _columns(sa.String(255), "project"),  # of the preemptor, charged to its budget
+        _columns(sa.String(255), "project"),  # project of the preempting build, whose budget is charged
         _columns(sa.Double, "at"),
         _columns(sa.Text, "record"),  # JSON
         sa.Index(None, "preemptor"),
@@ -242,7 +242,7 @@ def _reservations() -> None:
         sa.UniqueConstraint("project", "name"),
         keys=("uuid",),
     )
-    _table(  # what each slot reserved at first; the consumer of the same uuid holds what is not drawn
+    _table(  # the first allocations of each slot; the consumer with the slot's uuid has the undrawn ones
         "reservation_slots",
         _columns(sa.String(36), "uuid", "reservation"),
         _columns(sa.String(255), "project"),
@@ -262,5 +262,5 @@ def upgrade() -> None:
     _preemptions()
     _metadata.create_all(op.get_bind(), checkfirst=False)
 
-    # the numbers of the last change, and of the last published change
+    # Rows for the numbers of the last change and of the last published change.
     op.execute("INSERT INTO changes (id, number) VALUES (1, 0), (5, 0)")

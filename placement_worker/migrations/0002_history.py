@@ -8,13 +8,13 @@ down_revision = "0001_first"
 
 
 def upgrade() -> None:
-    op.add_column("change_log", sa.Column("at", sa.Double))  # when it was committed
+    op.add_column("change_log", sa.Column("at", sa.Double))  # time of the commit
     op.add_column("change_log", sa.Column("trees", sa.Text))  # JSON of KnownTrees: the reshaped trees
     op.add_column("change_log", sa.Column("consumers", sa.Text))  # JSON of ConsumerChanges
     op.add_column("change_log", sa.Column("renamed", sa.Text))  # JSON: both names of a resource class
     op.create_table(
         "archived_snapshots",
-        sa.Column("number", sa.BigInteger, nullable=False),  # of the last change that it contains
+        sa.Column("number", sa.BigInteger, nullable=False),  # number of the last change in the snapshot
         sa.Column("part", sa.Integer, nullable=False),
         sa.Column("at", sa.Double, nullable=False),
         sa.Column("body", sa.LargeBinary, nullable=False),

@@ -11,7 +11,7 @@ from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.store.changes import AGGREGATES_TURN
 
-# Each edit of aggregates must see the zones and names of all earlier edits.
+# Locked by each edit of aggregates, because it must see the zones and names of all earlier edits.
 TURN = sql(f"SELECT c.number FROM changes c WHERE c.id = {AGGREGATES_TURN} FOR UPDATE OF c")
 _IS_DESCRIBED = "(a.name IS NOT NULL OR a.metadata <> '{}')"
 _DESCRIBED = sql(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_IS_DESCRIBED}")

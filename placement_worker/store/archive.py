@@ -19,9 +19,9 @@ from placement_worker.store.numbered_names import Book
 
 COMMITS_A_BODY = 200
 BODIES_AT_ONCE = 50
-BODY_BYTES = 512 * 1024  # of JSON, unless a single commit has more
+BODY_BYTES = 512 * 1024  # maximum size of a body's JSON, unless a single commit is larger
 TREES_A_PART = 2000
-TREES_A_TURN = 100  # while one transaction reads the snapshot, other tasks run between two turns
+TREES_A_TURN = 100  # trees to process before other tasks run
 CONSUMERS_A_PART = 20_000
 CONSUMERS_A_TURN = 1000
 
@@ -66,7 +66,7 @@ _CHANGES = sql(f"""
     SELECT last, body FROM archived_changes
     WHERE {_AFTER} AND began <= :until AND first <= :number ORDER BY first LIMIT {BODIES_AT_ONCE}
 """)
-# The state at any time since `before` needs the last snapshot before it.
+# The last snapshot before the time `before`, from which later states are computed.
 _BASE = "(SELECT max(number) FROM archived_snapshots WHERE part = 0 AND at <= :before)"
 _PRUNE = (
     sql(f"DELETE FROM archived_snapshots WHERE number < {_BASE}"),
@@ -102,9 +102,9 @@ async def position(tx: Transaction) -> int | None:
 
 
 async def unarchived(tx: Transaction, after: int) -> tuple[ArchivedBody | None, bool]:
-    """Return the next commits after a number that the archive can store (None: no new commits), and whether
-    the archive must skip commits before them: the log no longer has them, or the previous version of berth
-    logged them without the details that the archive needs.
+    """Return the next commits after a number that the archive can store, or None if there are none. Also
+    return whether commits before them cannot be archived: the log no longer has them, or the previous version
+    of berth logged them without the details that the archive needs.
     """
     rows: list[Any] = []
     size, expected, gap = 0, after + 1, False
@@ -200,8 +200,8 @@ def _part(**contents: Any) -> bytes:
 async def add_snapshot(
     tx: Transaction, number: int, at: float, parts: Sequence[bytes], *, begins: bool
 ) -> None:
-    """Store a snapshot. With `begins`, the archive of changes starts anew after this snapshot: it has no
-    changes immediately before.
+    """Store a snapshot. With `begins`, archived changes continue after this snapshot, and changes immediately
+    before it are missing.
     """
     if begins:
         await _BEGIN(tx, number=number)

@@ -103,12 +103,12 @@ class ReportedTree(NamedTuple):
 class TreesOfConsumer:
     """A consumer's allocations, and the owner of each of their trees (None if no agent reports the tree)."""
 
-    type: str | None  # None: written before consumer types
+    type: str | None  # consumer type; None: the consumer was written before consumer types existed
     since: float
-    client: bool  # claimed by a client of the API: a cell may have no record of it
+    client: bool  # True: claimed by a client of the API, so a cell may have no record of the consumer
     trees: dict[str, ReportedTree | None]
     pools: list[frozenset[str]]  # for each sharing provider: the roots that may use it
-    keeps_for: str | None = None  # the consumer that it holds allocations for
+    keeps_for: str | None = None  # of a holder consumer: the consumer for which it holds allocations
     generation: int = 0
     allocations: Allocations = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ async def breaches_in(tx: Transaction) -> list[str]:
         capacity = int((row["total"] - row["reserved"]) * row["allocation_ratio"])
         if used != row["allocated"]:
             found.append(f"{at}: {used} {name} counted as used, {row['allocated']} allocated")
-        if used > max(capacity, row["used_when_set"]):  # capacity below the usage is allowed
+        if used > max(capacity, row["used_when_set"]):  # an edit may set a capacity below the usage
             found.append(f"{at}: oversold, {used} {name} used of {capacity}")
         if used < 0:
             found.append(f"{at}: {used} {name} used")

@@ -22,21 +22,22 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import portions
 from placement_worker.core.trees import Tree, packed
 
-# Rows of the table `changes`: growing numbers, and a row that edits of aggregates lock.
+# Ids of the rows of the table `changes`: counters, and a row that edits of aggregates lock.
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6
 LAST_ARCHIVED = 7
 
 CHANGES_A_MESSAGE = 500
-CHANGES_BYTES = 512 * 1024  # of an answer
-KEEP = 20_000  # numbers
-KEEP_UNPUBLISHED = 500_000  # numbers kept during an outage; readers notice a larger gap and read everything
+CHANGES_BYTES = 512 * 1024  # maximum size of the changes in an answer
+KEEP = 20_000  # number of commits kept in the log
+KEEP_UNPUBLISHED = 500_000  # number of commits kept during an outage of the broker or of the archive
 
 _NEXT = f"""
     UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}
     RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition,
     quotas
 """
-# PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
+# Takes change numbers and writes the log entries in one round trip, for PostgreSQL only: SQLite does not
+# permit UPDATE inside another statement.
 _NEXT_LOGGED = sql(f"""
     WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log
     (number, changes, projects, at, trees, consumers, renamed)
@@ -68,7 +69,7 @@ _UNPUBLISHED = sql(f"""
     ORDER BY l.number LIMIT :most
 """)
 TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
-# Keeps the last changes, and many more while they are not published or not archived.
+# Deletes old changes; keeps more of them while they are unpublished or not archived.
 TRIM = sql(f"""
     DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep
     AND (number <= (SELECT min(number) FROM changes WHERE id IN ({LAST_TOLD}, {LAST_ARCHIVED}))

@@ -9,7 +9,7 @@ from bus.vocabulary import capacity_of
 from placement_worker.core.claim_world import ClaimedProvider, Stock
 from placement_worker.store.numbered_names import Book
 
-# Once all of them are locked: a statement sees nothing that was committed while it waited for a lock.
+# Executed after all providers are locked: a statement does not see commits made while it waits for a lock.
 _CAPACITIES = sql("""
     SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,
     i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,

@@ -31,7 +31,7 @@ _INSERT = """
     ORDER BY n.uuid ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid
 """
 _INSERT_CONSUMERS = sql(_INSERT)
-# PostgreSQL: one round trip if all consumers are new; else no provider is locked yet.
+# For PostgreSQL: locks the providers in the same round trip if all consumers are new; if not, locks none.
 _INSERT_AND_LOCK = sql(f"""
     WITH new AS ({_INSERT}),
     locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :new_consumers
@@ -86,12 +86,12 @@ _INSERT_RETIRED = sql("""
     SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell
     FROM {n: uuid str, why str, unplaceable bool, cell str} WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
 """)
-# Revives shelved consumers that get allocations again, or have ended.
+# Deletes the retirement of shelved instances that get allocations again, or are deleted.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
 PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before")
 
 
-# Holder consumers are written before the consumers that they refer to are deleted.
+# The order of the statements: _SET_HOLDERS reads consumers that _DELETE_CONSUMERS deletes.
 _LAST = (
     _SET_USED, _SET_GENERATIONS, _INSERT_ALLOCATIONS, _SET_CONSUMERS, _SET_HOLDERS, _DELETE_CONSUMERS, _WAKE,
     _INSERT_RETIRED,
@@ -105,13 +105,13 @@ class ClaimScope:
     new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
     other_consumers: set[str]  # consumers that should exist
     providers: Collection[str] = ()
-    groups: Collection[str] | None = None  # None: group policies are not judged
+    groups: Collection[str] | None = None  # server groups to join; None: group policies are not checked
     cell: str = ""
-    projects: Collection[str] = ()  # of the claims, which have a quota
-    moves: bool = False  # a claim begins or undoes a move: providers that share with other trees matter
-    slots: dict[str, SlotRecord] = field(default_factory=dict)  # of reservations
-    read_slots: Collection[str] = ()  # including slots that do not exist
-    reserved: Collection[str] = ()  # reservations that claims become slots of
+    projects: Collection[str] = ()  # projects of the claims, if they have a quota
+    moves: bool = False  # True: a claim begins or undoes a move, so read which providers are pools
+    slots: dict[str, SlotRecord] = field(default_factory=dict)  # slots of reservations
+    read_slots: Collection[str] = ()  # all looked-up slots, including slots that do not exist
+    reserved: Collection[str] = ()  # reservations to which claims add slots
     budgets: Collection[str] = ()  # projects with claims that preempt instances
 
     def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
@@ -128,7 +128,7 @@ class ClaimScope:
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
-    """Return which data must be locked and read to decide the claims: their consumers, and `providers`. The
+    """Return the scope of the data to lock and read for the claims: their consumers, and `providers`. The
     caller adds server groups, projects and reservations.
     """
     moves = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)
@@ -156,7 +156,7 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     """
     reading, new_consumers = book.reading, scope.new_consumers
     everyone = {*new_consumers, *scope.other_consumers}
-    # Existing consumers are excluded: their groups and allocations come before the providers.
+    # Lock providers already here only if no existing consumer, group or project must be locked before them.
     soon = () if scope.other_consumers or scope.groups or scope.projects else scope.providers
     inserted, locked = await _insert(tx, book, new_consumers, soon, now) if new_consumers else ([], False)
     holders = {uuid: Holder(uuid, id_) for id_, uuid in inserted}

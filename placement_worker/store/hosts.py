@@ -35,7 +35,7 @@ PRUNE = sql("""
     DELETE FROM hosts WHERE updated_at < :before
     AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)
 """)
-# Roots of deleted trees that are still in use.
+# Roots of trees that agents reported as deleted, and whose providers still exist.
 LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
 
 
@@ -84,18 +84,18 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 
 
 async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
-    """Return which providers a cell may use in claims and releases; `roots` maps each provider of a claim or
-    release to its root provider."""
+    """Return the limits for a cell's claims and releases: which providers it may use. `roots` maps each
+    provider in the claims and releases to its root provider."""
     listed = [(root,) for root in dict.fromkeys(roots.values())]
     cells = dict(await _CELLS(tx, listed)) if listed else {}
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]
     return CellLimits(cell, cells, await server_groups.sharing(tx, strangers) if strangers else ())
 
 
-# Cells as operators registered them, and how much is in each
+# Registered cells, and numbers of hosts and instances in cells
 
 _REGISTERED = sql("SELECT c.name, c.enabled, c.note FROM cells c ORDER BY c.name")
-# A separate statement, so that of two concurrent registrations the second sees the first.
+# Executed before LOCK_CELL, so that the second of two concurrent registrations sees the first.
 ENTER_CELL = sql("""
     INSERT INTO cells (name, enabled, note, created_at, updated_at)
     VALUES (:cell, true, '', :NOW, :NOW) ON CONFLICT DO NOTHING RETURNING name
@@ -108,7 +108,7 @@ HOSTS = sql("""
     SELECT h.cell, count(*) AS hosts FROM hosts h JOIN resource_providers r ON r.uuid = h.root
     WHERE h.cell <> '' AND NOT h.gone GROUP BY h.cell
 """)
-# Cell → number of consumers with allocations there, including clean-ups.
+# Cell → number of consumers with allocations there, including holder consumers.
 INSTANCES = sql("""
     SELECT h.cell, count(DISTINCT a.consumer_id) AS instances FROM hosts h
     JOIN resource_providers r ON r.uuid = h.root

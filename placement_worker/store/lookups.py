@@ -17,7 +17,7 @@ from placement_worker.store.tree_reads import read_unknown, with_stocks
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
 
-# What is read of a provider: for each part a list, and the table that has the time of its last change.
+# Part of a provider → SQL that reads it, and the table with the time of its last change.
 _PARTS = {
     "inventories": (INVENTORIES, "inventories"),
     "traits": (TRAITS, "resource_provider_traits"),
@@ -26,7 +26,7 @@ _PARTS = {
 
 _OWNER = ("cell", "agent", "zone", "host", "sequence", "gone")
 
-Which = tuple[str, str]  # a selection of providers: further joins, and a condition
+Which = tuple[str, str]  # a selection of providers: SQL of further joins, and of a condition
 ALL: Which = ("", "")
 BY_ID: Which = ("JOIN {n: uuid str} ON n.uuid = p.uuid", "")
 BY_NUMBER: Which = ("JOIN {n: id int} ON n.id = p.id", "")

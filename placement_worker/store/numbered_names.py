@@ -24,7 +24,7 @@ from placement_worker.core.quotas import QuotaLimits
 from placement_worker.store.changes import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION
 from placement_worker.store.quota_limits import quotas_edition, read_limits
 
-FIRST_CUSTOM_CLASS = 10_000  # numbers below it are positions in the standard list
+FIRST_CUSTOM_CLASS = 10_000  # smaller ids are positions in os_resource_classes.STANDARDS
 
 _OPEN = sql("""
     INSERT INTO changes (id, number) SELECT n.id, 0 FROM {n: id int} WHERE true ON CONFLICT DO NOTHING
@@ -33,7 +33,7 @@ _EDITION = sql("SELECT number FROM changes WHERE id = :id")
 _NEW_EDITION = sql("UPDATE changes SET number = number + 1 WHERE id = :id RETURNING number")
 
 
-Again = Callable[[Database], Awaitable[None]]  # how a book is read again
+Again = Callable[[Database], Awaitable[None]]  # reads all names into the cache again
 
 
 class _Numbers(dict[str, int]):
@@ -52,7 +52,7 @@ class NumberedNames:
         self._again = again
         self.ids: dict[str, int] = _Numbers()
         self.names: dict[int, str] = {}
-        self.forgotten = 0  # how often the name of a cached number was changed or deleted
+        self.forgotten = 0  # counts renamed and deleted names of cached ids
         self._all = sql(f"SELECT id, {column} FROM {table} ORDER BY id")
         self._find = sql(
             f"SELECT t.id, t.{column} FROM {{n: called str}} JOIN {table} t ON t.{column} = n.called"
@@ -90,7 +90,7 @@ class NumberedNames:
         """
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
-        if len(found) < len(set(names)):  # another process took the numbers we chose
+        if len(found) < len(set(names)):  # another process has used the ids that this transaction chose
             raise Conflict("names were being made by another process")
         return found, new
 
@@ -148,7 +148,7 @@ class Book:
     types; and the limits of projects."""
 
     def __init__(self) -> None:
-        self.edition = 0  # of the cached names of classes and traits
+        self.edition = 0  # version of the cached names of resource classes and traits
         again = self.read_again
         self.classes = ClassNames(again, "resource_classes")
         self.traits = NumberedNames(again, "traits")
@@ -163,7 +163,7 @@ class Book:
         """Make all cached names be read again before use: after a fail-over, names may be lost, and their ids
         given to other names.
         """
-        self.edition = self.quotas_edition = -1  # every read of class and trait names renews them
+        self.edition = self.quotas_edition = -1  # older than any version, so the next use reads them
         for names in (self.classes, self.traits, self.aggregates, self.projects, self.users, self.types):
             names.ids.clear()
         for names in (self.projects, self.users, self.types):
@@ -191,7 +191,8 @@ class Book:
             await self.read_all(tx)
 
     async def read_all(self, tx: Transaction) -> None:
-        [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)  # first: the names are not older
+        # Read the version before the names, so that the names are at least of this version.
+        [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)
         for names in (self.classes, self.traits, self.aggregates):
             await names.read_all(tx)
         await self.read_quotas(tx)
@@ -268,7 +269,7 @@ class StoredName(NamedTuple):
     id: int
     name: str
     updated: float
-    used: bool  # whether a provider has it; only if requested
+    used: bool  # whether a provider has it; False if the caller did not request this
 
     @property
     def named(self) -> Named:
@@ -289,7 +290,7 @@ RENAME_CLASS = sql("""
     UPDATE resource_classes SET name = :called, updated_at = CAST(:now AS double precision) WHERE id = :id
 """)
 _GIVEN_OUT = sql("UPDATE changes SET number = :id WHERE id = :numbers AND number < CAST(:id AS bigint)")
-# Roots of the trees with inventory of a class.
+# Roots of the trees with inventory of a resource class.
 ROOTS_WITH = sql("""
     SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id
     JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.resource_class_id = :id ORDER BY r.uuid
@@ -318,5 +319,5 @@ async def entries(
 
 async def drop_name(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
     await _DROPPED[kind](tx, id=entry.id)
-    if kind == "resource class":  # its number is never used again
+    if kind == "resource class":  # record the id as used, so that it is never used again
         await _GIVEN_OUT(tx, id=entry.id, numbers=CLASS_NUMBERS)

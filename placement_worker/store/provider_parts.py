@@ -42,17 +42,17 @@ class StoredInventory(msgspec.Struct, frozen=True):
     min_unit: int
     max_unit: int
     step_size: int
-    allocation_ratio: str  # as text, which keeps every digit
+    allocation_ratio: str  # a text, so that no digit is lost
     used: int
     withheld: int
-    reported: int  # 1: put there by a report of the tree's owner
+    reported: int  # 1: added by a report of the agent; 0: by an operator
 
 
 class StoredNames(msgspec.Struct, frozen=True):
     """The ids of a provider's traits or aggregates, in two lists: added by its agent, or by operators."""
 
-    reported: tuple[int, ...] | None = None  # put there by a report of the tree's owner
-    unreported: tuple[int, ...] | None = None  # put there by an operator
+    reported: tuple[int, ...] | None = None  # added by a report of the agent
+    unreported: tuple[int, ...] | None = None  # added by an operator
 
     @property
     def all(self) -> tuple[int, ...]:

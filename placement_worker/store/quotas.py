@@ -1,8 +1,8 @@
 """SQL for quotas: limits of projects, and what the instances of a project use.
 
 A claim of a project with a limit locks the project's row before it reads what the project uses, so two claims
-of one project never judge the same usage. The usage is summed from the allocations: no counter can differ
-from them.
+of one project are never checked against the same usage. The usage is summed from the allocations: no counter
+can differ from them.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _COUNTED = f"""
     JOIN consumers c ON c.project_id = n.id LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
     WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, UNCOUNTED_TYPES))}))
 """
-# An instance that a client moves is not summed: each tree of each of its consumers is a row.
+# Usage of projects. For an instance that a client moves, one row for each tree of each of its consumers.
 _USED = sql(f"""
     WITH {_COUNTED},
     moved AS (SELECT DISTINCT m.keeps_for AS instance FROM counted m WHERE m.keeps_for IS NOT NULL),
@@ -114,8 +114,8 @@ async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
 
 
 async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tuple[str, ...]:
-    """Return the names of the given projects (database ids) that have a quota, to wake waiting requests that
-    the quota refused.
+    """Return the ids of those of the given projects (database ids) that have a quota: requests that the quota
+    refused may fit now.
     """
     if not book.quotas or not projects:
         return ()

@@ -79,7 +79,7 @@ _DUE = sql("""
     JOIN consumers c ON c.uuid = s.uuid WHERE r.ended = :yes
     LIMIT 1
 """)
-# Slots of ended reservations that still hold something: a crash interrupted their release.
+# Slots of ended reservations that still hold allocations, because a crash interrupted their release.
 _LEFT = sql("""
     SELECT s.uuid FROM reservations r JOIN reservation_slots s ON s.reservation = r.uuid
     JOIN consumers c ON c.uuid = s.uuid WHERE r.ended = :yes ORDER BY s.uuid LIMIT :most

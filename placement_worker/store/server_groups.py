@@ -31,7 +31,8 @@ _SHARES = """
     WHERE m.resource_provider_id = p.id AND t.name = :shares)
 """
 
-# Soft groups are not locked: they refuse no claim. A hard group deleted during the wait counts as missing.
+# Groups with a soft policy are not locked, because they refuse no claim. A group that is deleted while this
+# statement waits for its lock counts as missing.
 _LOCK = sql(f"""
     WITH known AS (SELECT s.* FROM {{n: uuid str, id int}} JOIN server_groups s ON s.uuid = n.uuid
     UNION SELECT s.* FROM {{n}} JOIN server_groups s ON s.id = n.id),
@@ -72,7 +73,7 @@ _MAKE = sql("""
     FROM {n: uuid str, called str, project str, policy str, most int, topology str, required bool}
     WHERE true ON CONFLICT DO NOTHING RETURNING id
 """)
-# A group that exists already counts as used now, so that it is not deleted before its claim.
+# If the group exists, renew its time, so that PRUNE_OF_REQUESTS does not delete it before its claim.
 _MAKE_OF_REQUEST = sql("""
     INSERT INTO server_groups (uuid, name, project, policy, max_per_host, topology, topology_required,
     of_request, created_at, updated_at)
@@ -122,7 +123,7 @@ async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, so
         return
     found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
     for row in await _PLACES(tx, wanted, shares=SHARES):
-        # Processes of the previous version do not store the consumer that it holds for.
+        # `keeps_for` is empty if a process of the previous version wrote the holder consumer.
         keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in HOLDER_TYPES else None
         found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
     for (number, consumer, keeps_for), places in found.items():
@@ -172,8 +173,8 @@ async def hard(tx: Transaction) -> list[GroupPlaces]:
 
 
 async def read_labels(tx: Transaction, groups: Iterable[GroupPlaces], roots: Iterable[str] = ()) -> None:
-    """Store the labels of the members' hosts and of the given roots in each group with a required topology,
-    to judge claims.
+    """Read the labels of the members' hosts and of the given roots into each group with a required topology,
+    because claims are checked against them.
     """
     checked = [group for group in groups if group.topology.is_required]
     if checked:

@@ -51,7 +51,7 @@ _LOCK_TREES = sql("""
     JOIN resource_providers p ON p.root_provider_id = o.root_provider_id
     ORDER BY p.id FOR NO KEY UPDATE OF p
 """)
-# Everything of the trees with the providers, a row per provider.
+# All data of the trees that contain the given providers, one row per provider.
 _READ = sql(f"""
     SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape, p.reported,
         {provider_parts.INVENTORIES} AS inventories, {provider_parts.TRAITS} AS traits,
@@ -64,7 +64,7 @@ _READ = sql(f"""
         SELECT o.root_provider_id FROM {{n: uuid str}} JOIN resource_providers o ON o.uuid = n.uuid
     )
 """)
-# Data outside of trees: owners of roots, counters (as `sequence`), users of ids and names.
+# Data outside of the trees: owners of roots, counters, and the providers that use given ids and names.
 _FIND = sql("""
     SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,
         CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, h.labels, 0 AS counter
@@ -116,7 +116,7 @@ async def read_locked_at(
     """Lock the trees that contain the given providers, and return a mapping of roots to trees. Also return
     the last change number of placement, or 0 if there is no tree.
     """
-    if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
+    if tx.dialect == "sqlite" or not providers:  # on SQLite the transaction has locked the whole database
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
         locked = await lock(tx, providers)
@@ -211,10 +211,10 @@ class TreesNamed:
     change, and which provider ids and names are in use.
     """
 
-    owned: dict[str, Tree]  # root → its owner, without providers
-    number: int  # of the last change
-    ids: set[str]  # existing ids
-    names: dict[str, str]  # existing name → its provider
+    owned: dict[str, Tree]  # root → a Tree with the owner, but without providers
+    number: int  # last change number
+    ids: set[str]  # ids of existing providers
+    names: dict[str, str]  # name → uuid of the existing provider with this name
 
 
 async def find(
@@ -236,7 +236,7 @@ async def find(
     return found
 
 
-Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
+Judged = tuple[Tree, InventoryReported, Tree]  # tree before the report, report, tree after it
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -273,7 +273,7 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
         if report.gone:
             continue
         provider_ids = {provider.uuid for provider in before.providers}
-        bears = {provider.name: provider.uuid for provider in after.providers}  # what stays in use comes last
+        bears = {provider.name: provider.uuid for provider in after.providers}  # kept names come last
         for position, reported in enumerate(report.providers):
             owner = bears[reported.name]
             if owner == reported.id and owners.get(reported.name, reported.id) not in provider_ids:
@@ -284,7 +284,7 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
                 found[after.root] = (
                     f"providers[{position}].name: {reported.name!r} is the name of provider {owner}"
                 )
-        if after.root not in found:  # names are in use from here on
+        if after.root not in found:  # accepted: later reports cannot use its names and ids
             homes.update(dict.fromkeys(new_ids & set(bears.values()), after.root))
             owners.update((name, bears[name]) for name in added_names & bears.keys())
     return found

@@ -89,7 +89,7 @@ _INSERT_TRAITS = _insert_pairs("resource_provider_traits", "trait_id")
 _DELETE_TRAITS = _delete_pairs("resource_provider_traits", "trait_id")
 _INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id")
 _DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
-# Only the origin may change: an operator takes over reported contents.
+# Only changes who added an aggregate: an operator has added one that the agent's reports already contain.
 _SET_AGGREGATE_OWNERS = sql("""
     UPDATE resource_provider_aggregates SET reported = n.reported, updated_at = :NOW
     FROM {n: provider int, other int, reported bool}
@@ -97,7 +97,7 @@ _SET_AGGREGATE_OWNERS = sql("""
     AND resource_provider_aggregates.aggregate_id = n.other
 """)
 
-_GOING = (_DELETE_INVENTORIES, _DELETE_TRAITS, _DELETE_AGGREGATES, _FREE_NAMES)  # frees unique keys
+_GOING = (_DELETE_INVENTORIES, _DELETE_TRAITS, _DELETE_AGGREGATES, _FREE_NAMES)  # first: free unique keys
 _MOVES = (_SET_PARENTS, _DELETE_PROVIDERS, _SET_NAMES)
 _LAST = (_SET_PROVIDERS, _SET_INVENTORIES, _INSERT_TRAITS, _INSERT_AGGREGATES, _SET_AGGREGATE_OWNERS)
 
@@ -117,7 +117,8 @@ def writes_between(
     """
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
-    steps: list[tuple[ProviderState, ProviderState | None, str, bool]] = []  # with the root, and if it is new
+    # provider before, provider after (None: deleted), its root, whether it moved to another tree
+    steps: list[tuple[ProviderState, ProviderState | None, str, bool]] = []
     for _, after in pairs:
         for provider in after.providers:
             was, root = old.pop(provider.uuid, (_NEVER, ""))
@@ -126,7 +127,7 @@ def writes_between(
     steps += [(was, None, "", False) for was, _ in old.values()]
     ids.update((then.uuid, next(numbers)) for was, then, _, _ in steps if then and was is _NEVER)
     rows: _Rows = defaultdict(list)
-    # A name that another provider takes is freed first: the unique key checks one row at a time.
+    # Free a name first if another provider gets it: the unique key is checked for each updated row.
     wanted = {then.name for was, then, _, _ in steps if then is not None and was.name != then.name}
     for was, then, root, moved in steps:
         if was is not _NEVER and was.name in wanted:
@@ -143,9 +144,9 @@ def writes_between(
 
     first, made, moves = bound(*_GOING), bound(_INSERT_PROVIDERS), bound(*_MOVES)
     stocks, last = bound(_INSERT_INVENTORIES), bound(*_LAST)
-    if first or moves:  # the statements refer to new providers, or change the same table
+    if first or moves:  # these refer to new providers or change the same rows, so they need an order
         return [*first, *made, *moves, *stocks], last
-    if stocks:  # adding a class that is being renamed must wait before the change is numbered
+    if stocks:  # may wait for a rename of the class, so execute it before the change number is taken
         return [*made, *stocks], last
     return [], [*made, *last]
 
@@ -238,7 +239,7 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
         if uuid in working.homes:
             claimed.generation = working.there(uuid).generation
     pairs = working.changed()
-    # First the trees, that there is a row for what is used of each class.
+    # Write the trees first: `save_world` updates the used amount in the rows of their inventories.
     for write in chain(*writes_between(book, pairs, now)):
         await write(tx)
     altered, writes = await claims.save_world(tx, book, world, now)
@@ -263,7 +264,7 @@ async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tupl
 
 
 def _refit(claimed: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
-    assert claimed is not None  # it is in the working trees, and locked
+    assert claimed is not None  # all providers of the working trees were locked and read
     state = working.there(provider)
     for name, inventory in state.inventories.items():
         used, limits = state.used[name], (inventory.min_unit, inventory.max_unit, inventory.step_size)
@@ -288,14 +289,14 @@ _DELETE = sql("""
     n.consumer = allocations.consumer_id AND n.provider = allocations.resource_provider_id AND n.class =
     allocations.resource_class_id)
 """)
-# New providers have numbers only in the database.
+# Finds providers by uuid, because the caller does not know the database ids of new providers.
 _INSERT = sql("""
     INSERT INTO allocations
     (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)
     SELECT n.consumer, p.id, n.class, n.used, :NOW, :NOW
     FROM {n: consumer int, provider str, class int, used int} JOIN resource_providers p ON p.uuid = n.provider
 """)
-# The usage at the move is recorded as permitted, also beyond capacity.
+# Record the usage after the move in `used_when_set`, so that it is permitted even above the capacity.
 _SET_USED = sql("""
     UPDATE inventories SET used = n.used, used_when_set = CASE WHEN inventories.used_when_set < n.used
     THEN inventories.used_when_set ELSE n.used END
