@@ -63,7 +63,7 @@ class HostsToLose:
                     for root in wish.question.roots
                     if root in self.free and self.accepts(id_, root) and self._is_apart(id_, root, moved)
                 ]
-                if ways := _ways(source, wish, roots, chance):
+                if ways := self._ways(source, wish, roots, chance):
                     break
             else:
                 return id_
@@ -121,23 +121,27 @@ class HostsToLose:
         reserved = ReservationWorld(1.0, {HEADROOM.id: HEADROOM}, records, records.keys())
         return ClaimWorld(providers, holders, {}, reserved=reserved)
 
-
-def _ways(
-    source: IndexedSource, wish: Alternative, roots: Sequence[str], chance: Random
-) -> Sequence[Candidate]:
-    """Return a random candidate on a random one of the hosts that have any, with slots counted as free."""
-    assert wish.draw is not None
-    for slot in wish.draw.slots:
-        source.withdraw(slot.held)
-    search = source.search(wish.question) if roots else None
-    found: list[Candidate] = []
-    for root in chance.sample(roots, len(roots)):
-        within = [slot.held for slot in wish.draw.slots if root in slot.roots]
-        position = source.position(root)
-        if search is not None and position is not None and position in search.positions:
-            found = [*search.ways(position, ALL_WAYS, within)]
-        if found:
-            break
-    for slot in wish.draw.slots:
-        source.reserve(slot.held)
-    return [chance.choice(found)] if found else ()
+    def _ways(
+        self, source: IndexedSource, wish: Alternative, roots: Sequence[str], chance: Random
+    ) -> Sequence[Candidate]:
+        """Return a random candidate on a random one of the hosts that have any, with slots counted as free."""
+        assert wish.draw is not None
+        slots = wish.draw.slots
+        roots = chance.sample(roots, len(roots))
+        if roots and len(self.free[roots[0]]) == 1 and len(wish.question.groups) == 1:
+            root = roots[0]  # its slot covers the query
+            return [Candidate(root, root, "c1", "agent", "", {root: wish.asked}, {}, {}, {}, ())]
+        for slot in slots:
+            source.withdraw(slot.held)
+        search = source.search(wish.question) if roots else None
+        found: list[Candidate] = []
+        for root in roots:
+            within = [slot.held for slot in slots if root in slot.roots]
+            position = source.position(root)
+            if search is not None and position is not None and position in search.positions:
+                found = [*search.ways(position, ALL_WAYS, within)]
+            if found:
+                break
+        for slot in slots:
+            source.reserve(slot.held)
+        return [chance.choice(found)] if found else ()
