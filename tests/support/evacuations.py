@@ -124,7 +124,7 @@ class HostsToLose:
     def _ways(
         self, source: IndexedSource, wish: Alternative, roots: Sequence[str], chance: Random
     ) -> Sequence[Candidate]:
-        """Return a random candidate on a random one of the hosts that have any, with slots counted as free."""
+        """Return a random candidate on a random host that has any, with slots counted as free."""
         assert wish.draw is not None
         slots = wish.draw.slots
         roots = chance.sample(roots, len(roots))
