@@ -110,8 +110,11 @@ class CandidateSearch(HostAmounts, Protocol):
 
     def within(self, aggregate: str) -> Bools: ...
 
-    def ways(self, position: int, most: int) -> Sequence[Candidate]:
-        """Return at most `most` candidates (complete allocations for the query) on one host, as of now."""
+    def ways(self, position: int, most: int, within: Sequence[Allocations] = ()) -> Sequence[Candidate]:
+        """Return at most `most` candidates (complete allocations for the query) on one host, as of now. With
+        `within`, such as the slots of a reservation, a host of several providers has only the candidates that
+        one of these allocations covers.
+        """
 
     def removals(self) -> Sequence[Removal]:
         """Return, for each condition of the query, how many hosts it excluded from the result."""
@@ -178,6 +181,11 @@ class CandidateSource(Protocol):
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
         """Return the resource classes of each sharing provider's inventories, by the provider's root."""
+
+    def form(self, allocations: Allocations) -> Hashable | None:
+        """Return the kind of the host with these allocations and, for nested providers, their place in the
+        tree: equal for allocations that satisfy the same requests. None if they are not on one known host.
+        """
 
     def reserve(self, allocations: Allocations) -> None:
         """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""

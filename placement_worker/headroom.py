@@ -1,11 +1,11 @@
 """Keeps failover headroom: after a change it computes the needed slots, and claims or releases slots.
 
 The slots are part of a reservation for failover, and evacuations draw from them. Ids of slots follow from
-host and size, so several placement processes that add the same slot claim it once.
+host and allocations, so several placement processes that add the same slot claim it once.
 """
 
 import logging
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
@@ -25,9 +25,11 @@ from bus.reservations import (
     HeadroomTurn,
     Reservation,
 )
-from bus.vocabulary import UNSAID_ID
-from placement_worker.core.headroom import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, Size, headroom
+from bus.vocabulary import UNSAID_ID, Allocations
+from placement_worker.core.forms import node_of
+from placement_worker.core.headroom import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from placement_worker.core.index import Index
+from placement_worker.core.row import Row
 from placement_worker.store import held_sizes
 from placement_worker.store import reservations as stored
 from placement_worker.transactions import ClaimOperations, PlacementOperations
@@ -133,17 +135,17 @@ class HeadroomController(PlacementOperations):
         async with self.database.write() as tx:
             await stored.forget_empty_slots(tx, slots)
 
-    async def _add(self, reservation: Reservation, wanted: Sequence[tuple[str, Size]]) -> None:
+    async def _add(self, reservation: Reservation, wanted: Sequence[tuple[str, Allocations]]) -> None:
         async with self.database.read() as tx:
             taken = await stored.slot_ids(tx, reservation.id)
         orders = []
-        for root, size in wanted:
-            slot = _slot_id(reservation.id, root, size, taken)
+        for root, allocations in wanted:
+            slot = _slot_id(reservation.id, root, allocations, taken)
             taken.add(slot)
             claim = ConsumerClaim(
                 consumer=slot,
                 generation=None,
-                choices=(Choice({root: dict(size)}),),
+                choices=(Choice(allocations),),
                 project=UNSAID_ID,
                 type=RESERVATION,
                 reserves=reservation.id,
@@ -156,7 +158,8 @@ class HeadroomController(PlacementOperations):
             self._changed = True
 
 
-def _slot_id(reservation: str, root: str, size: Size, taken: set[str]) -> str:
+def _slot_id(reservation: str, root: str, allocations: Allocations, taken: set[str]) -> str:
+    size = sorted((provider, sorted(amounts.items())) for provider, amounts in allocations.items())
     number = 0
     while (slot := str(uuid5(UUID(reservation), f"{root} {size} {number}"))) in taken:
         number += 1
@@ -164,21 +167,27 @@ def _slot_id(reservation: str, root: str, size: Size, taken: set[str]) -> str:
 
 
 def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
-    reserved: dict[str, dict[str, int]] = {}
+    reserved: dict[str, Counter[str]] = defaultdict(Counter)
     for slot in slots:
-        of_root = reserved.setdefault(slot.root, {})
-        for name, amount in slot.size:
-            of_root[name] = of_root.get(name, 0) + amount
+        for provider, amounts in slot.held.items():
+            reserved[provider].update(amounts)
     hosts = {}
-    for root in index.trees:
+    for root, members in index.trees.items():
         row = index.rows[root]
         if not row.agent:
             continue
-        held: Mapping[str, int] = reserved.get(root, {})
-        free = {name: amount + held.get(name, 0) for name, amount in row.free.items()}
+        rows = [row] if len(members) == 1 else [index.rows[uuid] for uuid in members]
+        free = {each.uuid: _free(each, reserved.get(each.uuid)) for each in rows}
         kind = kind_of(row, index.aggregate_facts)
-        hosts[root] = HeadroomHost(root, kind, free, CLOSED.isdisjoint(row.traits))
+        tree = node_of(rows) if len(rows) > 1 else None
+        hosts[root] = HeadroomHost(root, kind, free, CLOSED.isdisjoint(row.traits), tree)
     return hosts
+
+
+def _free(row: Row, reserved: Mapping[str, int] | None) -> Mapping[str, int]:
+    if not reserved:
+        return row.free
+    return {name: amount + reserved.get(name, 0) for name, amount in row.free.items()}
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:

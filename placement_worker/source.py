@@ -1,19 +1,21 @@
 """Finds candidates for a scheduler in the index of the same process, less the scheduler's reservations."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Ints, OnChange, OnQuotas
+from bus.candidates import Bools, Floats, Ints, OnChange, OnQuotas, kind_of
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.domains import HOST
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
+from placement_worker.core.forms import form_of, node_of
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.reserved_snapshot import ReservedSnapshot
 from placement_worker.core.row import Amounts, ReservedAmounts, Row, RowSet, Sums, lone_candidate, sums
@@ -124,6 +126,15 @@ class IndexedSource:
                 found.setdefault(row.root, set()).update(row.capacity)
         return found
 
+    def form(self, allocations: Allocations) -> Hashable | None:
+        index = self._memory.index
+        root = next((row.root for uuid in allocations if (row := index.rows.get(uuid)) is not None), None)
+        if root is None or root not in index.rows:
+            return None
+        rows = [index.rows[uuid] for uuid in index.trees.get(root, ())]
+        form = form_of(allocations, root, node_of(rows) if len(rows) > 1 else None)
+        return None if form is None else (kind_of(index.rows[root], index.aggregate_facts), form)
+
     def reserve(self, allocations: Allocations) -> None:
         self._reserved_amounts.add(allocations)
 
@@ -233,7 +244,7 @@ class HostSearch:
         free, reserved = row.known_free or row.free, self._reserved_amounts.of.get(row.uuid)
         return {name: left - reserved.get(name, 0) for name, left in free.items()} if reserved else free
 
-    def ways(self, position: int, most: int) -> Sequence[Candidate]:
+    def ways(self, position: int, most: int, within: Sequence[Allocations] = ()) -> Sequence[Candidate]:
         finder = self._finder
         row = self._index.at[position]
         if row is None or not finder.anchors.item(position):
@@ -248,7 +259,7 @@ class HostSearch:
         anchor = self._trees.row_at(position)
         if anchor is None:
             return ()
-        found, whole = self._fits(anchor, most)
+        found, whole = self._fits(anchor, most, within)
         self._unseen.discard(position)
         if not found:
             if whole:
@@ -259,13 +270,14 @@ class HostSearch:
         free, capacity = sums(self._trees.rows_of(anchor.uuid))
         return [candidate(fit, free, capacity, capacities=len(found) > 1) for fit in found]
 
-    def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
+    def _fits(self, anchor: Row, most: int, within: Sequence[Allocations]) -> tuple[list[Fit], bool]:
         """Return up to `most` sets of allocations that fit on a host, and whether the search was complete."""
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
             return found, False
         patience, spent = HOST_PATIENCE if self._spent < PATIENCE else 0, 0
-        for fit in self._finder.fits(anchor, check_again=True):
+        fits = (self._finder.fits(anchor, check_again=True, within=each) for each in within or (None,))
+        for fit in chain.from_iterable(fits):
             if fit is not None:
                 found.append(fit)
                 if len(found) == most:

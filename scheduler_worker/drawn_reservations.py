@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence, Set
 
 from msgspec import structs
 
-from bus.candidates import CandidateSource, kind_of
+from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.protocol import Ask
-from bus.reservations import FAILOVER, FindReservations, Reservation, ReservationsFound
+from bus.reservations import FAILOVER, FindReservations, Reservation, ReservationsFound, ReservedSlot
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.drawing import drawing_on, roles_drawing_on, undrawn
 from scheduler_worker.core.events import Begun
@@ -109,21 +109,19 @@ class DrawnReservations:
             if order.request.roles:
                 drawing += roles_drawing_on(plain, reservation, slots, now)
                 continue
-            for alike in self._preferred(order):
+            for alike in self._preferred(order, slots):
                 drawing += [drawing_on(each, reservation, slots, now, alike) for each in plain]
         alternatives = drawing if named else [*drawing, *plain]
         return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0), event
 
-    def _preferred(self, order: Order) -> Sequence[Set[str] | None]:
-        """Return the roots of the hosts whose slots an order draws first, then None for the slots of all
-        hosts.
+    def _preferred(self, order: Order, slots: Sequence[ReservedSlot]) -> Sequence[Set[Id] | None]:
+        """Return the consumers of the slots from which an order draws first, then None for all slots.
 
-        An evacuation draws first from slots of its size on hosts with the cell, zone and traits of the
-        instance's present host: other slots stay free for instances that fit only there.
+        An evacuation draws first from slots with the form of the instance's present allocations, on hosts
+        with the cell, zone and traits of its host: other slots stay free for instances that fit only there.
         """
-        roots = order.move.current_roots if order.move is not None else frozenset()
-        hosts = self._source.hosts() if roots else ()
-        kinds = {host.uuid: kind_of(host, self._source.aggregates) for host in hosts}
-        if not (leaves := {kinds[root] for root in roots if root in kinds}):
+        source = order.move.source if order.move is not None else None
+        form = self._source.form(source.choice.allocations) if source is not None else None
+        if form is None:
             return (None,)
-        return {root for root, kind in kinds.items() if kind in leaves}, None
+        return {slot.consumer for slot in slots if self._source.form(slot.held) == form}, None

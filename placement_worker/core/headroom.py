@@ -1,10 +1,10 @@
 """Plans failover headroom: slots into which every instance of any one failed domain can be evacuated.
 
-A domain is a set of hosts that fail together: one host, or one rack. A size is the amount of each resource
-class of an instance. Instances of one size, on hosts of one kind (such as the same cell and zone), form a
-class, and an instance is evacuated into a slot of exactly its class. Slots of a class are interchangeable.
-The evacuation of a domain therefore succeeds in every order if, for each class, the slots outside of the
-domain are at least as many as the instances inside.
+A domain is a set of hosts that fail together: one host, or one rack. Instances whose allocations have the
+same form (core/forms.py: the amount of each resource class, and for nested providers the place in the tree),
+on hosts of one kind (such as the same cell and zone), are a class, and an instance is evacuated into a slot
+of exactly its class. Slots of a class are interchangeable. The evacuation of a domain therefore succeeds in
+every order if, for each class, the slots outside of the domain are at least as many as the instances inside.
 
 A member of an anti-affinity group needs a slot on a host without members of its group. It finds one in every
 order if such slots are left after all other instances of its class took one each, and after each other
@@ -16,9 +16,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import nlargest
 
-Size = tuple[tuple[str, int], ...]  # resource classes with their amounts, sorted
-Class = tuple[Hashable, Size]  # kind of host, and size
+from bus.vocabulary import Allocations
+from placement_worker.core.forms import Form, Free, ProviderNode, form_of, placed
+
+Class = tuple[Hashable, Form]  # kind of host, and form of the allocations
 MOST_REASONS = 20
+UNKNOWN = "its host is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +32,18 @@ class HeadroomHost:
 
     root: str
     kind: Hashable
-    free: Mapping[str, int]  # free amounts; what the slots hold counts as free
+    free: Free  # by provider; what the slots hold counts as free
     usable: bool = True  # False: no new slots may be placed here
+    tree: ProviderNode | None = None  # None: the host is one provider
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSize:
-    """An instance, or a slot of a reservation, with its host and its size (amount of each resource class).
-    The size is empty if the allocations are on several providers.
-    """
+    """An instance, or a slot of a reservation, with its host and its allocations."""
 
     consumer: str
     root: str
-    size: Size
+    held: Allocations
     why_not: str = ""  # why headroom cannot cover this instance
     group: str = ""  # the instance's anti-affinity group
 
@@ -79,7 +81,7 @@ class HeadroomPlan:
     """
 
     holds: bool
-    add: tuple[tuple[str, Size], ...] = ()  # (root, size) of each slot to add
+    add: tuple[tuple[str, Allocations], ...] = ()  # (root, allocations) of each slot to add
     remove: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
 
@@ -142,42 +144,46 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
     """Return a plan of the slots to add and to remove so that the instances of any one failed domain can be
     evacuated. The plan adds few slots, but not always the fewest possible.
     """
-    within = _domains_of(state)
-    classes = _counted(state, within)
-    lacking = _uncovered(state)
+    within, class_of = _domains_of(state), _classes_of(state)
+    classes = _counted(state, within, class_of)
+    lacking = _uncovered(state, class_of)
     kept = not lacking and all(counts.holds for counts in classes.values())
-    remove = _surplus(state, classes, within)
-    free = {root: dict(host.free) for root, host in state.hosts.items()}
+    remove = _surplus(state, classes, within, class_of)
+    free = {id_: dict(amounts) for host in state.hosts.values() for id_, amounts in host.free.items()}
     staying = {slot.consumer for slot in state.slots} - set(remove)
     for slot in state.slots:
-        if slot.consumer in staying and slot.root in free:
-            _take(free[slot.root], slot.size)
-    add: list[tuple[str, Size]] = []
+        if slot.consumer in staying:
+            _take(free, slot.held)
+    add: list[tuple[str, Allocations]] = []
     for class_ in sorted(classes, key=_largest_first):
         counts = classes[class_]
         while not counts.holds:
             apart = counts.failing_apart() if (domain := counts.failing()) is None else None
             unfit = counts.unfit_for(apart) if apart is not None else state.domains[domain or ""]
-            root = _host_for(class_, unfit, counts, state, free, within)
-            if root is None:
+            found = _host_for(class_, unfit, counts, state, free, within)
+            if found is None:
                 lacking.append(_lacking(class_[1], domain or "", apart))
                 break
-            _take(free[root], class_[1])
+            root, allocations = found
+            _take(free, allocations)
             counts.put(root, within.get(root, ()), +1)
-            add.append((root, class_[1]))
+            add.append((root, allocations))
     return HeadroomPlan(kept, tuple(add), tuple(remove), tuple(lacking[:MOST_REASONS]))
 
 
 def _surplus(
-    state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
+    state: HeadroomState,
+    classes: Mapping[Class, _ClassCounts],
+    within: Mapping[str, Sequence[str]],
+    class_of: Mapping[str, Class],
 ) -> list[str]:
     """Return the slots that can be removed: no slots may be placed on their host, no instance has their class
-    (kind of host and size), or no domain needs them for its evacuation. `within`: the domains of each host.
+    (kind of host and form), or no domain needs them for its evacuation. `within`: the domains of each host.
     """
     surplus = []
     holding = {class_ for class_, counts in classes.items() if counts.holds}
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):
-        class_ = _class_of(slot, state) if slot.root in state.hosts else None
+        class_ = class_of.get(slot.consumer)
         counts = None if class_ is None else classes.get(class_)
         domains = within.get(slot.root, ())
         if counts is None or not state.hosts[slot.root].usable:
@@ -198,14 +204,14 @@ def _host_for(
     unfit: Set[str],
     counts: _ClassCounts,
     state: HeadroomState,
-    free: Mapping[str, Mapping[str, int]],
+    free: Free,
     within: Mapping[str, Sequence[str]],
-) -> str | None:
-    """Return a host, none of `unfit`, that gets one more slot of a class (a kind of hosts, and the amounts of
-    an instance). The host with the fewest slots and instances of the class in its fullest domain is
-    preferred; None if no host has enough free capacity.
+) -> tuple[str, Allocations] | None:
+    """Return a host, none of `unfit`, with the allocations of one more slot of a class (a kind of hosts, and
+    the form of an instance). The host with the fewest slots and instances of the class in its fullest domain
+    is preferred; None if no host has enough free capacity.
     """
-    kind, size = class_
+    kind, form = class_
     outside = [
         (
             max((counts.inside[each] + counts.needed[each] for each in within.get(root, ())), default=0),
@@ -214,23 +220,30 @@ def _host_for(
         )
         for root, host in state.hosts.items()
         if host.usable and host.kind == kind and root not in unfit
-        if all(free[root].get(name, 0) >= amount for name, amount in size)
+        if all(free[root].get(name, 0) >= amount for name, amount in form.amounts)
+        if not form.kind or placed(form, root, host.tree, free) is not None
     ]
-    return min(outside)[-1] if outside else None
+    if not outside:
+        return None
+    root = min(outside)[-1]
+    return root, placed(form, root, state.hosts[root].tree, free) or {}
 
 
-def _counted(state: HeadroomState, within: Mapping[str, Sequence[str]]) -> dict[Class, _ClassCounts]:
+def _counted(
+    state: HeadroomState, within: Mapping[str, Sequence[str]], class_of: Mapping[str, Class]
+) -> dict[Class, _ClassCounts]:
     classes: dict[Class, _ClassCounts] = {}
     for instance in state.instances:
-        if instance.root in state.hosts and not instance.why_not:
-            counts = classes.setdefault(_class_of(instance, state), _ClassCounts())
+        if instance.consumer in class_of:
+            counts = classes.setdefault(class_of[instance.consumer], _ClassCounts())
             for domain in within.get(instance.root, ()):
                 counts.needed[domain] += 1
     for slot in state.slots:
         host = state.hosts.get(slot.root)
-        if host is not None and host.usable and (of_class := classes.get(_class_of(slot, state))):
-            of_class.put(slot.root, within.get(slot.root, ()), +1)
-    for class_, domain, group, members in _apart_members(state, within):
+        class_ = class_of.get(slot.consumer)
+        if class_ in classes and host is not None and host.usable:
+            classes[class_].put(slot.root, within.get(slot.root, ()), +1)
+    for class_, domain, group, members in _apart_members(state, within, class_of):
         roots = state.domains[domain]
         full = {root for root, there in group.on.items() if len(there) >= group.max_per_host}
         moving = set[str]().union(*(there for root, there in group.on.items() if root in roots))
@@ -240,37 +253,44 @@ def _counted(state: HeadroomState, within: Mapping[str, Sequence[str]]) -> dict[
 
 
 def _apart_members(
-    state: HeadroomState, within: Mapping[str, Sequence[str]]
+    state: HeadroomState, within: Mapping[str, Sequence[str]], class_of: Mapping[str, Class]
 ) -> Iterator[tuple[Class, str, ApartGroup, int]]:
     """Yield the number of members of each anti-affinity group, by class and domain."""
     found = Counter(
-        (_class_of(each, state), domain, each.group)
+        (class_of[each.consumer], domain, each.group)
         for each in state.instances
-        if each.group and not each.why_not and each.root in state.hosts
+        if each.group and each.consumer in class_of
         for domain in within.get(each.root, ())
     )
     for (class_, domain, group), members in found.items():
         yield class_, domain, state.groups[group], members
 
 
-def _lacking(size: Size, domain: str, apart: _Apart | None) -> str:
+def _lacking(form: Form, domain: str, apart: _Apart | None) -> str:
+    amounts = ", ".join(f"{amount} {name}" for name, amount in form.total)
+    if form.kind:
+        amounts += " on providers like those of the instance's host"
     if apart is None:
-        return f"{domain}: no host outside of it has free capacity for {_text(size)}"
+        return f"{domain}: no host outside of it has free capacity for {amounts}"
     where = f"no further host outside of it and without members of server group {apart.group}"
-    return f"{apart.domain}: {where} has free capacity for {_text(size)}"
+    return f"{apart.domain}: {where} has free capacity for {amounts}"
 
 
-def _uncovered(state: HeadroomState) -> list[str]:
+def _uncovered(state: HeadroomState, class_of: Mapping[str, Class]) -> list[str]:
     reasons = Counter(
-        instance.why_not or "its host is unknown"
-        for instance in state.instances
-        if instance.why_not or instance.root not in state.hosts
+        instance.why_not or UNKNOWN for instance in state.instances if instance.consumer not in class_of
     )
     return [*state.problems, *(f"{count} instances: {why}" for why, count in sorted(reasons.items()))]
 
 
-def _class_of(held: HeldSize, state: HeadroomState) -> Class:
-    return state.hosts[held.root].kind, held.size
+def _classes_of(state: HeadroomState) -> dict[str, Class]:
+    """Return the class of each slot, and of each instance that headroom can cover, by consumer."""
+    classes: dict[str, Class] = {}
+    for held in (*state.instances, *state.slots):
+        host = state.hosts.get(held.root)
+        if host is not None and not held.why_not and (form := form_of(held.held, host.root, host.tree)):
+            classes[held.consumer] = host.kind, form
+    return classes
 
 
 def _domains_of(state: HeadroomState) -> dict[str, list[str]]:
@@ -281,14 +301,12 @@ def _domains_of(state: HeadroomState) -> dict[str, list[str]]:
     return within
 
 
-def _take(free: dict[str, int], size: Size) -> None:
-    for name, amount in size:
-        free[name] = free.get(name, 0) - amount
+def _take(free: dict[str, dict[str, int]], held: Allocations) -> None:
+    for provider, amounts in held.items():
+        left = free.get(provider, {})
+        for name, amount in amounts.items():
+            left[name] = left.get(name, 0) - amount
 
 
 def _largest_first(class_: Class) -> tuple[list[int], str]:
-    return [-amount for _, amount in class_[1]], repr(class_)
-
-
-def _text(size: Size) -> str:
-    return ", ".join(f"{amount} {name}" for name, amount in size)
+    return [-amount for _, amount in class_[1].total], repr(class_)

@@ -1,7 +1,7 @@
 """Plans the search for a query: checks the query, and determines which hosts each requirement removes."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec import structs
@@ -10,7 +10,7 @@ from bus.candidates import SenselessQuery
 from bus.decisions import Removal
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from bus.vocabulary import MAX_GROUPS, Resources
+from bus.vocabulary import MAX_GROUPS, Allocations, Resources
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.request_groups import Demand, JointRules, Slot, SlotPlanner
 from placement_worker.core.row import Bools, Row
@@ -151,6 +151,11 @@ def has_room(row: Row, asks: Resources) -> bool:
     return all(top(row, name) >= asked for name, asked in asks.items())
 
 
+def _limited(row: Row, most: Mapping[str, int]) -> Row:
+    """Return a row of which at most the given amounts are free."""
+    return replace(row, known_free={name: min(free, most.get(name, 0)) for name, free in row.free.items()})
+
+
 def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
     """Return, for each slot of the query, the providers of this host that can satisfy the slot."""
     rows = trees.rows_of(anchor.uuid)
@@ -216,13 +221,18 @@ class FitFinder:
         group, uuid = self._plan.query.groups[0], anchor.uuid
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
-    def fits(self, anchor: Row, *, check_again: bool = False) -> Iterator[Fit | None]:
+    def fits(
+        self, anchor: Row, *, check_again: bool = False, within: Allocations | None = None
+    ) -> Iterator[Fit | None]:
         """Yield the complete sets of allocations on a host, and `None` where the search may pause. With
         `check_again`, check the free capacity of each provider again, because reservations may have been
-        added, and try providers in use first.
+        added, and try providers in use first. With `within` in addition, yield only what these allocations
+        cover.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
+        if within is not None:
+            options = [[_limited(row, within.get(row.uuid, {})) for row in rows] for rows in options]
         if check_again:
             options = [
                 fullest_first([row for row in rows if has_room(row, slot.asks)], slot.asks, anchor.root)

@@ -1,13 +1,14 @@
 """SQL that reads the sizes of all instances and of a reservation's slots, for failover headroom."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 from bus.claims import HOLDER_TYPES
 from bus.reservations import RESERVATION
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.group_places import HARD
+from bus.vocabulary import Allocations
 from placement_worker.core.headroom import ApartGroup, HeldSize
 
 _HELD = sql("""
@@ -23,6 +24,8 @@ _HELD = sql("""
     LEFT JOIN reservation_slots s ON s.uuid = c.uuid ORDER BY c.uuid, p.uuid, n.name
 """)
 _APART = "anti-affinity"
+_TOGETHER = "affinity"
+_POOLED = "instances with resources of shared pools are not covered"
 Held = tuple[list[HeldSize], list[HeldSize], dict[str, ApartGroup]]
 
 
@@ -30,35 +33,36 @@ async def read(tx: Transaction, reservation: str) -> Held:
     """Return all instances, the slots of the reservation, and the anti-affinity groups by uuid. Holder
     consumers are neither instances nor slots, but count in the groups.
     """
-    found: dict[str, list[tuple[str, str, str, int]]] = {}
-    first: dict[str, Mapping[str, object]] = {}
+    found: dict[str, Allocations] = {}
+    first: dict[str, Mapping[str, Any]] = {}
+    shared: set[str] = set()  # consumers with allocations in several trees
     groups: dict[str, tuple[str, int]] = {}
     members: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for row in await _HELD(tx):
-        amounts = found.setdefault(row["uuid"], [])
-        amounts.append((row["root"], row["provider"], row["class"], row["used"]))
-        first.setdefault(row["uuid"], row)
+        uuid, root = row["uuid"], row["root"]
+        found.setdefault(uuid, {}).setdefault(row["provider"], {})[row["class"]] = row["used"]
+        if first.setdefault(uuid, row)["root"] != root:
+            shared.add(uuid)
         if row["policy"] == _APART:
             groups[row["group_uuid"]] = row["group_name"], row["max_per_host"]
-            members[row["group_uuid"]][row["root"]].add(row["keeps_for"] or row["uuid"])
+            members[row["group_uuid"]][root].add(row["keeps_for"] or uuid)
+    together = Counter(row["group_uuid"] for row in first.values() if row["keeps_for"] is None)
     instances: list[HeldSize] = []
     slots: list[HeldSize] = []
-    for uuid, amounts in found.items():
-        row, size = first[uuid], tuple((name, used) for _, _, name, used in amounts)
+    for uuid, held in found.items():
+        row = first[uuid]
         if row["reservation"] == reservation:
-            slots.append(HeldSize(uuid, amounts[0][0], size))
+            slots.append(HeldSize(uuid, row["root"], held))
         elif row["type"] not in (*HOLDER_TYPES, RESERVATION):
-            why = _why_not(row)
-            if any(root != provider for root, provider, *_ in amounts):
-                why = "instances with resources of several providers are not covered"
+            why = _POOLED if uuid in shared else _why_not(row, together[row["group_uuid"]])
             group = str(row["group_uuid"]) if row["policy"] == _APART else ""
-            instances.append(HeldSize(uuid, amounts[0][0], size, why, group))
+            instances.append(HeldSize(uuid, row["root"], held, why, group))
     return instances, slots, {id_: ApartGroup(*group, on=members[id_]) for id_, group in groups.items()}
 
 
-def _why_not(row: Mapping[str, object]) -> str:
+def _why_not(row: Mapping[str, Any], members: int) -> str:
     if row["topology_required"]:
         return "server groups with a required topology are not covered"
-    if row["policy"] in HARD and row["policy"] != _APART:
-        return f"server groups with policy {row['policy']} are not covered"
+    if row["policy"] == _TOGETHER and members > 1:
+        return f"server groups with policy {_TOGETHER} and several members cannot leave a lost host"
     return ""

@@ -18,11 +18,11 @@ def drawing_on(
     reservation: Reservation,
     slots: Sequence[ReservedSlot],
     now: float,
-    alike: Set[str] | None = None,
+    alike: Set[Id] | None = None,
 ) -> Alternative:
     """Return an alternative flavor of a request, restricted to the hosts of held slots that cover its
     amounts. In a reservation for evacuations (`failover`), slots of exactly these amounts are preferred; if
-    `alike` (roots of hosts) is given, only slots of exactly these amounts on these hosts count.
+    `alike` (consumers of slots) is given, only slots of exactly these amounts among these count.
 
     A request that does not name the reservation may use other hosts if no host with a slot accepts it.
     """
@@ -30,10 +30,8 @@ def drawing_on(
     fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]
     if reservation.use == FAILOVER:  # a larger slot stays free for a larger instance
         exact = [slot for slot in fitting if totals(slot.held) == asked]
-        if alike is None:
-            fitting = exact or fitting
-        else:
-            fitting = [slot for slot in exact if not alike.isdisjoint(slot.roots)]
+        alone = None if alike is None else [slot for slot in exact if slot.consumer in alike]
+        fitting = (exact or fitting) if alone is None else alone
     roots = {root for slot in fitting for root in slot.roots}
     if question.roots:
         roots &= set(question.roots)

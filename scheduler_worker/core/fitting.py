@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, PlacedHost, SenselessQuery
 from bus.host_health import DISABLED
 from bus.queries import Candidate
+from bus.vocabulary import Allocations
 from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import Entry
@@ -205,6 +206,11 @@ class FoundHosts:
         self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # index of a host → its only candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._facts: dict[int, HostFacts] = {}
+        self._slots: dict[str, list[Allocations]] = {}  # root → what the slots to draw from hold there
+        for slot in alternative.draw.slots if alternative.draw is not None else ():
+            for root in slot.roots:
+                if slot.held not in (held := self._slots.setdefault(root, [])):
+                    held.append(slot.held)
 
     def host(self, index: int) -> PlacedHost:
         return self.search.host(self.positions.item(index))
@@ -321,7 +327,8 @@ class FoundHosts:
 
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
-        return tuple(self.search.ways(self.positions.item(index), most))
+        within = self._slots.get(self.host(index).uuid, ()) if self._slots else ()
+        return tuple(self.search.ways(self.positions.item(index), most, within))
 
 
 def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) -> tuple[Candidate, ...]:

@@ -12,7 +12,7 @@ from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.queries import BuildsFound, InstancesFound
-from bus.reports import HostState
+from bus.reports import HostState, Inventory
 from bus.requests import Flavor, Hints
 from bus.reservations import (
     FillReservation,
@@ -33,7 +33,7 @@ from scheduler_worker.reservations import SLOTS, ReservationFiller
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
+from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import messages_of, moves_of, scheduler_of
 
@@ -314,6 +314,19 @@ async def test_an_instance_without_a_slot_on_the_host_of_an_open_reservation_use
     await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",), flavor=half)
     two = a_request(1, flavor=half, project="p1", instances=2)
     assert await placed_on(scheduler, two) == ["host-2", "host-2"]
+    assert await undrawn(hosts) == 0
+
+
+async def test_a_build_uses_the_providers_of_its_slot_and_not_other_free_providers(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    disk, cells = {"DISK_GB": Inventory(total=1)}, range(11, 31)
+    tree = a_report(1, *[a_provider(cell, 1) for cell in cells], sequence=2, inventories=disk)
+    await hosts.reports.report_many([tree])
+    fillers = [a_claim(cell, on_hosts(cell, VCPU=8)) for cell in cells[:-1]]
+    await hosts.claims.claim_many([an_order(*fillers)])
+    await reserve(hosts, scheduler, count=1, hosts=("host-1",))
+    await hosts.claims.release_many([a_release(cell, None, fenced=False) for cell in cells[:-1]])
+    assert await placed_on(scheduler, naming(1)) == ["host-1"]
     assert await undrawn(hosts) == 0
 
 

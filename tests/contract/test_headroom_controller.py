@@ -1,18 +1,21 @@
 """The headroom controller on both databases: slots follow hosts and instances; evacuations draw from them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
 from bus.aggregates import AggregateEditRequested, MakeAggregate
-from bus.claims import Choice, Claimed
+from bus.claims import Choice, Claimed, Refused
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
-from bus.requests import Flavor
+from bus.messages import Selection
+from bus.reports import Inventory
+from bus.requests import BuildSpec, Flavor
 from bus.reservations import (
     EndReservation,
     FindHeadroom,
@@ -22,10 +25,26 @@ from bus.reservations import (
     Reservation,
     ReservationEditRequested,
 )
+from bus.vocabulary import Allocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
+from scheduler_worker.core.events import Begun
+from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.core.order import Order
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
+from tests.support.move_builders import MOVE, a_move
+from tests.support.placement_builders import (
+    a_claim,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    looking_for,
+    on_hosts,
+)
+from tests.support.rule_builders import a_wish
+from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import scheduler_of
 
 R1 = uid(1, "7")
 
@@ -196,14 +215,119 @@ async def test_members_of_an_anti_affinity_group_get_a_slot_apart_from_the_other
     assert (await adjusted(placement)).kept
 
 
+async def test_only_a_single_member_of_an_affinity_group_can_be_evacuated(placement: Placement) -> None:
+    await join(placement, [(2, 1)], policy="affinity")
+    await keep(placement, "host")
+    assert (await adjusted(placement)).kept
+    await join(placement, [(3, 1)], policy="affinity")
+    found = await adjusted(placement)
+    why = "server groups with policy affinity and several members cannot leave a lost host"
+    assert not found.kept and found.lacking == (f"2 instances: {why}",)
+    # an evacuation's claim is refused, because the other member is still on the lost host
+    move = a_claim(2, on_hosts(2, VCPU=4), generation=1, keep=30, begins=31)
+    [answer] = await placement.claims.claim_many([an_order(move)])
+    assert isinstance(answer.results[0], Refused)
+    await placement.claims.release_many([a_release(3, None, fenced=False)])
+    assert (await adjusted(placement)).kept
+    [answer] = await placement.claims.claim_many([an_order(move)])
+    assert isinstance(answer.results[0], Claimed)
+
+
+async def with_cells(placement: Placement, *fast: int, sequence: int = 2) -> None:
+    """Give host 1 the NUMA cells 11 and 12, and so on, each with four dedicated processors. `fast` cells have
+    a trait.
+    """
+    for host in (1, 2, 3):
+        cells = [
+            a_provider(
+                cell,
+                host,
+                inventories={"PCPU": Inventory(total=4)},
+                traits=("CUSTOM_FAST",) if cell in fast else (),
+            )
+            for cell in (10 * host + 1, 10 * host + 2)
+        ]
+        await placement.reports.report_many([a_report(host, *cells, sequence=sequence)])
+
+
+async def pin(placement: Placement, consumer: int, *cells: int) -> None:
+    [answer] = await placement.claims.claim_many([an_order(a_claim(consumer, on_hosts(*cells, PCPU=4)))])
+    assert isinstance(answer.results[0], Claimed)
+
+
+async def held_by_slots(placement: Placement) -> list[Allocations]:
+    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    return [slot.held for slot in found.slots.get(R1, ())]
+
+
+async def test_an_instance_on_two_numa_cells_gets_a_slot_on_two_cells(placement: Placement) -> None:
+    await with_cells(placement)
+    await pin(placement, 2, 11, 12)
+    await pin(placement, 3, 21)
+    await keep(placement, "host")
+    found = await adjusted(placement)
+    assert not found.kept  # host 3 has two cells, and both instances need a slot there
+    assert "free capacity for 4 PCPU on providers like those of the instance's host" in found.lacking[0]
+    assert await held_by_slots(placement) == [on_hosts(31, 32, PCPU=4)]
+    await placement.claims.release_many([a_release(3, None, fenced=False)])
+    assert (await adjusted(placement)).kept
+    assert await breaches(placement.database) == []
+
+
+async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(placement: Placement) -> None:
+    await with_cells(placement)
+    held = {2: on_hosts(11, PCPU=2), 3: on_hosts(21, 22, PCPU=1)}  # both have two processors
+    for consumer, allocations in held.items():
+        await placement.claims.claim_many([an_order(a_claim(consumer, allocations))])
+    await keep(placement, "host")
+    assert (await adjusted(placement)).kept
+    slots = await held_by_slots(placement)
+    scheduler = scheduler_of(placement)
+    scheduler.drawn.learn((await placement.reservations.find(FindReservations())).reservations)
+    drawn = []
+    for consumer, allocations in held.items():
+        source = Selection(root=uid(consumer - 1, "a"), host="h", agent="a", choice=Choice(allocations))
+        spec = BuildSpec(flavor=Flavor(name="pinned"))
+        start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
+        wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
+        order = Order(request=a_request(1), alternatives=(wish,), instances=(MOVE,), bytes=0, move=start)
+        [(order, _)] = await scheduler.drawn.resolve([(order, Begun())])
+        first = order.alternatives[0].draw
+        assert first is not None
+        drawn += [slot.held for slot in first.slots]
+    assert len(slots) == 2 and sorted(map(len, drawn)) == [1, 2]
+
+
+async def test_a_slot_is_on_a_provider_with_the_same_traits(placement: Placement) -> None:
+    await with_cells(placement, 11, 32)
+    await pin(placement, 2, 11)
+    await keep(placement, "host")
+    assert (await adjusted(placement)).kept
+    assert await held_by_slots(placement) == [on_hosts(32, PCPU=4)]
+    await with_cells(placement, 11, sequence=3)
+    assert not (await adjusted(placement)).kept
+    assert await held_by_slots(placement) == []
+
+
+async def test_instances_with_resources_of_a_shared_pool_are_not_covered(placement: Placement) -> None:
+    pool = a_report(4, inventories={"DISK_GB": Inventory(total=100)}, traits=("MISC_SHARES_VIA_AGGREGATE",))
+    await placement.reports.report_many([pool])
+    both = on_hosts(1, VCPU=4) | on_hosts(4, DISK_GB=10)
+    [answer] = await placement.claims.claim_many([an_order(a_claim(2, both))])
+    assert isinstance(answer.results[0], Claimed)
+    await keep(placement, "host")
+    assert (await adjusted(placement)).lacking == (
+        "1 instances: instances with resources of shared pools are not covered",
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"policy": "affinity"}, "server groups with policy affinity are not covered"),
         (
             {"policy": "soft-affinity", "topology": DomainConstraints(pack="rack")},
             "server groups with a required topology are not covered",
-        ),
+        )
     ],
 )
 async def test_groups_whose_members_may_fit_no_slot_are_not_covered(

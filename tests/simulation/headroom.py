@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from bus.candidates import kind_of
 from bus.claims import HOLDER_TYPES
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.messages import BuildRequested
@@ -20,7 +19,7 @@ from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase
 from tests.simulation.invariants import TYPES, Broken, capacity_left, holdings_by_consumer
 from tests.simulation.random_requests import GROUPS, ZONES
-from tests.support.evacuations import HEADROOM, Amounts, Held, HostsToLose
+from tests.support.evacuations import HEADROOM, Held, HostsToLose
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
@@ -46,8 +45,8 @@ JOIN resource_providers p ON p.id = a.resource_provider_id WHERE g.policy = 'ant
 
 
 def with_racks(agents: Iterable[SimAgent], *, zoned: bool) -> list[SimAgent]:
-    """Return a fleet in which the hosts of each agent are a rack, without NUMA hosts: headroom does not cover
-    their instances. With `zoned`, each rack has hosts of two zones.
+    """Return a fleet in which the hosts of each agent are a rack. With `zoned`, each rack has hosts of two
+    zones.
     """
     zones = [zone.name if zoned else "" for zone in ZONES]
     return [
@@ -56,7 +55,6 @@ def with_racks(agents: Iterable[SimAgent], *, zoned: bool) -> list[SimAgent]:
             hosts=tuple(
                 replace(host, labels={"rack": agent.agent}, zone=zones[number % len(zones)])
                 for number, host in enumerate(agent.hosts)
-                if host.inventory or host.metal
             ),
         )
         for agent in agents
@@ -182,11 +180,9 @@ class HeadroomCheck:
         types = dict(tables.execute(TYPES).fetchall())
         held: dict[str, Held] = {}
         for (consumer, root), providers in holdings_by_consumer(tables).items():
-            assert providers.keys() == {root}, "a world with headroom has hosts of one provider only"
-            held[consumer] = root, providers[root]
-        free: dict[str, Amounts] = {
-            root: of[root] for root, of in capacity_left(tables).items() if root in of
-        }
+            assert consumer not in held, "a world with headroom has no shared pools"
+            held[consumer] = root, {provider: dict(amounts) for provider, amounts in providers.items()}
+        free = capacity_left(tables)
         instances = {id_: held[id_] for id_ in held if types.get(id_) not in (*HOLDER_TYPES, RESERVATION)}
 
         def accepts(instance: str, root: str) -> bool:
@@ -196,12 +192,11 @@ class HeadroomCheck:
 
         assert self._observer is not None
         index = self._observer.memory.index
-        kinds = {root: kind_of(index.rows[root], index.aggregate_facts) for root in free}
         groups, members = dict[str, tuple[str, int]](), dict[str, dict[str, set[str]]]()
         for group, most, consumer, held_for, root in tables.execute(_APART):
             groups[consumer] = group, most
             members.setdefault(group, {}).setdefault(root, set()).add(held_for or consumer)
-        return HostsToLose(free, instances, _of(held, slots), kinds, accepts, groups, members)
+        return HostsToLose(index, free, instances, _of(held, slots), accepts, groups, members)
 
     def _zone(self, instance: str) -> str:
         request = self.world.client.accepted.get(instance)

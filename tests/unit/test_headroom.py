@@ -1,25 +1,36 @@
 """Failover headroom: planned, and tried by the loss of every host and rack after every commit."""
 
 import random
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from unittest.mock import AsyncMock
 
 import pytest
+from msgspec import structs
 
+from bus.amounts import covers
+from bus.candidates import kind_of
 from bus.clock import Clock
-from bus.requests import BuildSpec, Flavor
+from bus.queries import FindCandidates
+from bus.requests import BuildSpec, Flavor, ResourceGroup
 from bus.reservations import ReservationsFound, ReservedSlot
+from placement_worker import IndexedSource
 from placement_worker.core import headroom as planner
+from placement_worker.core.forms import node_of
 from placement_worker.core.headroom import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
+from placement_worker.core.index import Index
+from placement_worker.core.trees import ProviderState
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
 from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.evacuations import HEADROOM, Held, HostsToLose
 from tests.support.ids import uid
-from tests.support.index_source import RecordingSource
+from tests.support.index_source import FilledMemory, RecordingSource
 from tests.support.move_builders import MOVE, a_move, on_host
+from tests.support.provider_trees import an_index, state, tree
 from tests.support.rule_builders import a_wish
 from tests.support.scheduler_builders import a_candidate, a_request
 
@@ -27,6 +38,31 @@ COMMITS = 25
 SIZES = ({"VCPU": 1, "MEMORY_MB": 2}, {"VCPU": 2, "MEMORY_MB": 2}, {"VCPU": 4, "MEMORY_MB": 8}, {"VCPU": 3})
 CAPACITY = {"VCPU": 12, "MEMORY_MB": 24}
 GROUPS = {"apart": 1, "two by two": 2}  # anti-affinity groups, with the members that one host may have
+A, B = "CUSTOM_A", "CUSTOM_B"
+# the traits of the devices of a host with two NUMA cells; a string for each device, a list for each cell
+DEVICES = (([A, B], [A]), ([A], [A, B]), ([A, A], [B]))
+LITTLE = ResourceGroup(resources={"MEMORY_MB": 2})
+
+
+def in_a_cell(suffix: str, **resources: int) -> ResourceGroup:
+    return ResourceGroup(suffix=suffix, resources=resources)
+
+
+def with_devices(cpus: int, count: int, *required: str) -> FindCandidates:
+    device = ResourceGroup(suffix="_gpu", resources={"CUSTOM_GPU": count}, required=required)
+    return FindCandidates(groups=(LITTLE, in_a_cell("_0", VCPU=cpus), device))
+
+
+NESTED = (  # queries for candidates that use several providers
+    FindCandidates(groups=(ResourceGroup(resources={"VCPU": 2, "MEMORY_MB": 2}),)),
+    FindCandidates(groups=(LITTLE, in_a_cell("_0", VCPU=2), in_a_cell("_1", VCPU=1)), isolated=("_0", "_1")),
+    FindCandidates(groups=(LITTLE, in_a_cell("_0", VCPU=2), in_a_cell("_1", VCPU=1))),
+    with_devices(1, 1),
+    with_devices(1, 1, A),
+    with_devices(1, 1, B),
+    structs.replace(with_devices(1, 1, A), same_subtree=(("_0", "_gpu"),)),
+    with_devices(2, 2),
+)
 
 
 @dataclass
@@ -35,9 +71,10 @@ class CloudOfHosts:
 
     chance: random.Random
     racks: dict[str, str] = field(default_factory=dict)  # root → rack
-    kinds: dict[str, str] = field(default_factory=dict)  # root → kind
+    trees: dict[str, tuple[ProviderState, ...]] = field(default_factory=dict)  # root → its providers, unused
     choosy: set[str] = field(default_factory=set)  # instances that only hosts of the same kind accept
     instances: dict[str, Held] = field(default_factory=dict)
+    questions: dict[str, FindCandidates] = field(default_factory=dict)  # by instance
     slots: dict[str, Held] = field(default_factory=dict)
     groups: dict[str, tuple[str, int]] = field(default_factory=dict)  # member → anti-affinity group, most
     last: int = 0
@@ -46,28 +83,53 @@ class CloudOfHosts:
         self.last += 1
         return uid(self.last, kind)
 
-    def free(self, root: str) -> dict[str, int]:
-        left = dict(CAPACITY)
-        for on, amounts in (*self.instances.values(), *self.slots.values()):
-            if on == root:
-                for name, amount in amounts.items():
-                    left[name] -= amount
-        return left
+    def used(self, held: Iterable[Held]) -> dict[str, Counter[str]]:
+        used: dict[str, Counter[str]] = defaultdict(Counter)
+        for _, allocations in held:
+            for provider, amounts in allocations.items():
+                used[provider].update(amounts)
+        return used
 
-    def fits(self, root: str, amounts: Mapping[str, int]) -> bool:
-        free = self.free(root)
-        return all(free[name] >= amount for name, amount in amounts.items())
+    def free(self, held: Iterable[Held]) -> dict[str, dict[str, dict[str, int]]]:
+        used = self.used(held)
+        return {
+            root: {
+                each.uuid: {
+                    name: stock.total - used[each.uuid][name] for name, stock in each.inventories.items()
+                }
+                for each in providers
+            }
+            for root, providers in self.trees.items()
+        }
+
+    def index(self) -> Index:
+        used = self.used([*self.instances.values(), *self.slots.values()])
+        return an_index(
+            [
+                tree(
+                    *(
+                        replace(each, used={name: used[each.uuid][name] for name in each.inventories})
+                        for each in some
+                    )
+                )
+                for some in self.trees.values()
+            ]
+        )
 
     def state(self) -> HeadroomState:
-        free, members = {root: self.free(root) for root in self.racks}, self.members()
-        for root, amounts in self.slots.values():
-            for name, amount in amounts.items():
-                free[root][name] += amount
+        free, members, index = self.free(self.instances.values()), self.members(), self.index()
         domains = {f"host {root}": frozenset({root}) for root in self.racks}
         for rack in set(self.racks.values()):
             domains[f"rack {rack}"] = frozenset(root for root, of in self.racks.items() if of == rack)
+        nodes = {
+            root: node_of([index.rows[each.uuid] for each in some]) if len(some) > 1 else None
+            for root, some in self.trees.items()
+        }
         return HeadroomState(
-            hosts={root: HeadroomHost(root, self.kinds[root], free[root]) for root in self.racks},
+            hosts={
+                root: HeadroomHost(root, kind_of(index.rows[root], {}), free[root], tree=nodes[root])
+                for root in self.racks
+            },
             instances=[replace(each, group=self.group(each.consumer)) for each in _sizes(self.instances)],
             slots=_sizes(self.slots),
             domains=domains,
@@ -85,25 +147,35 @@ class CloudOfHosts:
         return found
 
     def add_host(self) -> None:
-        root = self.new_id("a")
+        traits = self.chance.choice(((), (), ("CUSTOM_FAST",)))
+        if self.nested and self.chance.random() < 0.8:
+            layout = self.chance.choice(DEVICES)
+            number = self.last + 1
+            providers = [state(number, None, {"MEMORY_MB": 24}, traits=traits)]
+            for devices in layout:
+                cell = number = number + 1
+                providers.append(state(cell, providers[0].id - 1, {"VCPU": 6}))
+                for trait in devices:
+                    number += 1
+                    providers.append(state(number, cell, {"CUSTOM_GPU": 2}, traits=(trait,)))
+            self.last = number
+        else:
+            self.last += 1
+            providers = [state(self.last, None, dict(CAPACITY), traits=traits)]
+        root = providers[0].uuid
+        self.trees[root] = tuple(providers)
         self.racks[root] = f"r{self.chance.randrange(3)}"
-        self.kinds[root] = self.chance.choice(("plain", "plain", "fast"))
+
+    @cached_property
+    def nested(self) -> bool:
+        """Return whether most hosts of this cloud have NUMA cells with devices."""
+        return self.chance.random() < 0.5
 
     def commit(self) -> None:
         """Boot, delete, resize the cloud, or let the controller adjust the slots."""
         match self.chance.choice(("boot", "boot", "boot", "delete", "host", "adjust", "adjust")):
             case "boot":
-                size = self.chance.choice(SIZES)
-                group = self.chance.choice(sorted(GROUPS)) if self.chance.random() < 0.3 else ""
-                there, most = self.members().get(group, {}), GROUPS.get(group, 99)
-                open_ = [root for root in self.racks if len(there.get(root, ())) < most]
-                if roots := [root for root in open_ if self.fits(root, size)]:
-                    instance = self.new_id("b")
-                    self.instances[instance] = self.chance.choice(roots), size
-                    if self.chance.random() < 0.5:
-                        self.choosy.add(instance)
-                    if group:
-                        self.groups[instance] = group, most
+                self.boot()
             case "delete" if self.instances:
                 del self.instances[self.chance.choice(sorted(self.instances))]
             case "host":
@@ -111,28 +183,51 @@ class CloudOfHosts:
             case "adjust":
                 self.adjust()
 
+    def boot(self) -> None:
+        question = FindCandidates(groups=(ResourceGroup(resources=self.chance.choice(SIZES)),))
+        if self.nested and self.chance.random() < 0.8:
+            question = self.chance.choice(NESTED)
+        group = self.chance.choice(sorted(GROUPS)) if self.chance.random() < 0.3 else ""
+        there, most = self.members().get(group, {}), GROUPS.get(group, 99)
+        open_ = [root for root in self.racks if len(there.get(root, ())) < most]
+        search = IndexedSource(FilledMemory(self.index())).search(question)
+        ways = [way for at in search.positions.tolist() for way in search.ways(at, 64) if way.root in open_]
+        if not ways:
+            return
+        instance, way = self.new_id("b"), self.chance.choice(ways)
+        self.instances[instance] = way.root, way.allocations
+        self.questions[instance] = question
+        if self.chance.random() < 0.5:
+            self.choosy.add(instance)
+        if group:
+            self.groups[instance] = group, most
+
     def adjust(self) -> None:
         plan = headroom(self.state())
         for slot in plan.remove:
             del self.slots[slot]
-        for root, size in plan.add:
-            assert self.fits(root, dict(size)), "a slot is added where there is no free capacity"
-            self.slots[self.new_id("d")] = root, dict(size)
+        for root, allocations in plan.add:
+            free = self.free([*self.instances.values(), *self.slots.values()])[root]
+            assert covers(free, allocations), "a slot is added where there is no free capacity"
+            self.slots[self.new_id("d")] = root, allocations
         assert headroom(self.state()).holds == (not plan.lacking)
 
     def evacuates(self, lost: frozenset[str]) -> bool:
-        free = {root: self.free(root) for root in self.racks}
-        groups, members = self.groups, self.members()
-        hosts = HostsToLose(free, self.instances, self.slots, self.kinds, self.accepts, groups, members)
+        free = self.free([*self.instances.values(), *self.slots.values()])
+        hosts = HostsToLose(
+            self.index(), free, self.instances, self.slots, self.accepts, self.groups, self.members(),
+            self.questions,
+        )  # fmt: skip
         return not hosts.evacuate(lost, self.chance)
 
     def accepts(self, instance: str, root: str) -> bool:
-        same = self.kinds[self.instances[instance][0]] == self.kinds[root]
+        present = self.instances[instance][0]
+        same = self.trees[present][0].traits == self.trees[root][0].traits
         return same or instance not in self.choosy
 
 
 def _sizes(held: Mapping[str, Held]) -> list[HeldSize]:
-    return [HeldSize(id_, root, tuple(sorted(amounts.items()))) for id_, (root, amounts) in held.items()]
+    return [HeldSize(id_, root, allocations) for id_, (root, allocations) in held.items()]
 
 
 def run(seed: int) -> tuple[int, int, int]:
@@ -169,7 +264,7 @@ def test_when_headroom_holds_any_host_and_any_rack_can_be_lost_in_1000_clouds() 
 
 
 def held(number: int, root: str, **amounts: int) -> HeldSize:
-    return HeldSize(uid(number), root, tuple(sorted(amounts.items())))
+    return HeldSize(uid(number), root, {root: amounts})
 
 
 def a_state(
@@ -177,7 +272,7 @@ def a_state(
 ) -> HeadroomState:
     roots = ("x", "y", "z")[:hosts]
     return HeadroomState(
-        {root: HeadroomHost(root, "kind", {"VCPU": free}) for root in roots},
+        {root: HeadroomHost(root, "kind", {root: {"VCPU": free}}) for root in roots},
         instances,
         slots,
         {root: frozenset({root}) for root in roots},
@@ -187,8 +282,7 @@ def a_state(
 def test_one_slot_serves_the_loss_of_each_of_several_other_hosts() -> None:
     plan = headroom(a_state(held(1, "x", VCPU=4), held(2, "y", VCPU=4)))
     assert not plan.holds and not plan.lacking
-    assert [size for _, size in plan.add] == [(("VCPU", 4),)]
-    assert plan.add[0][0] == "z"
+    assert plan.add == (("z", {"z": {"VCPU": 4}}),)
 
 
 def test_slots_that_are_needed_no_more_are_removed() -> None:
@@ -209,9 +303,9 @@ def test_headroom_without_free_capacity_is_lacking_with_the_reason() -> None:
 
 
 def test_an_instance_that_headroom_cannot_cover_makes_it_false() -> None:
-    state = a_state(HeldSize(uid(1), "x", (), "it uses several providers"))
+    state = a_state(HeldSize(uid(1), "x", {"x": {"VCPU": 1}}, "it uses a pool"))
     assert not headroom(state).holds
-    assert headroom(state).lacking == ("1 instances: it uses several providers",)
+    assert headroom(state).lacking == ("1 instances: it uses a pool",)
 
 
 def test_the_replay_finds_a_planner_that_ignores_where_slots_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,11 +326,11 @@ def apart(*instances: HeldSize, most: int = 1, slots: tuple[HeldSize, ...] = ())
 
 def test_a_member_of_an_anti_affinity_group_gets_a_slot_on_a_host_without_members() -> None:
     members = held(1, "x", VCPU=4), held(2, "y", VCPU=4)
-    assert headroom(apart(*members)).add == (("z", (("VCPU", 4),)),)
+    assert headroom(apart(*members)).add == (("z", {"z": {"VCPU": 4}}),)
     assert headroom(apart(*members, slots=(held(9, "z", VCPU=4),))).holds
     # a slot on the host of the other member serves one loss, and none of its members
     beside = apart(*members, slots=(held(8, "y", VCPU=4), held(9, "x", VCPU=4)))
-    assert not headroom(beside).holds and headroom(beside).add == (("z", (("VCPU", 4),)),)
+    assert not headroom(beside).holds and headroom(beside).add == (("z", {"z": {"VCPU": 4}}),)
 
 
 def test_members_of_an_anti_affinity_group_on_every_host_cannot_be_evacuated() -> None:

@@ -256,7 +256,7 @@ def count_breaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     spent: list[int] = []
     fits = FitFinder.fits
 
-    def counted(self: FitFinder, anchor: Row, **more: bool) -> Iterator[Fit | None]:
+    def counted(self: FitFinder, anchor: Row, **more: Any) -> Iterator[Fit | None]:
         for fit in fits(self, anchor, **more):
             spent.append(fit is None)
             yield fit
