@@ -94,7 +94,7 @@ ACTS: tuple[Act, ...] = (
         limited_by=("cells",)),
     Act("maintain", "operator", "maintenance windows, and held evacuations", _sent(topics.EDIT_MAINTENANCE)),
     Act("rebalance", "operator", "stop or permit rebalancing, and hold hosts for a plan of moves",
-        _sent(topics.SWITCH_BALANCING, topics.HOLD_HOSTS)),
+        _sent(topics.SWITCH_BALANCING, topics.HOLD_HOSTS, topics.GUARD_EXCHANGE)),
     Act("agent", "operator", "disable, enable, remove or restore an agent", _sent(topics.EDIT_AGENT),
         limited_by=("cells",)),
     Act("aggregate", "operator", "aggregates with their metadata and hosts", _sent(topics.EDIT_AGGREGATE)),
@@ -176,8 +176,8 @@ _OF_PROJECT = (topics.USAGES, topics.FIND_INSTANCES, topics.REFUSED)
 
 _TARGETS = (
     "build", "instances", "consumer", "claims", "provider", "root", "roots", "group", "aggregate",
-    "reservation", "window", "priority", "client", "agent", "name", "node", "plan", "providers", "project",
-    "cell",
+    "reservation", "window", "priority", "client", "agent", "name", "node", "plan", "exchange", "providers",
+    "project", "cell",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@ hosts while a plan is executed.
 """
 
 from typing import Annotated, Literal
+from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
@@ -128,6 +129,27 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
     after: LargeMap[Text, Number] = field(default_factory=dict)
 
 
+class GuardExchange(Message, frozen=True, kw_only=True):
+    """A request, before an exchange of two instances, to undo the first of its two moves if the client stops
+    before it requests the second. The ids of the moves follow from `exchange`.
+    """
+
+    exchange: Id
+    steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=2, max_length=2)]
+    # until the client has requested the first move, and from the end of the first move to the second request
+    seconds: Seconds = 120.0
+
+    def move(self, part: "ExchangePart") -> Id:
+        return str(uuid5(UUID(self.exchange), part))
+
+
+ExchangePart = Literal["first", "second", "undo"]
+
+
+class ExchangeGuarded(Message, frozen=True, kw_only=True):
+    """The answer to GuardExchange: the exchange is stored."""
+
+
 class SwitchBalancing(Message, frozen=True, kw_only=True):
     """A request to stop all rebalancing (`stop` is True) or to permit it again (False). The answer has the
     state of this switch; a request with neither `stop` nor `controller` is only a query for it.
@@ -151,3 +173,5 @@ class BalancingSwitched(Message, frozen=True, kw_only=True):
     since: Seconds = 0.0  # when rebalancing was stopped
     taken: bool = False  # another controller runs
     controller_until: Seconds = 0.0  # end of the lease of the last controller; 0: there was none
+    # first moves of interrupted exchanges, which are undone as soon as rebalancing is permitted
+    half_done: ShortList[PlannedStep] = ()

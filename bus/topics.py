@@ -227,6 +227,8 @@ PLAN_BALANCE = Query("scheduler.plan_balance", room.PlanBalance, room.BalancePla
     "the moves that make the load of hosts more equal, without claiming", ANYONE, "scheduler")
 SWITCH_BALANCING = Query("scheduler.switch_balancing", room.SwitchBalancing, room.BalancingSwitched,
     "stop all rebalancing, or permit it again", ANYONE, "scheduler")
+GUARD_EXCHANGE = Query("scheduler.guard_exchange", room.GuardExchange, room.ExchangeGuarded,
+    "undo half of an exchange of two instances if its client stops", ANYONE, "scheduler")
 HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
     "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
 MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, maintenance.MaintenanceFound,

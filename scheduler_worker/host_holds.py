@@ -14,11 +14,12 @@ from bus.vocabulary import Id
 from scheduler_worker.host_traits import cause_trait, close_host, open_host
 from scheduler_worker.queries import PlacementQueries
 from scheduler_worker.store import maintenance as leaders
+from scheduler_worker.store import rebalancing
+from scheduler_worker.store.rebalancing import BALANCING
 
 CAUSE = "make_room"
 TRAIT = cause_trait(CAUSE)
 OPEN_SECONDS = 5.0  # seconds between two searches for expired holds
-BALANCING = "rebalancing"  # name of the stop switch of rebalancing, and of the lead that one controller has
 
 
 class HostHolds:
@@ -61,15 +62,21 @@ class HostHolds:
         if asked.stop is not None:
             async with self._database.write() as tx:
                 if asked.stop:
-                    await _STOP(tx, [(BALANCING, self._clock.now())])
+                    await rebalancing.stop(tx, self._clock.now())
                 else:
-                    await _START(tx, switch=BALANCING)
+                    await rebalancing.start(tx)
         is_taken = bool(asked.controller) and not await self._lead(asked)
         async with self._database.read() as tx:
-            rows = await _STOPPED(tx, switch=BALANCING)
+            since = await rebalancing.stopped_since(tx)
             until = await leaders.led_until(tx, BALANCING)
-        since = rows[0]["since"] if rows else 0.0
-        return BalancingSwitched(stopped=bool(rows), since=since, taken=is_taken, controller_until=until)
+            half_done = await rebalancing.half_done(tx)
+        return BalancingSwitched(
+            stopped=since is not None,
+            since=since or 0.0,
+            taken=is_taken,
+            controller_until=until,
+            half_done=half_done,
+        )
 
     async def _lead(self, asked: SwitchBalancing) -> bool:
         """Let the requesting controller, and no other, rebalance for `asked.seconds`, or with 0 seconds end
@@ -120,12 +127,6 @@ _OF_ROOTS = sql("SELECT root, plan FROM held_hosts WHERE root IN (SELECT n.root 
 _DUE = sql("SELECT root FROM held_hosts WHERE plan = '' OR until < :now LIMIT 1")
 _EXPIRE = sql("UPDATE held_hosts SET plan = '' WHERE until < :now RETURNING root")
 _RELEASE = sql("UPDATE held_hosts SET plan = '' WHERE plan = :plan RETURNING root")
-_STOP = sql("""
-    INSERT INTO stopped (switch, since) SELECT n.switch, n.since FROM {n: switch str, since float} WHERE true
-    ON CONFLICT (switch) DO NOTHING RETURNING switch
-""")
-_START = sql("DELETE FROM stopped WHERE switch = :switch RETURNING switch")
-_STOPPED = sql("SELECT since FROM stopped WHERE switch = :switch")
 _DROP = sql("""
     DELETE FROM held_hosts WHERE (root, plan) IN (SELECT n.root, n.plan FROM {n: root str, plan str})
     RETURNING root

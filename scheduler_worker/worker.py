@@ -21,6 +21,8 @@ from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.capacity_samples import CHECK_SECONDS, CapacitySampler
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import Publish, SchedulerOptions
+from scheduler_worker.exchanges import CHECK_SECONDS as EXCHANGE_SECONDS
+from scheduler_worker.exchanges import ExchangeGuard
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
@@ -110,6 +112,7 @@ class _Parts:
         self.waits = WhatIfWaits(scheduler, store)
         self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
         self.holds = HostHolds(database, placement, source, clock)
+        self.exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)
         self.selection = HostSelection(scheduler, database)
         self.filler = ReservationFiller(scheduler)
         hosts = MaintenanceNeeds(
@@ -160,6 +163,7 @@ class _Parts:
                 answers(topics.PLAN_ROOM, self.rooms.answer),
                 answers(topics.PLAN_BALANCE, BalancePlanner(self.what_ifs, self.rooms).answer),
                 answers(topics.HOLD_HOSTS, self.holds.hold),
+                answers(topics.GUARD_EXCHANGE, self.exchanges.store),
                 answers(topics.SWITCH_BALANCING, self.holds.switch_balancing),
                 answers(topics.MAINTENANCE, self.maintenance.find),
                 answers(topics.CAPACITY, self.capacity.find),
@@ -238,11 +242,13 @@ class _Parts:
             every(CHECK_SECONDS, self.capacity.store),
             every(OPEN_SECONDS, self.holds.open_expired),
             every(STEP_SECONDS, self.maintenance.step, emits=[topics.MOVE_REQUESTED]),
+            every(EXCHANGE_SECONDS, self.exchanges.step, emits=[topics.MOVE_REQUESTED]),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
             every(WEIGHTS_SECONDS, self._read_weights),
             every(prune_period(), records.prune),
             every(prune_period(options.keep_acts, options.keep_program_acts), self.trail.prune),
             every(prune_period(options.keep_decisions), lambda: keeping.prune(options.keep_decisions)),
             every(prune_period(options.keep_moves), lambda: self.maintenance.prune(options.keep_moves)),
+            every(prune_period(options.keep_moves), lambda: self.exchanges.prune(options.keep_moves)),
             every(prune_period(options.keep_moves), lambda: handovers.prune(options.keep_moves)),
         ]

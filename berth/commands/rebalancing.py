@@ -13,20 +13,25 @@ from berth.operations.rebalancing import BalanceController, carry_out, is_permit
 from berth.settings import BadSetting
 from bus import topics
 from bus.errors import OperationRefused
-from bus.room import MOST_MOVES, BalancePlanned, PlanBalance, SwitchBalancing
+from bus.masking import printable
+from bus.room import MOST_MOVES, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
 
 commands = Commands()
 
 _STOPPED = "rebalancing is stopped: `berth rebalance start` permits it again"
+_ACTIONS = {"stop": True, "start": False, "status": None}
 _TAKEN = "another controller of rebalancing runs: `berth rebalance stop` ends it"
 
 
 @dataclass(frozen=True)
 class RebalanceOptions:
     action: Annotated[
-        str, positional("`stop` ends all rebalancing; `start` permits it.", metavar="ACTION")
+        str,
+        positional(
+            "`stop` ends all rebalancing; `start` permits it; `status` shows which holds.", metavar="ACTION"
+        ),
     ] = ""
     cell: str = option("", "Only hosts of this cell.")
     resource_class: str = option("VCPU", "The resource whose used share is compared.", "--class")
@@ -50,15 +55,15 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     moves from a host at 80 % to one that is at more than 70 % afterwards. If no single move gains enough, two
     instances change places; if the second move fails, the first is undone. If at least half of the moves
     fail, the others are undone. With --keep it is a controller that plans after changes of placement; a
-    second one is refused. `berth rebalance stop` ends all of them.
+    second one is refused. `berth rebalance stop` ends all of them. If this command is killed between the two
+    moves of an exchange, a scheduler undoes the first.
     """
     async with cli.bus("rebalance") as bus:
         if options.action:
-            if options.action not in ("stop", "start"):
-                raise BadSetting(f"{options.action!r}: stop or start, or nothing")
-            switch = SwitchBalancing(stop=options.action == "stop")
-            state = await bus.asker(topics.SWITCH_BALANCING)(switch)
-            cli.tell(_STOPPED if state.stopped else "rebalancing is permitted", stopped=state.stopped)
+            if options.action not in _ACTIONS:
+                raise BadSetting(f"{options.action!r}: {', '.join(_ACTIONS)}, or nothing")
+            switch = SwitchBalancing(stop=_ACTIONS[options.action])
+            _print_state(cli, await bus.asker(topics.SWITCH_BALANCING)(switch))
             return 0
         if options.cell:
             await chosen_cells(bus, cli.settings, [options.cell])
@@ -92,6 +97,17 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         if plan.moves:
             cli.tell(sentence, **ends)
     return 1 if done.failed else 0
+
+
+def _print_state(cli: Cli, state: BalancingSwitched) -> None:
+    """Print whether rebalancing is permitted, and the interrupted exchanges that are not undone yet."""
+    if cli.as_json:
+        write_json({"stopped": state.stopped, "half_done": [step.build for step in state.half_done]})
+        return
+    cli.line(_STOPPED if state.stopped else "rebalancing is permitted")
+    for step in state.half_done:
+        where = f"from {printable(step.destination_host)} back to {printable(step.source_host)}"
+        cli.line(f"{step.build} is to be moved {where}: its exchange was interrupted", "red")
 
 
 class BalancePrinter(MovePrinter):

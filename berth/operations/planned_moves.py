@@ -16,11 +16,12 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.moves import MovePlan, MoveRequested
 from bus.resources import FindAllocations
-from bus.room import BalanceMove, PlannedStep
-from bus.vocabulary import MAX_CAUSE, portions
+from bus.room import BalanceMove, GuardExchange, PlannedStep
+from bus.vocabulary import MAX_CAUSE, Id, portions
 
 POLL_SECONDS = 0.5  # between two reads of the allocations left on the former hosts of moved instances
 SETTLE_SECONDS = 60.0  # until the former hosts of moved instances must be released
+EXCHANGE_SECONDS = 2 * SETTLE_SECONDS  # between the two moves of an exchange, until schedulers undo it
 _IDS_AT_ONCE = 500
 
 
@@ -56,16 +57,35 @@ class PlannedMoves:
 
     async def exchange(self, move: BalanceMove) -> bool:
         """Carry out the one or two steps of a rebalancing move; if the second is not done, undo the first.
-        Return whether all are done.
+        Return whether all are done. If this process stops between the two steps, schedulers undo the first.
         """
         async with self._limit:
-            for number, step in enumerate(move.steps):
-                if await self._one(step):
-                    continue
-                for before in reversed(move.steps[:number]):
-                    await self._undo(before)
+            first, *rest = move.steps
+            if not rest:
+                return await self._one(first)
+            guard = GuardExchange(exchange=Clock().uuid(), steps=move.steps, seconds=EXCHANGE_SECONDS)
+            if why := await self._guard(guard):
+                self.done.failed |= {step.build: why for step in move.steps}
                 return False
-        return True
+            if not await self._one(first, guard.move("first")):
+                return False
+            await self.released([first])  # the second instance goes to where the first was
+            if await self._one(rest[0], guard.move("second")):
+                return True
+            await self._undo(first, guard.move("undo"))
+        return False
+
+    async def _guard(self, guard: GuardExchange) -> str:
+        """Store an exchange at a scheduler. Return "", or why no scheduler has stored it in time."""
+        until = self.bus.clock.monotonic() + SETTLE_SECONDS
+        while True:
+            try:
+                await self.bus.asker(topics.GUARD_EXCHANGE)(guard)
+                return ""
+            except (Unavailable, Unroutable) as problem:
+                if self.bus.clock.monotonic() > until:
+                    return str(problem)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def undo(self, why: str, may_go_on: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Move all moved instances back to their first hosts, the last move first: later moves may use
@@ -85,9 +105,9 @@ class PlannedMoves:
         async with self._limit:
             return await self._one(step)
 
-    async def _one(self, step: PlannedStep) -> bool:
+    async def _one(self, step: PlannedStep, id_: Id = "") -> bool:
         try:
-            outcome = await self._ask(step, step.source, step.destination)
+            outcome = await self._ask(step, step.source, step.destination, id_)
         except (Unavailable, Unroutable) as problem:
             self.done.failed[step.build] = str(problem)
             return False
@@ -97,10 +117,10 @@ class PlannedMoves:
             self.done.failed[step.build] = outcome.reason or outcome.code or outcome.end
         return outcome.end == "done"
 
-    async def _undo(self, step: PlannedStep) -> None:
+    async def _undo(self, step: PlannedStep, id_: Id = "") -> None:
         await self.released([step])
         try:
-            outcome = await self._ask(step, step.destination, step.source)
+            outcome = await self._ask(step, step.destination, step.source, id_)
             is_back, reason = outcome.end == "done", outcome.reason or outcome.code or outcome.end
         except (Unavailable, Unroutable) as problem:
             is_back, reason = False, str(problem)
@@ -110,9 +130,9 @@ class PlannedMoves:
         else:
             self.done.failed[step.build] = f"it could not be moved back: {reason}"
 
-    async def _ask(self, step: PlannedStep, source: str, to: str) -> MoveOutcome:
+    async def _ask(self, step: PlannedStep, source: str, to: str, id_: Id) -> MoveOutcome:
         request = MoveRequested(
-            move=Clock().uuid(),
+            move=id_ or Clock().uuid(),
             build=step.build,
             cell=step.cell,
             kind=step.kind,

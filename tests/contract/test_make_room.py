@@ -26,6 +26,8 @@ from bus.room import (
     BalanceMove,
     BalancePlanned,
     BalancingSwitched,
+    ExchangeGuarded,
+    GuardExchange,
     HoldHosts,
     HostsHeld,
     PlanBalance,
@@ -198,8 +200,12 @@ class ScriptedPlanner:
                 answers(topics.PLAN_ROOM, self._plan),
                 answers(topics.HOLD_HOSTS, self._hold),
                 answers(topics.ALLOCATIONS, self._allocations),
+                answers(topics.GUARD_EXCHANGE, self._guard),
             ],
         )
+
+    async def _guard(self, asked: GuardExchange) -> ExchangeGuarded:
+        return ExchangeGuarded()
 
     async def _plan(self, asked: PlanRoom) -> RoomPlanned:
         self.asked.append(asked)

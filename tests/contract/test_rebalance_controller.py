@@ -42,7 +42,10 @@ class SwitchingScheduler:
     async def _switch(self, asked: SwitchBalancing) -> BalancingSwitched:
         self.stopped = self.stopped if asked.stop is None else asked.stop
         since = 1_700_000_000.0 if self.stopped else 0.0
-        return BalancingSwitched(stopped=self.stopped, since=since, controller_until=1_800_000_060.0)
+        return BalancingSwitched(
+            stopped=self.stopped, since=since, controller_until=1_800_000_060.0,
+            half_done=(STEP,) if self.stopped else (),
+        )  # fmt: skip
 
 
 async def test_an_operator_stops_and_permits_rebalancing_on_the_page_of_moves() -> None:
@@ -57,6 +60,7 @@ async def test_an_operator_stops_and_permits_rebalancing_on_the_page_of_moves() 
         assert (await room.send("/rebalancing", act="stop")).status_code == 303 and scheduler.stopped
         page = await room.page("/moves")
         assert "Stopped since 2023-11-14" in page and 'value="permit"' in page
+        assert "is to be moved from host-2 back to host-1" in page
         assert (await room.send("/rebalancing", act="permit")).status_code == 303 and not scheduler.stopped
         room.clock.now += 100
         assert "has not reported since 2027-01-15" in await room.page("/moves")

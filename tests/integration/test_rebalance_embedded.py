@@ -55,6 +55,7 @@ async def test_a_stop_ends_a_controller(berth: LivingBerth, monkeypatch: pytest.
         await controller
     assert (await switch(SwitchBalancing())).stopped
     assert "stopped" in await berth("rebalance", "stop")
+    assert json.loads(await berth("rebalance", "status", "--json")) == {"stopped": True, "half_done": []}
     assert "permitted" in await berth("rebalance", "start")
     assert not (await switch(SwitchBalancing())).stopped
 
@@ -67,3 +68,14 @@ async def _controlled(berth: LivingBerth) -> None:
 
 async def _balanced(berth: LivingBerth) -> bool:
     return await counts(berth) == [2, 2, 2]
+
+
+async def test_two_instances_change_places_if_no_single_move_gains_enough(opened: Opened) -> None:
+    async with opened("c1", hosts=2) as berth:
+        for memory_mb, count, host in ((38_000, 3, 0), (38_000, 1, 1), (18_000, 2, 1)):
+            size = ("--memory-mb", str(memory_mb), "--count", str(count))
+            await berth("boot", *size, "--host", HOSTS[host], "--wait")
+        # the second instance fits on the first host only after the first has left it
+        assert "2 moved, 0 moved back, 0 not moved" in await berth("rebalance", *MEMORY, "--gain", "0.07")
+        assert await counts(berth) == [3, 3, 0]
+        await berth.clean()
