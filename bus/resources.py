@@ -1,5 +1,6 @@
 """Messages that query and edit providers, inventories, allocations and usages in placement."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
@@ -37,6 +38,8 @@ from bus.vocabulary import (
     Word,
     Zone,
 )
+
+PROCESSORS = frozenset({"VCPU", "PCPU"})  # the resource classes of processors for guests
 
 Inventories = SmallMap[ClassName, Inventory]
 
@@ -332,3 +335,16 @@ class FindUsages(Message, frozen=True, kw_only=True):
 class UsagesFound(Message, frozen=True, kw_only=True):
     used: LargeMap[Text, LargeMap[Text, Whole]]  # type → class → amount
     consumers: LargeMap[Text, Whole]  # type → number of consumers
+
+
+def is_bare_metal(held: Allocations, root: Id, inventories: Mapping[str, Inventory]) -> bool:
+    """Return whether allocations are of a bare-metal node as a whole: their only resource is the root
+    provider's one unit of a custom resource class, and the root provider has no processors for guests.
+    """
+    if held.keys() != {root} or not PROCESSORS.isdisjoint(inventories):
+        return False
+    (resources,) = held.values()
+    return len(resources) == 1 and all(
+        name.startswith("CUSTOM_") and name in inventories and inventories[name].total == 1
+        for name in resources
+    )

@@ -25,6 +25,7 @@ from bus.reservations import (
     HeadroomTurn,
     Reservation,
 )
+from bus.resources import is_bare_metal
 from bus.vocabulary import UNSAID_ID, Allocations
 from placement_worker.core.forms import node_of
 from placement_worker.core.headroom import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
@@ -124,6 +125,7 @@ class HeadroomController(PlacementOperations):
         index = self.log.memory.index
         async with self.database.read() as tx:
             instances, slots, groups = await held_sizes.read(tx, reservation.id)
+        instances = [each for each in instances if not _on_bare_metal(index, each)]
         levels = reservation.levels
         unknown = _unlabelled(index, levels, instances)
         domains = _domains(index, levels)
@@ -164,6 +166,12 @@ def _slot_id(reservation: str, root: str, allocations: Allocations, taken: set[s
     while (slot := str(uuid5(UUID(reservation), f"{root} {size} {number}"))) in taken:
         number += 1
     return slot
+
+
+def _on_bare_metal(index: Index, instance: HeldSize) -> bool:
+    """Return whether the instance has a bare-metal node, from which no instance is evacuated."""
+    row = index.rows.get(instance.root)
+    return row is not None and is_bare_metal(instance.held, row.uuid, row.inventories)
 
 
 def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:

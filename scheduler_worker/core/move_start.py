@@ -19,7 +19,7 @@ from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
-from bus.resources import Provider
+from bus.resources import Provider, is_bare_metal
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 
 # types of moves that need a destination
@@ -27,7 +27,6 @@ SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshe
 # Types of moves that may go to another cell.
 CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")
 
-_CPUS = frozenset({"VCPU", "PCPU"})
 _NOTHING_ASKED = AlsoAsked()
 
 
@@ -255,7 +254,7 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
         return Barred(
             code="not_on_source", why=f"it is on {source.host}, not on the expected host {asked.source}"
         )
-    if root is not None and _is_metal(source, root):
+    if root is not None and is_bare_metal(source.choice.allocations, root.id, root.inventories):
         why = f"it is the bare-metal node {source.host} itself, which moves nowhere"
         return Barred(code="bare_metal", why=why)
     fenced = root is not None and FORCED_DOWN in root.traits
@@ -272,17 +271,6 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
         if getattr(asked, name) in source_names and not asked.same_host:
             return Barred(code="same_host", why=f"{name}: it is on {source.host} already")
     return None
-
-
-def _is_metal(source: Selection, root: Provider) -> bool:
-    held = source.choice.allocations
-    if held.keys() != {root.id} or not _CPUS.isdisjoint(root.inventories):
-        return False
-    (resources,) = held.values()
-    return len(resources) == 1 and all(
-        name.startswith("CUSTOM_") and name in root.inventories and root.inventories[name].total == 1
-        for name in resources
-    )
 
 
 def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | None = None) -> MoveRefused:

@@ -9,10 +9,9 @@ from bus.domains import CELL
 from bus.host_health import HostHealth
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
+from bus.resources import PROCESSORS
 from bus.vocabulary import Id
 from scheduler_worker.hosts import HostBook
-
-PROCESSORS = ("VCPU", "PCPU")
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class HostView:
     def guest_hosts(self) -> dict[Id, PlacedHost]:
         """Return the hosts that have processors for guests, by root; bare-metal nodes are left out."""
         found: dict[Id, PlacedHost] = {}
-        for name in PROCESSORS:
+        for name in sorted(PROCESSORS):
             question = FindCandidates(groups=(ResourceGroup(resources={name: 1}),))
             search = self.source.search(question, empty=True)
             hosts = (search.host(position) for position in search.positions.tolist())

@@ -321,6 +321,17 @@ async def test_instances_with_resources_of_a_shared_pool_are_not_covered(placeme
     )
 
 
+async def test_an_instance_on_a_bare_metal_node_is_not_counted(placement: Placement) -> None:
+    metal = {"CUSTOM_METAL": Inventory(total=1)}
+    await placement.reports.report_many([a_report(number, inventories=metal) for number in (4, 5)])
+    order = an_order(a_claim(9, on_hosts(4, CUSTOM_METAL=1)))
+    [answer] = await placement.claims.claim_many([order])
+    assert isinstance(answer.results[0], Claimed)
+    await keep(placement, "host")
+    found = await adjusted(placement)
+    assert found.kept and (found.slots, found.instances) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
