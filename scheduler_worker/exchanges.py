@@ -17,7 +17,7 @@ from bus.resources import FindAllocations
 from bus.room import ExchangeGuarded, ExchangePart, GuardExchange
 from bus.sql.database import Database
 from scheduler_worker.core.exchanges import ExchangeAct, MoveResult, next_act
-from scheduler_worker.core.move_start import taken_back
+from scheduler_worker.core.move_start import undo_claim_id
 from scheduler_worker.dependencies import Ending, log
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store import rebalancing as stored
@@ -104,7 +104,7 @@ class ExchangeGuard:
             return "done" if stands.phase == "done" else "failed"
         match await self.ending.retire(move, "", unplaceable=False):
             case Retired(why=why) if why == BEGUN:
-                undone = await self.ending.retire(taken_back(move), "", unplaceable=False)
+                undone = await self.ending.retire(undo_claim_id(move), "", unplaceable=False)
                 return "failed" if isinstance(undone, Retired) else "in progress"
             case Retired():
                 return "failed"
