@@ -214,8 +214,8 @@ async def test_claims_that_free_nothing_are_published_with_the_next_release(
 ) -> None:
     monkeypatch.setattr("placement_worker.change_log.LINGER", 0.0)
     monkeypatch.setattr("placement_worker.change_log.CLAIMS_LINGER", 1000.0)
+    await commit(placement)
     async with relaying((placement, wire)):
-        await commit(placement)
         await wire.holds(1)
         await commit(placement, 3, urgent=False)
         await commit(placement)
