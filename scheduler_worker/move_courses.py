@@ -269,15 +269,18 @@ class MoveCourses:
             await self._publish_claims(going)
 
     async def _await_cell(self, course: MoveCourse) -> None:
+        """Wait for the end of a begun move whose build no cell knows. If no cell records the move either, it
+        was lost with commits of its cell, and is refused after a time limit.
+        """
         asked, barred = course.asked, course.state.barred
         silent = barred is not None and barred.code == "no_conductor"  # the cell may have no order
-        waited = self.scheduler.retries.retried_for(asked.move)
-        if silent or (
-            waited < self.scheduler.undeliverable_for and await self.scheduler.ending.held([asked.build])
-        ):
+        if not silent and asked.move in await self.lookups.recorded([asked.move]):
+            course.take(())
+        elif silent or self.scheduler.retries.retried_for(asked.move) < self.scheduler.undeliverable_for:
             self._postpone(course, "it has begun, but its cell does not know its build")
         else:
-            course.take(())
+            why = "it has begun, but no cell has a record of it or of its instance"
+            course.take((refused(asked, why, "unknown"),))
 
     async def _publish_claims(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         seeking = [(course, start) for course, start in going if start.seeks]

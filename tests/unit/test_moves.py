@@ -382,6 +382,21 @@ async def test_moves_without_a_claim_are_published_again_when_redelivered(kind: 
     assert await cloud.come_of(move) == []
 
 
+async def test_a_begun_move_that_its_cell_has_lost_with_the_instance_is_refused() -> None:
+    cloud, move = a_cloud(), a_move(1, "rebuild", image=Image(name="i"))
+    await cloud.placed(move)
+    cloud.cells.stands, cloud.placement.retired[BUILD] = {"cell1": {}}, "deleted"
+    cloud.cells.recorded = {MOVE}
+    await cloud.retry(move)
+    cloud.time.now += 61
+    assert await cloud.come_of(move) == []  # its cell publishes how it ends
+    cloud.cells.recorded = set()
+    await cloud.retry(move)
+    cloud.time.now += 61
+    said = await cloud.refused(move)
+    assert said.code == "unknown" and "no cell has a record of it" in said.reason
+
+
 async def test_a_duplicated_message_in_a_batch_claims_once() -> None:
     cloud = a_cloud()
     one, other = await cloud.come_of(a_move(), a_move())
