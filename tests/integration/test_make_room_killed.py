@@ -15,7 +15,7 @@ import pytest
 from berth.configuration import EFFECTIVE_ENV
 from berth.operations import rebalancing
 from berth.operations.audit import audit
-from berth.operations.following import MoveOutcome
+from berth.operations.following import MoveOutcome, moves_of
 from berth.operations.host_states import host_named, reported_hosts, state_of
 from berth.operations.making_room import MakingRoom, RoomListener
 from berth.operations.rebalancing import carry_out
@@ -24,7 +24,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.moves import MoveProgress
+from bus.moves import FindMoves, MoveProgress
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.room import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
@@ -41,6 +41,28 @@ from berth.operations import making_room
 making_room.HOLD_SECONDS = 4.0
 from berth.__main__ import main
 sys.argv = ["berth", "make-room", "--vcpus", "1", "--memory-mb", "80000", "--disk-gb", "1"]
+main()
+"""
+
+
+DYING_BETWEEN_THE_MOVES = """
+import os, signal, sys
+import msgspec
+from berth.__main__ import main
+from berth.commands import rebalancing
+from berth.operations import planned_moves
+from bus.room import BalancePlanned
+
+async def planned(*_):
+    return msgspec.json.decode(os.environ["PLAN"], type=BalancePlanned)
+
+async def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+rebalancing.plan_balance = planned
+planned_moves.EXCHANGE_SECONDS = 1.0
+planned_moves.PlannedMoves.released = killed
+sys.argv = ["berth", "rebalance"]
 main()
 """
 
@@ -182,21 +204,35 @@ class Outcomes(FirstMove):
 
 @pytest.mark.soak
 async def test_a_rebalancing_of_which_half_fails_is_undone_while_schedulers_are_killed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with loaded_site(settings, load=False) as site:
         hosts = await site.hosts()
         roots = {host: (await host_named(site.berth.bus, host)).id for host in hosts}
         first = {end.host: build for build, end in site.ends.items() if build in site.large}
+        second = {
+            end.host: build
+            for build, end in site.ends.items()
+            if build in site.large and build != first[end.host]
+        }
 
-        def move(source: str, destination: str) -> BalanceMove:
-            step = PlannedStep(
-                build=first[source], kind="live", cell="c1", source=roots[source], source_host=source,
+        def step(build: str, source: str, destination: str) -> PlannedStep:
+            return PlannedStep(
+                build=build, kind="live", cell="c1", source=roots[source], source_host=source,
                 destination=roots[destination], destination_host=destination,
             )  # fmt: skip
-            return BalanceMove(steps=(step,), gain=0.1)
+
+        def move(source: str, destination: str) -> BalanceMove:
+            return BalanceMove(steps=(step(first[source], source, destination),), gain=0.1)
 
         a, b, c, d, e, f = hosts
+        exchange = BalanceMove(steps=(step(second[e], e, f), step(second[f], f, e)), gain=0.1)
+        command = await start(
+            DYING_BETWEEN_THE_MOVES, settings, tmp_path,
+            PLAN=msgspec.json.encode(BalancePlanned(moves=(exchange,))).decode(),
+        )  # fmt: skip
+        assert await in_time(command.wait()) == -signal.SIGKILL
+        assert await _has_moved(site, second[e], 1)
         # there is free capacity for one of two instances on b, and on d
         plan = BalancePlanned(moves=(move(a, b), move(c, d), move(e, b), move(f, d)))
 
@@ -216,29 +252,37 @@ async def test_a_rebalancing_of_which_half_fails_is_undone_while_schedulers_are_
             done = await moving
         assert outcomes.ends == ["done", "done", "refused", "refused", "done", "done"]
         assert (done.moved, {step.build for step in done.undone}) == ([], {first[a], first[c]})
+        await until(lambda: _has_moved(site, second[e], 2), "the half of the exchange is undone", 60.0)
         await nothing_lost(site)
-        found = await site.berth.bus.asker(topics.ALLOCATIONS)(
-            FindAllocations(consumers=(first[a], first[c]))
-        )
+        moved = first[a], first[c], second[e], second[f]
+        found = await site.berth.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=moved))
         assert {each.id: [*each.allocations] for each in found.consumers} == {
-            first[a]: [roots[a]], first[c]: [roots[c]]
-        }  # fmt: skip
+            build: [roots[host]] for build, host in zip(moved, (a, c, e, f), strict=True)
+        }
 
 
 @pytest.mark.soak
 async def test_hosts_of_a_killed_command_are_opened_in_time(settings: Settings, tmp_path: Path) -> None:
     async with loaded_site(settings) as site:
-        environment = {
-            **os.environ, "PYTHONPATH": str(ROOT),
-            EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
-        }  # fmt: skip
-        command = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", DYING, env=environment, cwd=tmp_path
-        )
+        command = await start(DYING, settings, tmp_path)
         await until(lambda: _is_closed(site), "a host is closed", 60.0)
         command.send_signal(signal.SIGKILL)
         await command.wait()
         await nothing_lost(site)
+
+
+async def start(
+    program: str, settings: Settings, directory: Path, **environment: str
+) -> asyncio.subprocess.Process:
+    variables = {
+        **os.environ, "PYTHONPATH": str(ROOT), EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
+    } | environment  # fmt: skip
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=variables, cwd=directory)
+
+
+async def _has_moved(site: LoadedSite, build: str, times: int) -> bool:
+    found = await moves_of(site.berth.bus, FindMoves(cell="c1", builds=(build,))) or ()
+    return sum(stands.phase == "done" for stands in found) == times
 
 
 async def _is_closed(site: LoadedSite) -> bool:
