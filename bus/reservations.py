@@ -5,6 +5,7 @@ from uuid import UUID, uuid5
 
 from msgspec import field
 
+from bus.domains import Level
 from bus.requests import Flavor
 from bus.vocabulary import (
     Allocations,
@@ -56,7 +57,7 @@ class Reservation(Value, frozen=True, kw_only=True):
     # evacuations of all projects
     use: Use = "named"
     # failover: the loss of any one domain of a level is covered; `host`, or a level of labels such as `rack`
-    levels: ShortList[Text] = ()
+    levels: ShortList[Level] = ()
     holds_from: Seconds = 0.0  # seconds since 1970; 0: from the reservation's creation
     begins: Seconds = 0.0  # 0: from the reservation's creation
     ends: Seconds = 0.0  # 0: no end

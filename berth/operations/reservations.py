@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import msgspec
 from msgspec import structs
 
 from berth.operations.publishing import checked
@@ -11,6 +12,7 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.domains import Level
 from bus.errors import OperationRefused
 from bus.requests import Flavor
 from bus.reservations import (
@@ -86,6 +88,12 @@ async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
         raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
     if len(set(levels)) < len(levels):
         raise BadSetting("a level is given twice")
+    for level in levels:
+        try:
+            msgspec.convert(level, Level)
+        except msgspec.ValidationError:
+            why = "a level is `host`, or a word of letters, digits, - and _ that begins with a letter"
+            raise BadSetting(f"{level!r}: {why}, such as `rack`") from None
     reservation = Reservation(
         id=Clock().uuid(),
         name=_HEADROOM,

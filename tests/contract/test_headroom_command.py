@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from berth.commands import headroom
+from berth.settings import BadSetting
 from bus.errors import OperationRefused
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
@@ -38,3 +39,13 @@ async def test_headroom_is_set_shown_and_unset(placement: Placement, run: Run) -
     assert list(await holdings(placement.database)) == [uid(2)]
     with pytest.raises(OperationRefused, match="no headroom is kept"):
         await run("show")
+
+
+async def test_a_level_that_no_label_can_have_is_refused_and_changes_nothing(
+    placement: Placement, run: Run
+) -> None:
+    await run("set", "host")
+    with pytest.raises(BadSetting, match="'rack 7%': a level is `host`, or a word"):
+        await run("set", "rack 7%")
+    await placement.headroom.adjust()
+    assert "any one host: kept" in await run("show")
