@@ -135,7 +135,9 @@ class Target:
 
 
 def act_of(message: Message) -> Act | None:
-    """Return the act that a message requests, or None if the message changes nothing."""
+    """Return the kind of change that a message requests, for permissions and the audit trail, or None if the
+    message is only a query.
+    """
     if isinstance(message, SwitchBalancing) and message.stop is None and not message.begins:
         return None
     edit = getattr(message, "edit", None)

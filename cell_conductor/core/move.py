@@ -44,7 +44,9 @@ AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")
 
 
 class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The current or last move of a build."""
+    """The state of a move of an instance to another host, such as a migration: the move in progress or, if
+    none is, the last one.
+    """
 
     placed: moves.MovePlaced  # the scheduler's order, without the decision record
     phase: Phase

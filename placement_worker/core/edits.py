@@ -185,7 +185,9 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
-    """Begin a reshape: give each provider its old and its new inventory together, or return a refusal."""
+    """Begin a reshape: in `working`, give each provider of the edit its old and its new inventory together.
+    Return a refusal, and change nothing more, if a provider, or a resource class in `known`, does not exist.
+    """
     for inventory in edit.inventories:
         if not isinstance(found := _found(inventory, working), ProviderState):
             return found

@@ -127,7 +127,9 @@ def unfit(
 
 
 class _Unsearched:
-    """Presents one host as the result of a search, for filters that read images but no free capacity."""
+    """The result of a search that contains one host and no amounts, for filters that compare the host with
+    the image of a virtual machine.
+    """
 
     def __init__(self, placed: PlacedHost) -> None:
         self._placed = placed

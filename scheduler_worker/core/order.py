@@ -302,7 +302,9 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 
 def size_of(request: BuildRequested) -> int:
-    """Return the size in bytes of a build's spec with the largest flavor of its request."""
+    """Return the size in bytes of the longest spec of a build of this request: each flavor of the
+    request gives another spec.
+    """
     return max([len(_encode(spec_of(request, index))) for index in range(len(flavors_of(request)))])
 
 

@@ -44,7 +44,7 @@ class _Balancing:
 
     @property
     def used(self) -> Floats:
-        """Return the used share of each of the hosts that are compared."""
+        """Return, for each host in `hosts`, the used share of the resource class that is balanced."""
         used: Floats = 1 - self.moved.free[self.hosts, self.column] / self.whole[self.hosts]
         return used
 

@@ -1,4 +1,6 @@
-"""The parts of a request with several roles, and the server group that a request with a topology makes."""
+"""The instances of a request by role, where a role is a set of instances with a flavor of its own, and the
+server group that placement creates for a request with placement rules for racks or other domains.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

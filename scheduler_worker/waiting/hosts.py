@@ -27,7 +27,9 @@ AlternativesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 @dataclass(eq=False)
 class Sight:
-    """Evaluates hosts for the waiting queues, once for each equivalence class of requests."""
+    """Finds the hosts that fit waiting requests: one search and one run of the filters for each equivalence
+    class of requests.
+    """
 
     source: CandidateSource
     policy: ChoicePolicy
