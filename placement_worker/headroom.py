@@ -4,6 +4,7 @@ The slots are part of a reservation for failover, and evacuations draw from them
 host and allocations, so several placement processes that add the same slot claim it once.
 """
 
+import asyncio
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ class HeadroomController(PlacementOperations):
         found = []
         for reservation in await self._managed():
             state = await self._state(reservation)
-            plan = headroom(state)
+            plan = await _plan(state)
             turns = tuple(self._turns.get(reservation.id, ()))
             found.append(
                 Headroom(
@@ -100,13 +101,13 @@ class HeadroomController(PlacementOperations):
         results.
         """
         await self.log.memory.fresh()
-        plan = headroom(await self._state(reservation))
+        plan = await _plan(await self._state(reservation))
         if plan.remove:
             await self._remove(plan.remove)
         for at in range(0, len(plan.add), SLOTS_AT_ONCE):
             await self._add(reservation, plan.add[at : at + SLOTS_AT_ONCE])
         if plan.add or plan.remove:
-            plan = headroom(await self._state(reservation))
+            plan = await _plan(await self._state(reservation))
         return plan
 
     def _note_turn(self, reservation: str, plan: HeadroomPlan) -> None:
@@ -166,6 +167,11 @@ def _slot_id(reservation: str, root: str, allocations: Allocations, taken: set[s
     while (slot := str(uuid5(UUID(reservation), f"{root} {size} {number}"))) in taken:
         number += 1
     return slot
+
+
+async def _plan(state: HeadroomState) -> HeadroomPlan:
+    """Plan in a thread: for 100,000 instances it takes seconds, in which placement answers claims."""
+    return await asyncio.to_thread(headroom, state)
 
 
 def _on_bare_metal(index: Index, instance: HeldSize) -> bool:
