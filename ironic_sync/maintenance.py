@@ -13,14 +13,13 @@ from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.host_health import HELD
 from bus.protocol import Ask
 from bus.requests import ResourceGroup
-from bus.resources import FindProviders, ProvidersFound
+from bus.resources import PROCESSORS, FindProviders, ProvidersFound
 from bus.vocabulary import portions
 from ironic_sync.api import IronicRefused, Json
 
 STEP_SECONDS = 10.0
 REASON = "berth: maintenance window"
 TRAIT = f"{HELD}MAINTENANCE"
-OF_HOSTS = frozenset({"VCPU", "PCPU"})  # classes of hosts that are not Ironic's
 STABLE = ("available", "manageable")  # states in which the flag interrupts no work of Ironic's
 FIELDS = ("uuid", "maintenance", "maintenance_reason", "instance_uuid", "provision_state")
 PAGE = 200
@@ -67,7 +66,7 @@ class MaintenanceFlags:
         roots = (await self.find(FindProviders(like=like, parts=()))).providers
         for ids in portions([each.id for each in roots if each.parent is None], PAGE):
             page = (await self.find(FindProviders(ids=ids, parts=("inventories",)))).providers
-            found |= {each.id for each in page if not OF_HOSTS & each.inventories.keys()}
+            found |= {each.id for each in page if PROCESSORS.isdisjoint(each.inventories)}
         return found
 
     async def _flagged(self) -> set[str]:

@@ -246,12 +246,8 @@ class MoveCourses:
 
     async def _publish_again(self, courses: Sequence[MoveCourse]) -> None:
         """Publish again the orders of begun moves, unless a cell has received them."""
-        known: list[tuple[MoveCourse, MoveStart]] = []
-        for course in courses:
-            if course.state.start is None:
-                await self._await_cell(course)
-            else:
-                known.append((course, course.state.start))
+        await self._await_cells([course for course in courses if course.state.start is None])
+        known = [(course, start) for course in courses if (start := course.state.start) is not None]
         retire = self.scheduler.ending.retire
         ids = [undo_claim_id(course.asked.move) for course, _ in known]
         undone = await together([retire(id_, "", unplaceable=False) for id_ in ids])
@@ -268,19 +264,28 @@ class MoveCourses:
         if going:
             await self._publish_claims(going)
 
-    async def _await_cell(self, course: MoveCourse) -> None:
-        """Wait for the end of a begun move whose build no cell knows. If no cell records the move either, it
-        was lost with commits of its cell, and is refused after a time limit.
+    async def _await_cells(self, courses: Sequence[MoveCourse]) -> None:
+        """Wait for the end of each begun move whose build no cell knows. If no cell records the move either,
+        it was lost with commits of its cell, and is refused after a time limit.
         """
-        asked, barred = course.asked, course.state.barred
-        silent = barred is not None and barred.code == "no_conductor"  # the cell may have no order
-        if not silent and asked.move in await self.lookups.recorded([asked.move]):
-            course.take(())
-        elif silent or self.scheduler.retries.retried_for(asked.move) < self.scheduler.undeliverable_for:
-            self._postpone(course, "it has begun, but its cell does not know its build")
-        else:
-            why = "it has begun, but no cell has a record of it or of its instance"
-            course.take((refused(asked, why, "unknown"),))
+        silent = {  # moves of cells without a conductor, which may not have received the order
+            course.asked.move
+            for course in courses
+            if (barred := course.state.barred) is not None and barred.code == "no_conductor"
+        }
+        moves = [course.asked.move for course in courses]
+        recorded = await self.lookups.recorded([move for move in moves if move not in silent])
+        for course in courses:
+            move = course.asked.move
+            if move in recorded:
+                course.take(())
+            elif (
+                move in silent or self.scheduler.retries.retried_for(move) < self.scheduler.undeliverable_for
+            ):
+                self._postpone(course, "it has begun, but its cell does not know its build")
+            else:
+                why = "it has begun, but no cell has a record of it or of its instance"
+                course.take((refused(course.asked, why, "unknown"),))
 
     async def _publish_claims(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         seeking = [(course, start) for course, start in going if start.seeks]

@@ -9,6 +9,7 @@ from typing import Literal
 import os_traits  # type: ignore[import-untyped]
 
 from bus.requests import Flavor, Image, ResourceGroup
+from bus.resources import PROCESSORS
 from bus.vocabulary import Resources
 from scheduler_worker.core.attributes import (
     NUMA_POLICIES,
@@ -206,7 +207,7 @@ def fill(draft: QuestionDraft, flavor: Flavor) -> None:
     """
     requested = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
-    if not requested & {"VCPU", "PCPU"}:
+    if PROCESSORS.isdisjoint(requested):
         resources["VCPU"] = flavor.vcpus
     for name, amount in (("MEMORY_MB", flavor.memory_mb), ("DISK_GB", flavor.disk_gb)):
         if name not in requested:
