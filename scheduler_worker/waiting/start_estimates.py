@@ -15,8 +15,9 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.queries import WaitingRequest
 from bus.vocabulary import Id
+from scheduler_worker.core.calibration import P50, P90, StartEstimate
 from scheduler_worker.core.quota_waits import QUOTA_WAKES
-from scheduler_worker.core.start_times import P50, P90, ClassHistory, StartEstimate, StartTimes, estimate
+from scheduler_worker.core.start_times import ClassHistory, StartTimes, estimate
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.store.parked import OtherScheduler, ParkedRequest
 
@@ -78,8 +79,8 @@ class StartEstimates:
         self._idle = not self.times.waiting
         stored = self.times.stored(self._clock.monotonic())
         for name, quantile in (("p50", P50), ("p90", P90)):
-            ERROR.labels(name).set(self.times.calibration_error(quantile))
-        COMPARED.inc(self.times.take_compared())
+            ERROR.labels(name).set(self.times.calibration.error(quantile))
+        COMPARED.inc(self.times.calibration.take_compared())
         return _encode(stored).decode()
 
     def adopt(self, stored: Iterable[str]) -> None:
