@@ -88,7 +88,7 @@ def test_the_gauge_shows_the_recent_share_in_time_minus_the_intended_one() -> No
     for wait in (0.0, 1e6):  # then the estimates of the last request have passed
         times.append(times[-1] + wait)
         assert starts.encoded()
-        shown.append([ERROR.labels(name)._value.get() for name in ("p50", "p90")])
+        shown.append([ERROR.labels("waiting", name)._value.get() for name in ("p50", "p90")])
         assert shown[-1] == [starts.times.calibration.error(quantile) for quantile in (P50, P90)]
     (p50, p90), after = shown
     assert after[0] < p50 and after[1] < p90 and -0.9 <= after[1] <= 0.1
