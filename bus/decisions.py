@@ -143,6 +143,7 @@ CONSTRAINTS: Mapping[str, str] = {
 }
 
 OVER_QUOTA = "quota"
+BACKLOG = "backlog"
 CRASHED = "crashed"
 
 # Codes of decisions when no single constraint removed the last host.
@@ -158,7 +159,7 @@ ENDS: Mapping[str, str] = {
     "waited": "the request waited for its maximum time without free capacity",
     "cancelled": "the request was cancelled while it waited",
     CRASHED: "the processes of several schedulers ended while they evaluated the waiting request",
-    "backlog": "the request was taken from the broker and stored, and was not evaluated yet",
+    BACKLOG: "the request was taken from the broker and stored, and was not evaluated yet",
     "line": "the request waits behind requests of the same equivalence class",
     "client": "the client is not registered for the project, or may not send this request",
 }

@@ -199,7 +199,8 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     wakes: Cause = ""  # the event that causes a retry
     move: MoveRequested | None = None  # for a move: the request; its demands on hosts are in `request`
     placed: BuildPlaced | None = None  # the last chosen host, for an instance that another system builds
-    # times by which the waiting request gets a host with a probability of 50 % and 90 %; None: unknown
+    # times by which the waiting request gets a host with a probability of 50 % and 90 %
+    # (in the backlog: is evaluated); None: unknown
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
 
@@ -252,6 +253,9 @@ class BacklogPlace(Value, frozen=True, kw_only=True):
 
     before: Count  # number of the project's requests, at all schedulers, that are served earlier
     weight: Number = 1.0
+    # times by which it would be evaluated with a probability of 50 % and 90 %; None: unknown
+    start_p50: Seconds | None = None
+    start_p90: Seconds | None = None
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):

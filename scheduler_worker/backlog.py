@@ -10,7 +10,7 @@ processors and placement free.
 
 import asyncio
 import logging
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -21,6 +21,7 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import Delivery, Inbox, is_suspect
 from bus.vocabulary import UNSAID_ID
+from scheduler_worker.core.backlog_paces import BacklogPace
 from scheduler_worker.core.fair_queue import FairItem, FairQueue, RecentlyServed
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import backlog
@@ -106,6 +107,11 @@ class RequestBacklog:
     def served(self) -> dict[str, float]:
         """Return the total size of recently served requests (as fraction of the cloud), by project."""
         return self._recent.sizes(self._clock.monotonic())
+
+    def paces(self) -> dict[str, BacklogPace]:
+        """Measure and return how fast the backlog of each project is served."""
+        unstored = Counter(item.project for item in self._unstored) if self.stored.projects else {}
+        return self.stored.measured(unstored)
 
     # Methods that the bus calls, as of any inbox
 

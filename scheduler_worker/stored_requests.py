@@ -8,9 +8,11 @@ alone.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby, takewhile
+from operator import attrgetter
 
 from prometheus_client import Gauge
 
@@ -21,9 +23,11 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from scheduler_worker.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
 from scheduler_worker.core.fair_queue import FairItem, FairQueue, Key, ShareMeter, Size
 from scheduler_worker.store import backlog
 from scheduler_worker.store.backlog import Bundle
+from scheduler_worker.waiting.start_estimates import show_calibration
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +82,7 @@ class StoredProject:
     """The stored requests of one project."""
 
     bundles: int = 0  # number of stored bundles
-    requests: int = 0
+    counts: BacklogCounts = field(default_factory=BacklogCounts)
     open: dict[Id, OpenBundle] = field(default_factory=dict)  # bundles in memory, by id
     last: Key | None = None  # key of the bundle that was read last
     is_suspect: bool = False  # True if a scheduler ended while it owned the unread bundles
@@ -107,6 +111,7 @@ class StoredRequests:
         self._database = database
         self._clock = clock
         self._shares = ShareMeter()
+        self.paces = BacklogPaces()
         self._owner = owner
         self._live = live
         self._queue = queue
@@ -152,11 +157,15 @@ class StoredRequests:
                 stored.last = max(stored.last or bundle.key, bundle.key)
             stored.open[bundle.id] = opened
         stored.bundles += 1
-        stored.requests += bundle.requests
+        stored.counts.on_stored(bundle.priority, bundle.requests)
         return opened
 
     def on_taken(self, project: str) -> None:
-        """Start to read further requests of a project if few of its requests are left in memory."""
+        """Count a request that was given to a handler while requests are stored. Start to read further
+        requests of its project if few are left in memory.
+        """
+        if (stored := self.projects.get(project)) is not None:
+            stored.counts.taken += 1
         if self._to_read(project):
             self._low[project] = None
             self._due.set()
@@ -174,7 +183,7 @@ class StoredRequests:
     def on_done(self, bundle: OpenBundle) -> None:
         bundle.left -= 1
         if (stored := self.projects.get(bundle.project)) is not None:
-            stored.requests -= 1
+            stored.counts.on_done(bundle.priority)
         if not bundle.left:
             self._ended.append(bundle)
             self._due.set()
@@ -243,10 +252,15 @@ class StoredRequests:
             adopted = await backlog.adopt(tx, self._owner, before)
             if adopted:
                 await self._live(tx)
-            depths = await backlog.depths(tx, self._owner) if adopted else {}
-        for project, (bundles, requests) in depths.items():
+            depths = await backlog.depths(tx, self._owner) if adopted else []
+        for project, of_project in groupby(sorted(depths), attrgetter("project")):
+            by_priority = {depth.priority: depth for depth in of_project}
             stored = self.projects.setdefault(project, StoredProject())
-            stored.bundles, stored.requests = max(bundles, len(stored.open)), requests
+            bundles = sum(depth.bundles for depth in by_priority.values())
+            stored.bundles = max(bundles, len(stored.open))
+            stored.counts = BacklogCounts(
+                Counter({priority: depth.requests for priority, depth in by_priority.items()})
+            )
             stored.is_suspect = True
             self._low[project] = None
         self._due.set()
@@ -261,7 +275,15 @@ class StoredRequests:
 
     def measure(self) -> None:
         """Set the metrics of the stored requests, and of the shares in which their projects are served."""
-        BACKLOG.set(sum(stored.requests for stored in self.projects.values()))
+        BACKLOG.set(sum(stored.counts.left.total() for stored in self.projects.values()))
         PROJECTS.set(len(self.projects))
         self._shares.measure(self._queue.progress(self.projects), self._clock.monotonic())
         DEVIATION.set(self._shares.deviation)
+        show_calibration("backlog", self.paces.calibration)
+
+    def measured(self, unstored: Mapping[str, int]) -> dict[str, BacklogPace]:
+        """Measure how fast each project is served, of which `unstored` requests are only in memory. Return
+        the paces to store.
+        """
+        counts = {project: stored.counts for project, stored in self.projects.items()}
+        return self.paces.measure(counts, unstored, self._clock.monotonic())

@@ -1,5 +1,7 @@
 """Adds to the answers of what-if questions how a request would wait: in the backlog, and for capacity."""
 
+from collections.abc import Collection, Mapping
+
 from msgspec import structs
 
 from bus.messages import BuildRequested
@@ -8,6 +10,8 @@ from bus.quotas import WEIGHT, FindQuotas
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import backlog, parked
+from scheduler_worker.store.parked import OtherScheduler
+from scheduler_worker.waiting.start_estimates import expected_evaluation
 from scheduler_worker.waiting.store import WaitingStore
 
 
@@ -26,10 +30,9 @@ class WhatIfWaits:
             return answer
         async with self._waiting.database.read() as tx:
             before = await backlog.before(tx, request.project, request.priority)
-            roster = () if answer.fits else await parked.roster(tx)
+            roster = await parked.roster(tx) if before or not answer.fits else ()
         if before:
-            place = BacklogPlace(before=before, weight=await self._weight(request.project))
-            answer = structs.replace(answer, backlog=place)
+            answer = structs.replace(answer, backlog=await self._place(request, before, roster))
         if answer.fits:
             return answer
         [(order, _)] = await self._scheduler.resolved([request])
@@ -40,6 +43,17 @@ class WhatIfWaits:
         if start is None:
             return answer
         return structs.replace(answer, start_p50=start[0], start_p90=start[1])
+
+    async def _place(
+        self, request: BuildRequested, before: Mapping[str, int], roster: Collection[OtherScheduler]
+    ) -> BacklogPlace:
+        """Return the request's place in the backlog, from the numbers of requests before it by scheduler."""
+        now, weight = self._scheduler.clock.now(), await self._weight(request.project)
+        start = expected_evaluation(request.project, request.priority, before, roster, now)
+        start_p50, start_p90 = start or (None, None)
+        return BacklogPlace(
+            before=sum(before.values()), weight=weight, start_p50=start_p50, start_p90=start_p90
+        )
 
     async def _weight(self, project: str) -> float:
         found = await self._scheduler.placement.quotas(FindQuotas(weights=True))

@@ -32,7 +32,7 @@ from control_room.core.planning import (
     with_reserved,
 )
 from control_room.core.what_if_form import InvalidPlan, parse_plan
-from control_room.core.words import amounts_text, expected_start, listed, several
+from control_room.core.words import amounts_text, expected_evaluation, expected_start, listed, several
 from control_room.queries import known_hosts
 
 SECONDS = 30.0  # time limit for an answer to a query
@@ -233,10 +233,10 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
     if answer.spares:
         cli.line(f"  no preemption: {printable(answer.spares)}", "yellow")
     if answer.backlog is not None:
-        before = several(answer.backlog.before, "request")
-        cli.line(
-            f"  before it in its project's backlog: {before} (weight {answer.backlog.weight:g})", "yellow"
-        )
+        place, before = answer.backlog, several(answer.backlog.before, "request")
+        cli.line(f"  before it in its project's backlog: {before} (weight {place.weight:g})", "yellow")
+        evaluated = expected_evaluation(place.start_p50, place.start_p90, Clock().now())
+        cli.line(f"  expected evaluation: {evaluated}")
     if not answer.fits:
         starts = expected_start(answer.start_p50, answer.start_p90, None, Clock().now())
         cli.line(f"  expected start if it waits: {starts}")

@@ -16,6 +16,7 @@ from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock, moment_text
+from bus.decisions import BACKLOG
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.maintenance import FindMaintenance, MaintenanceFound
@@ -24,7 +25,7 @@ from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 from bus.reservations import FAILOVER, FindReservations, Reservation
-from control_room.core.words import expected_start
+from control_room.core.words import expected_evaluation, expected_start
 
 SECONDS = 5.0  # time limit for an answer to a query
 _SCHEDULER = "the scheduler"
@@ -197,8 +198,11 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
         cli.line(f"{of}waits for room: {printable(found.reason)}", "yellow")
         if found.wakes:
             cli.line(f"  it is evaluated again when {printable(found.wakes)}")
-        starts = expected_start(found.start_p50, found.start_p90, found.until, Clock().now())
-        cli.line(f"  expected start: {starts}")
+        now, p50, p90 = Clock().now(), found.start_p50, found.start_p90
+        if found.decision.code == BACKLOG:
+            cli.line(f"  expected evaluation: {expected_evaluation(p50, p90, now)}")
+        else:
+            cli.line(f"  expected start: {expected_start(p50, p90, found.until, now)}")
     elif found.placed is not None:
         chosen = found.placed.chosen
         at = f"{found.placed.build}  selected {printable(chosen.host)} in cell {found.placed.cell}"

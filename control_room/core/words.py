@@ -37,6 +37,13 @@ def expected_start(p50: float | None, p90: float | None, until: float | None, no
     return ", ".join(times)
 
 
+def expected_evaluation(p50: float | None, p90: float | None, now: float) -> str:
+    """Return when a request in the backlog will probably be evaluated, as text: see `expected_start`."""
+    if p50 is None or p90 is None:
+        return "unknown, few requests of its project were evaluated recently"
+    return expected_start(p50, p90, None, now)
+
+
 def rate(each_second: float) -> str:
     return f"{each_second:.1f}" if 0 < each_second < 100 else f"{each_second:,.0f}"
 

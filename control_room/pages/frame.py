@@ -87,6 +87,7 @@ class Renderer:
         self._templates.globals.update(
             duration=words.duration,
             time_text=time_text,
+            expected_evaluation=words.expected_evaluation,
             expected_start=words.expected_start,
             count=words.count,
             several=words.several,

@@ -2,20 +2,18 @@
 
 A class of requests *advances* when one of its waiting requests leaves the queue. Its pace is a pair: the
 number of advances, and the seconds in which the class had waiting requests; older advances count less. The
-time until the n-th advance is then distributed as a quotient of gamma variables, whose logarithm is nearly
-normal. Each estimate is compared with the actual wait. After every comparison, the distance of the next
-estimates from the mean is adjusted, so that 50 % of the requests start before their p50 and 90 % before their
-p90 whatever the pattern of the load.
+estimates are corrected by comparison with actual waits (`core/calibration.py`).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 import msgspec
 
 from bus.vocabulary import Id
+from scheduler_worker.core.calibration import P50, P90, Calibration, Correction, StartEstimate, log_wait
 
 # Each: an average over about so many advances; after as many further ones, an advance counts 1/e.
 MEMORIES = (32, 128, 512, 2048)
@@ -24,43 +22,8 @@ CHANGED = 2.0  # two averages differ by more than so many standard deviations: t
 LEAST_ADVANCES = 2.0  # with fewer advances of a class, the pace of related classes is used
 EXTRAPOLATION = 0.2  # variance per (log (position ÷ advances))², for positions beyond the measured ones
 PACE_CHANGES = 0.01  # variance of the logarithm of the pace (10 %): it may change before the request starts
-LEAST_STEP, FIRST_STEP = 0.05, 0.5  # change of a correction by one comparison: at least, and at first
-LIMITS = ((-2.5, 2.5), (0.1, 6.0))  # ranges of the p50 and p90 corrections
 MOST_CLASSES = 256  # classes with a history in memory
 MOST_STORED = 64  # classes in the stored history
-LONGEST = 10 * 365 * 86400.0  # seconds; a longer estimate counts as unknown
-RECENT = 500  # in the calibration error, a comparison counts 1/e after so many further comparisons
-P50, P90 = 0, 1
-SHARES = (0.5, 0.9)  # fraction of the requests that should start before each quantile
-
-
-class StartEstimate(msgspec.Struct, frozen=True):
-    """The seconds from now within which a waiting request starts with a probability of 50 % and 90 %."""
-
-    p50: float
-    p90: float
-
-
-class Correction(msgspec.Struct, array_like=True):
-    """The number of standard deviations from the mean at which 50 % and 90 % of the requests have started."""
-
-    p50: float = 0.0
-    p90: float = 2.0  # a normal distribution has 1.28; larger, until estimates have been compared
-    compared: list[int] = msgspec.field(default_factory=lambda: [0, 0])
-
-    def compare(self, quantile: int, *, late: bool) -> None:
-        """Raise the correction of a quantile (`P50` or `P90`) after a late start, or lower it after a start
-        in time. The steps cancel out if the share of late starts is as intended.
-        """
-        self.compared[quantile] += 1
-        step = max(LEAST_STEP, FIRST_STEP / math.sqrt(self.compared[quantile]))
-        share = SHARES[quantile]
-        moved = step * share if late else step * (share - 1)
-        lowest, highest = LIMITS[quantile]
-        if quantile == P50:
-            self.p50 = min(max(self.p50 + moved, lowest), highest)
-        else:
-            self.p90 = min(max(self.p90 + moved, lowest), highest)
 
 
 def _zeros() -> list[float]:
@@ -103,10 +66,7 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
         advances, seconds = (
             [float(f"{number:.5g}") for number in each] for each in (self.advances, self.seconds)
         )
-        corrections = {
-            priority: Correction(round(each.p50, 3), round(each.p90, 3), each.compared)
-            for priority, each in self.corrections.items()
-        }
+        corrections = {priority: each.rounded() for priority, each in self.corrections.items()}
         return ClassHistory(self.lacks, advances, seconds, self.waiting, corrections)
 
 
@@ -122,12 +82,7 @@ def estimate(histories: Histories, kind: str, priority: int, position: int) -> S
     if history is None or spread is None:
         return None
     correction = history.corrections.get(priority) or _any_correction(history)
-    mean, deviation = spread
-    p50 = mean + deviation * correction.p50
-    p90 = mean + deviation * max(correction.p90, correction.p50)
-    if p90 > math.log(LONGEST):
-        return None
-    return StartEstimate(math.exp(p50), math.exp(p90))
+    return correction.estimate(*spread)
 
 
 def _any_correction(history: ClassHistory) -> Correction:
@@ -148,26 +103,9 @@ def _spread(histories: Histories, history: ClassHistory, position: int) -> tuple
         advances += LEAST_ADVANCES
     if seconds <= 0.0:
         return None
-    mean = math.log(seconds) + _digamma(position) - _digamma(advances)
+    mean, variance = log_wait(position, advances, seconds)
     beyond = max(math.log(position / advances), 0.0)
-    unknown = PACE_CHANGES + EXTRAPOLATION * beyond**2
-    return mean, math.sqrt(_trigamma(position) + _trigamma(advances) + unknown)
-
-
-def _digamma(x: float) -> float:
-    """Return the mean of the logarithm of a gamma variable of shape `x`."""
-    less = 0.0
-    while x < 6.0:
-        less, x = less + 1 / x, x + 1
-    return math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - less
-
-
-def _trigamma(x: float) -> float:
-    """Return the variance of the logarithm of a gamma variable of shape `x`."""
-    more = 0.0
-    while x < 6.0:
-        more, x = more + 1 / x**2, x + 1
-    return 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5) + more
+    return mean, math.sqrt(variance + PACE_CHANGES + EXTRAPOLATION * beyond**2)
 
 
 @dataclass(slots=True)
@@ -190,9 +128,7 @@ class StartTimes:
         self._at: dict[str, float] = {}  # class → when its waiting seconds were counted last
         self._expected: dict[Id, _Expected] = {}
         self._due: list[tuple[float, int, Id]] = []  # a heap: time of a quantile, quantile, request
-        self._compared = 0  # number of p90 estimates compared since the last `take_compared`
-        self._overall = Correction()  # the correction with which new classes begin
-        self._counted = [[0.0, 0.0], [0.0, 0.0]]  # by quantile: recent comparisons, starts in time
+        self.calibration = Calibration()
 
     def enter(self, request: Id, kind: str, lacks: str, priority: int, position: int, now: float) -> None:
         """Record that a request waits at a position of its equivalence class (`kind`) for resource classes
@@ -207,7 +143,7 @@ class StartTimes:
         history = self._class(kind, lacks, now)
         correction = history.corrections.get(priority)
         if correction is None:
-            correction = history.corrections[priority] = Correction(self._overall.p50, self._overall.p90)
+            correction = history.corrections[priority] = self.calibration.new_correction()
         start = estimate(self.histories, kind, priority, position)
         history.waiting += 1
         if start is None:
@@ -252,19 +188,9 @@ class StartTimes:
         self._count_seconds(kind, now)
         return estimate(self.histories, kind, priority, position)
 
-    def calibration_error(self, quantile: int) -> float:
-        """Return the recent share of requests that started before this quantile, minus the intended share."""
-        compared, in_time = self._counted[quantile]
-        return in_time / compared - SHARES[quantile] if compared else 0.0
-
     @property
     def waiting(self) -> int:
         return len(self._expected)
-
-    def take_compared(self) -> int:
-        """Return the number of p90 estimates that were compared since the last call."""
-        compared, self._compared = self._compared, 0
-        return compared
 
     def stored(self, now: float) -> dict[str, ClassHistory]:
         """Return the histories to store, by class: first the classes with the most waiting requests, then the
@@ -329,10 +255,5 @@ class StartTimes:
         if not expected.open[quantile]:
             return
         expected.open[quantile] = False
-        corrections = self.histories[expected.kind].corrections
-        of_both: Iterable[Correction] = (corrections[expected.priority], self._overall)
-        for correction in of_both:
-            correction.compare(quantile, late=late)
-        counted = self._counted[quantile]
-        counted[:] = [counted[0] * (1 - 1 / RECENT) + 1, counted[1] * (1 - 1 / RECENT) + (not late)]
-        self._compared += quantile == P90
+        correction = self.histories[expected.kind].corrections[expected.priority]
+        self.calibration.compare(correction, quantile, late=late)

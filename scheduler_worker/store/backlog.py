@@ -5,6 +5,7 @@ be stored as fast as the broker delivers it. A bundle is deleted after all of it
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,11 +36,21 @@ class Bundle(msgspec.Struct, frozen=True):
         return _opened(self.envelopes)
 
 
+class Depth(NamedTuple):
+    """How many bundles and requests of one project and priority a scheduler has to serve."""
+
+    project: str
+    priority: int
+    bundles: int
+    requests: int
+
+
 class FoundBacklog(msgspec.Struct, frozen=True):
     """A request in the backlog, found by its id or a build's."""
 
     message: BuildRequested
     since: float
+    owner: str  # its scheduler
     before: int  # most stored requests of the project that precede it at its scheduler
 
 
@@ -59,13 +70,13 @@ _NEXT = sql(f"""
     ORDER BY priority DESC, since, id LIMIT :most
 """)
 _DEPTHS = sql("""
-    SELECT project, count(*) AS bundles, sum(requests) AS requests FROM backlog
-    WHERE owner = :owner GROUP BY project
+    SELECT project, priority, count(*) AS bundles, sum(requests) AS requests FROM backlog
+    WHERE owner = :owner GROUP BY project, priority
 """)
 _ALL_DEPTHS = sql("SELECT project, sum(requests) AS requests FROM backlog GROUP BY project")
 _BEFORE = sql("""
-    SELECT coalesce(sum(requests), 0) AS requests FROM backlog
-    WHERE project = :project AND priority >= :priority
+    SELECT owner, sum(requests) AS requests FROM backlog
+    WHERE project = :project AND priority >= :priority GROUP BY owner
 """)
 _OWNERS = sql("""
     SELECT owner FROM (SELECT owner FROM schedulers UNION SELECT '') AS known
@@ -79,7 +90,7 @@ _ADOPT = sql("""
 _STRIKE = sql("UPDATE backlog SET strikes = strikes + 1 WHERE id IN (SELECT n.id FROM {n: id str})")
 RELEASE = sql("UPDATE backlog SET owner = '', strikes = 0 WHERE owner = :owner")
 _FIND = sql("""
-    SELECT b.envelopes, (SELECT sum(o.requests) FROM backlog o WHERE o.owner = b.owner AND
+    SELECT b.envelopes, b.owner, (SELECT sum(o.requests) FROM backlog o WHERE o.owner = b.owner AND
     o.project = b.project AND (o.priority > b.priority OR o.priority = b.priority AND o.since < b.since)
     ) AS before FROM backlog b WHERE b.envelopes LIKE CAST(:pattern AS text)
 """)
@@ -111,12 +122,12 @@ async def strike(tx: Transaction, bundles: Iterable[Id]) -> None:
     await _STRIKE(tx, [(id_,) for id_ in sorted(bundles)])
 
 
-async def depths(tx: Transaction, owner: str) -> dict[str, tuple[int, int]]:
-    """Return how many bundles and how many requests a scheduler has to serve, by project."""
-    return {
-        project: (int(bundles), int(requests))
-        for project, bundles, requests in await _DEPTHS(tx, owner=owner)
-    }
+async def depths(tx: Transaction, owner: str) -> list[Depth]:
+    """Return how many bundles and how many requests a scheduler has to serve, by project and priority."""
+    return [
+        Depth(project, priority, int(bundles), int(requests))
+        for project, priority, bundles, requests in await _DEPTHS(tx, owner=owner)
+    ]
 
 
 async def counts(tx: Transaction) -> dict[str, int]:
@@ -124,10 +135,10 @@ async def counts(tx: Transaction) -> dict[str, int]:
     return {project: int(requests) for project, requests in await _ALL_DEPTHS(tx)}
 
 
-async def before(tx: Transaction, project: str, priority: int) -> int:
-    """Return how many requests of a project, at all schedulers, precede a new request of this priority."""
-    [(requests,)] = await _BEFORE(tx, project=project, priority=priority)
-    return int(requests)
+async def before(tx: Transaction, project: str, priority: int) -> dict[str, int]:
+    """Return how many requests of a project precede a new request of this priority, by scheduler."""
+    rows = await _BEFORE(tx, project=project, priority=priority)
+    return {owner: int(requests) for owner, requests in rows}
 
 
 async def owners(tx: Transaction) -> set[str]:
@@ -141,12 +152,15 @@ async def adopt(tx: Transaction, owner: str, before: str) -> int:
 
 async def find(tx: Transaction, id_: Id) -> FoundBacklog | None:
     """Search all messages for the request with this id, or with a build of this id; None if not found."""
-    for envelopes, before in await _FIND(tx, pattern=f"%{id_}%"):
-        for envelope in _opened(envelopes):
+    for envelopes, owner, before in await _FIND(tx, pattern=f"%{id_}%"):
+        bundled = _opened(envelopes)
+        for envelope in bundled:
             try:
                 message = _message(envelope.body)
             except NOT_JSON:  # the scheduler that serves the message dead-letters it
                 continue
             if id_ == message.request or id_ in message.instances:
-                return FoundBacklog(message, envelope.sent_at, int(before or 0))
+                since = envelope.sent_at
+                earlier = sum((each.sent_at, each.id) < (since, envelope.id) for each in bundled)
+                return FoundBacklog(message, since, owner, int(before or 0) + earlier)
     return None

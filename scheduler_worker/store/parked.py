@@ -17,6 +17,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.waiting_shares import Contender, QueueKey
+from scheduler_worker.store.backlog import FoundBacklog
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +123,9 @@ _BEAT = sql("""
     rescued = excluded.rescued,
     starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
-_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served FROM schedulers")
+_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, paces FROM schedulers")
 _OWNERS = sql("SELECT DISTINCT owner FROM parked")
-SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
+SERVED = sql("UPDATE schedulers SET served = :served, paces = :paces WHERE owner = :owner")
 # Deletes the record of an owner that has sent no heartbeat since `beat`.
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
@@ -143,6 +144,7 @@ class FoundParked(msgspec.Struct, frozen=True):
 
     parked: ParkedRequest
     owner: str
+    backlogged: FoundBacklog | None = None  # for a request in the backlog: its place there
 
 
 class OtherScheduler(msgspec.Struct, frozen=True):
@@ -154,6 +156,7 @@ class OtherScheduler(msgspec.Struct, frozen=True):
     rescued: int
     starts: str = ""  # how fast its queues advance, to estimate start times
     served: str = ""  # total size of its recently served requests, by project
+    paces: str = ""  # how fast it serves the backlog of each project, to estimate evaluation times
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:

@@ -11,7 +11,7 @@ import msgspec
 
 from bus.claims import Held, OutsideCell, Released, Retired
 from bus.context import resumed
-from bus.decisions import Decision
+from bus.decisions import BACKLOG, Decision
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
 from bus.moves import SHELVED, MoveRefused
@@ -25,8 +25,6 @@ from scheduler_worker.store import backlog, parked
 from scheduler_worker.store.parked import FoundParked, ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
 
-BACKLOG = "backlog"  # `owner` of a request that was found in the backlog
-
 
 async def find_waiting(tx: Transaction, id_: Id) -> FoundParked | None:
     """Return the waiting or backlog request with this id, or with a build of this id; None if not found."""
@@ -35,8 +33,7 @@ async def find_waiting(tx: Transaction, id_: Id) -> FoundParked | None:
     stored = await backlog.find(tx, id_)
     if stored is None:
         return None
-    before = f"with at most {stored.before} requests of its project before it"
-    lacks = f"it is in the backlog, {before}; its start is estimated after it was evaluated"
+    lacks = f"it is in the backlog, with at most {stored.before} requests of its project before it"
     entry = ParkedRequest(
         message=stored.message,
         kind="",
@@ -45,9 +42,9 @@ async def find_waiting(tx: Transaction, id_: Id) -> FoundParked | None:
         seen=0,
         lacks=lacks,
         wakes="it is the turn of its project",
-        decision=Decision(code="backlog"),
+        decision=Decision(code=BACKLOG),
     )
-    return FoundParked(entry, BACKLOG)
+    return FoundParked(entry, stored.owner, stored)
 
 
 Deletes = Sequence[BuildDeleteRequested]
@@ -175,7 +172,7 @@ class Cancelling:
         same result again.
         """
         store, entry, left = self._store, found.parked, None
-        if found.owner == BACKLOG:
+        if found.backlogged is not None:
             return
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

@@ -13,9 +13,10 @@ from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.core.reserved_hosts import Root
 from scheduler_worker.core.waiting_shares import QueueKey
 from scheduler_worker.store import backlog, decisions, parked
-from scheduler_worker.store.parked import OtherScheduler
+from scheduler_worker.store.parked import FoundParked, OtherScheduler
 from scheduler_worker.waiting.cancelling import find_waiting
 from scheduler_worker.waiting.queue import WaitingQueue
+from scheduler_worker.waiting.start_estimates import Listed, expected_evaluation, paces_of
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,11 @@ class WaitingOwner:
         async with store.database.write() as tx:
             if store.requests or store.entered:
                 await store.live(tx, store.starts.encoded())
-                await parked.SERVED(tx, owner=store.name, served=_encode(self._backlog.served()).decode())
+                served, paces = (
+                    _encode(of_projects).decode()
+                    for of_projects in (self._backlog.served(), self._backlog.paces())
+                )
+                await parked.SERVED(tx, owner=store.name, served=served, paces=paces)
             if store.taken_for_dead:
                 store.taken_for_dead = False
                 ours = await parked.owned(tx, store.name)
@@ -116,6 +121,9 @@ class WaitingOwner:
     async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
         store, more, several = self._store, True, 0
         store.starts.adopt(scheduler.starts for scheduler in schedulers if scheduler.owner == before)
+        for scheduler in schedulers:
+            if scheduler.owner == before:
+                self._backlog.stored.paces.adopt(paces_of(scheduler.paces))
         while more:
             async with store.database.write() as tx:
                 adopted, more = await parked.adopt(tx, store.name, before, PAGE)
@@ -170,8 +178,7 @@ class WaitingOwner:
             entry = found.parked
             listed = await decisions.waiting(tx, FindWaiting(requests=(entry.request,)))
             roster = await parked.roster(tx)
-        estimated = self._store.starts.estimated(listed, self._store.queues, roster)
-        start = estimated[0] if estimated else None
+        start_p50, start_p90 = self._expected(found, listed, roster)
         return DecisionFound(
             known=True,
             request=entry.message,
@@ -183,9 +190,22 @@ class WaitingOwner:
             until=entry.until,
             wakes=entry.wakes,
             move=entry.start.asked if entry.start is not None else None,
-            start_p50=start.start_p50 if start else None,
-            start_p90=start.start_p90 if start else None,
+            start_p50=start_p50,
+            start_p90=start_p90,
         )
+
+    def _expected(
+        self, found: FoundParked, listed: Listed, roster: list[OtherScheduler]
+    ) -> tuple[float | None, float | None]:
+        """Return when a request will start, or will be evaluated if it is in the backlog."""
+        message, place = found.parked.message, found.backlogged
+        if place is not None:
+            before, now = {place.owner: place.before}, self._clock.now()
+            start = expected_evaluation(message.project, message.priority, before, roster, now)
+            return start or (None, None)
+        for request in self._store.starts.estimated(listed, self._store.queues, roster):
+            return request.start_p50, request.start_p90
+        return None, None
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
         reserved: dict[Id, list[str]] = {}

@@ -15,8 +15,10 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.queries import WaitingRequest
 from bus.vocabulary import Id
+from scheduler_worker.core.backlog_paces import BacklogPace
+from scheduler_worker.core.calibration import P50, P90, Calibration, StartEstimate
 from scheduler_worker.core.quota_waits import QUOTA_WAKES
-from scheduler_worker.core.start_times import P50, P90, ClassHistory, StartEstimate, StartTimes, estimate
+from scheduler_worker.core.start_times import ClassHistory, StartTimes, estimate
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.store.parked import OtherScheduler, ParkedRequest
 
@@ -24,16 +26,27 @@ log = logging.getLogger(__name__)
 
 ERROR = Gauge(
     "berth_scheduler_start_calibration_error",
-    "recent share of waiting requests that started before this estimate, minus the intended share",
-    ["quantile"],
+    "recent share of requests that started (in the backlog: were evaluated) before this estimate, minus the"
+    " intended share",
+    ["queue", "quantile"],
 )
-COMPARED = Counter("berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start")
+COMPARED = Counter(
+    "berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start", ["queue"]
+)
 
 Histories = Mapping[str, ClassHistory]
 Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests, each with the name of its scheduler
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, ClassHistory]).decode
+_decode_paces = msgspec.json.Decoder(dict[str, BacklogPace]).decode
+
+
+def show_calibration(queue: str, calibration: Calibration) -> None:
+    """Set the metrics of the estimates for a kind of queue: `waiting` or `backlog`."""
+    for name, quantile in (("p50", P50), ("p90", P90)):
+        ERROR.labels(queue, name).set(calibration.error(quantile))
+    COMPARED.labels(queue).inc(calibration.take_compared())
 
 
 class StartEstimates:
@@ -77,9 +90,7 @@ class StartEstimates:
             return ""
         self._idle = not self.times.waiting
         stored = self.times.stored(self._clock.monotonic())
-        for name, quantile in (("p50", P50), ("p90", P90)):
-            ERROR.labels(name).set(self.times.calibration_error(quantile))
-        COMPARED.inc(self.times.take_compared())
+        show_calibration("waiting", self.times.calibration)
         return _encode(stored).decode()
 
     def adopt(self, stored: Iterable[str]) -> None:
@@ -129,6 +140,34 @@ class StartEstimates:
                 start = next(filter(None, elsewhere), None)
             answers.append(_with_start(request, start, now))
         return answers
+
+
+def expected_evaluation(
+    project: str, priority: int, before: Mapping[str, int], roster: Collection[OtherScheduler], now: float
+) -> tuple[float, float] | None:
+    """Return when a request of the backlog will be evaluated (p50 and p90, seconds since 1970), or None if
+    unknown. `before` has the number of its project's requests that precede it, for each scheduler that may
+    serve it; the latest estimate counts. For a scheduler without a pace of the project, the slowest other
+    scheduler's pace is used.
+    """
+    decoded = {scheduler.owner: paces_of(scheduler.paces) for scheduler in roster}
+    paces = {owner: projects[project] for owner, projects in decoded.items() if project in projects}
+    starts = [
+        pace.estimate(priority, requests)
+        for owner, requests in before.items()
+        for pace in ([paces[owner]] if owner in paces else paces.values())
+    ]
+    start = max(filter(None, starts), key=lambda each: each.p90, default=None)
+    return None if start is None else (now + start.p50, now + start.p90)
+
+
+def paces_of(text: str) -> dict[str, BacklogPace]:
+    """Decode a scheduler's stored paces, by project; return an empty mapping if they are unreadable."""
+    try:
+        return _decode_paces(text) if text else {}
+    except NOT_JSON as problem:
+        log.warning("the stored pace of the backlog cannot be read: %s", problem)
+        return {}
 
 
 def _with_start(request: WaitingRequest, start: StartEstimate | None, now: float) -> WaitingRequest:

@@ -22,12 +22,16 @@ from bus.sql.transaction import Transaction
 from scheduler_worker import backlog as backlog_module
 from scheduler_worker.backlog import LEAST_BATCH, PREFETCH, RequestBacklog
 from scheduler_worker.core import fair_queue
+from scheduler_worker.core.backlog_paces import BacklogPace
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import backlog as stored_backlog
 from scheduler_worker.store import parked
 from scheduler_worker.store.backlog import Bundle
 from scheduler_worker.stored_requests import DEVIATION
+from scheduler_worker.waiting.owner import WaitingOwner
+from scheduler_worker.waiting.queue import WaitingQueue
+from scheduler_worker.waiting.start_estimates import StartEstimates, paces_of
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
@@ -78,6 +82,28 @@ class Broker:
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
+
+    def owner(self, name: str, backlog: RequestBacklog) -> WaitingOwner:
+        """Return a scheduler's owner of waiting requests, of which there are none."""
+
+        async def live(tx: Transaction, starts: str = "") -> None:
+            await parked.beat(tx, name, "{}", 0, starts)
+
+        store = SimpleNamespace(
+            database=self.database,
+            name=name,
+            requests={},
+            entered=True,
+            taken_for_dead=False,
+            live=live,
+            starts=StartEstimates(self.clock),
+            queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
+            sight=SimpleNamespace(source=SimpleNamespace(seen=0)),
+            leave=lambda requests: None,
+            doubt=lambda entries: None,
+        )
+        queue = cast(WaitingQueue, SimpleNamespace(store=store, recheck=lambda: None))
+        return WaitingOwner(queue, backlog, self.clock)
 
     async def depth(self) -> int:
         async with self.database.read() as tx:
@@ -296,6 +322,13 @@ async def test_a_released_backlog_has_no_owner(broker: Broker) -> None:
         assert await stored_backlog.owners(tx) == {""}
 
 
+async def place_of(request: str, tx: Transaction) -> int:
+    """Return how many stored requests of project p are older."""
+    bundles = await stored_backlog.following(tx, "s1", "p", 1000)
+    opened = sorted((each.sent_at, each.id, each) for bundle in bundles for each in bundle.opened())
+    return [decode(BuildRequested, each.body).request for *_, each in opened].index(request)
+
+
 async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> None:
     async with broker.backlog() as backlog:
         await broker.publish("p", 1000)
@@ -306,7 +339,65 @@ async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> N
                 found = await stored_backlog.find(tx, id_)
                 assert found is not None
                 assert found.message == request
+                assert (found.owner, found.before) == ("s1", await place_of(request.request, tx))
             assert await stored_backlog.find(tx, uid(77, "f")) is None
+
+
+async def test_the_pace_of_each_project_is_measured_also_after_a_takeover(broker: Broker) -> None:
+    passed = [0.0]
+    broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
+
+    async def measured(backlog: RequestBacklog) -> BacklogPace:
+        backlog.paces()
+        for _ in range(5):
+            await serve(backlog, 20)
+            passed[0] += 1.0
+            paces = backlog.paces()
+        return paces["p"]
+
+    async with broker.backlog() as backlog:
+        assert backlog.paces() == {}
+        await broker.publish("p", 150)
+        await until(lambda: backlog.buffered == 150)
+        await broker.publish("p", 1500, priority=1)
+        await broker.stored()
+        await serve(backlog, 900)
+        pace = await measured(backlog)
+        assert 90 < pace.served < 100 and 4.5 < pace.seconds < 5.0
+        assert pace.unstored == 150
+        counts = backlog.stored.projects["p"].counts
+        assert (counts.left[1], counts.done[1], counts.taken) == (500, 1000, 1000)
+    stored = await broker.depth()
+    async with broker.backlog("s2") as successor:
+        await successor.stored.adopt("s1")
+        assert successor.stored.projects["p"].counts.left.total() == stored
+        assert 90 < (await measured(successor)).served < 100
+
+
+async def test_the_pace_is_stored_with_the_heartbeat_and_adopted_by_a_successor(broker: Broker) -> None:
+    passed = [0.0]
+    broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
+
+    async def beat(owner: WaitingOwner) -> None:
+        passed[0] += 3.0
+        await owner.beat()
+
+    async with broker.backlog() as backlog:
+        owner = broker.owner("s1", backlog)
+        await broker.publish("p", 3000)
+        await broker.stored()
+        for _ in range(6):
+            await beat(owner)
+            await serve(backlog, 20)
+    async with broker.database.read() as tx:
+        [stored] = await parked.roster(tx)
+    pace = paces_of(stored.paces)["p"]
+    assert pace.samples > 4.0
+    async with broker.backlog("s2") as backlog:
+        owner = broker.owner("s2", backlog)
+        for _ in range(3):
+            await beat(owner)
+        assert backlog.stored.paces.paces["p"].samples >= pace.samples * 0.9
 
 
 async def test_without_a_database_requests_are_served_from_memory(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bus import topics
 from bus.cells import CellsFound
 from bus.claims import Choice
-from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
+from bus.decisions import BACKLOG, Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
 from bus.messages import (
     Attempt,
@@ -175,12 +175,29 @@ async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
 
 
 async def test_the_what_if_page_shows_the_backlog_before_a_request_and_its_expected_start() -> None:
-    place = BacklogPlace(before=1200, weight=3.0)
+    place = BacklogPlace(before=1200, weight=3.0, start_p50=1.9e9, start_p90=2.5e9)
     answer = WhatIfAnswered(fits=False, backlog=place, start_p50=2e9, start_p90=3e9)
     async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
         page = await room.page("/what-if?vcpus=4")
     assert "backlog</a> of its project: 1,200 requests (weight 3)" in page
+    assert re.search(r"Expected evaluation: 50 % within \d+ days, 90 % within \d+ days", page)
     assert re.search(r"Expected start if it waits: 50 % within \d+ days, 90 % within \d+ days", page)
+
+
+async def test_a_request_in_the_backlog_shows_when_it_is_evaluated() -> None:
+    request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
+    waits = DecisionFound(
+        known=True,
+        waits=True,
+        request=request,
+        decision=Decision(code=BACKLOG),
+        start_p50=1.9e9,
+        start_p90=2e9,
+    )
+    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
+        page = await room.page(f"/builds/{uid(8)}")
+    assert re.search(r"Expected evaluation: 50 % within \d+ days, 90 % within \d+ days", page)
+    assert "Expected start" not in page
 
 
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from bus import topics
@@ -26,13 +27,14 @@ from bus.clock import Clock
 from bus.context import envelope_of
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.queries import BacklogPlace, FindDecision, WhatIf
+from bus.queries import FindDecision, WhatIf
 from bus.quotas import WEIGHT, QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.vocabulary import Contended
+from scheduler_worker.core.backlog_paces import BacklogPace
 from scheduler_worker.core.events import End
 from scheduler_worker.core.order import CANCELLED, Begins
 from scheduler_worker.placing import Scheduler
@@ -600,17 +602,26 @@ async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same
         await world.bus.asker(topics.EDIT_QUOTA)(QuotaEditRequested(edit=weight))
         request = a_request(1, flavor=METAL, project="p")
         bundle = backlog.bundle(uid(9), "p", 0, [envelope_of(request, world.clock)])
+        pace = BacklogPace(served=10.0, seconds=50.0, squares=10.0, samples=50.0, unstored=3)
+        paces = msgspec.json.encode({"p": pace}).decode()
         async with world.kept.write() as tx:
             await parked.beat(tx, "killed", "{}", 0)
             await backlog.add(tx, "killed", [bundle])
+            await parked.SERVED(tx, owner="killed", served="{}", paces=paces)
         assert (await world.waiting()).backlog == {"p": 1}
         [build] = request.instances
         found = await world.bus.asker(topics.DECISION)(FindDecision(id=build))
         assert (found.waits, found.decision.code) == (True, "backlog")
-        assert found.start_p50 is None and "its start is estimated after it was evaluated" in found.reason
-        for priority, before in ((0, BacklogPlace(before=1, weight=3.0)), (1, None)):
+        assert "at most 0 requests of its project before it" in found.reason
+        assert found.start_p50 is not None and found.start_p90 is not None
+        assert 10.0 < found.start_p50 - world.clock.now() < 25.0  # 4 requests at 0.2 a second
+        for priority, before in ((0, 1), (1, None)):
             question = WhatIf(request=a_request(2, flavor=METAL, project="p", priority=priority))
-            assert (await world.bus.asker(topics.WHAT_IF)(question)).backlog == before
+            place = (await world.bus.asker(topics.WHAT_IF)(question)).backlog
+            assert (place and place.before) == before
+            if place is not None:
+                assert place.weight == 3.0 and place.start_p50 is not None and place.start_p90 is not None
+                assert found.start_p50 < place.start_p50 < place.start_p90
         await world.say(BuildCancelRequested(build=build))
         await world.until(1, world.cancelled)
         assert world.cancelled[0].waited

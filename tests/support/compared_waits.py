@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from scheduler_worker.core.start_times import StartEstimate, StartTimes
+from scheduler_worker.core.calibration import StartEstimate
+from scheduler_worker.core.start_times import StartTimes
 
 
 @dataclass

@@ -333,7 +333,7 @@ RUNBOOK = (REPOSITORY / "docs/runbook.md").read_text(encoding="utf-8")
 FEW = {
     "worker", "topic", "outcome", "cell", "way", "crossing", "result", "why", "what", "status", "kind", "end",
     "method", "route", "event", "reason", "version", "broker", "quantile", "priority",
-    "stage", "plan", "level", "of", "state",
+    "stage", "plan", "level", "of", "state", "queue",
 }  # fmt: skip
 OTHERS = {
     "up": {"job", "instance"},

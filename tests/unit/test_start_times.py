@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from bus.clock import Clock
-from scheduler_worker.core.start_times import MOST_CLASSES, P50, P90, ClassHistory, StartTimes, estimate
+from scheduler_worker.core.calibration import P50, P90
+from scheduler_worker.core.start_times import MOST_CLASSES, ClassHistory, StartTimes, estimate
 from scheduler_worker.waiting.start_estimates import ERROR, StartEstimates
 from tests.support.compared_waits import ComparedWaits
 from tests.support.waiting_load import PATTERNS, LoadedCloud
@@ -69,14 +70,14 @@ def test_a_class_without_history_uses_classes_that_lack_the_same_resources() -> 
 def test_a_request_that_ends_otherwise_is_not_compared_and_one_that_still_waits_is_late() -> None:
     times = StartTimes()
     now = paced(times, "small", 60.0)
-    times.take_compared()
+    times.calibration.take_compared()
     times.enter("cancelled", "small", "VCPU", 0, 2, now)
     times.leave("cancelled", now + 1.0, started=False)
-    assert times.take_compared() == 0
-    error = times.calibration_error(P90)
+    assert times.calibration.take_compared() == 0
+    error = times.calibration.error(P90)
     times.estimate("small", 0, 1, now + 1e6)  # the p90 of the last request has passed
-    assert times.take_compared() == 1
-    assert times.calibration_error(P90) < error
+    assert times.calibration.take_compared() == 1
+    assert times.calibration.error(P90) < error
 
 
 def test_the_gauge_shows_the_recent_share_in_time_minus_the_intended_one() -> None:
@@ -87,8 +88,8 @@ def test_the_gauge_shows_the_recent_share_in_time_minus_the_intended_one() -> No
     for wait in (0.0, 1e6):  # then the estimates of the last request have passed
         times.append(times[-1] + wait)
         assert starts.encoded()
-        shown.append([ERROR.labels(name)._value.get() for name in ("p50", "p90")])
-        assert shown[-1] == [starts.times.calibration_error(quantile) for quantile in (P50, P90)]
+        shown.append([ERROR.labels("waiting", name)._value.get() for name in ("p50", "p90")])
+        assert shown[-1] == [starts.times.calibration.error(quantile) for quantile in (P50, P90)]
     (p50, p90), after = shown
     assert after[0] < p50 and after[1] < p90 and -0.9 <= after[1] <= 0.1
 

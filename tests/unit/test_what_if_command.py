@@ -7,12 +7,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.__main__ import app
+from berth.commands import why
 from berth.commands.terminal import Cli
 from berth.commands.what_if import planned_flavors, show_answer
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
-from bus.queries import BacklogPlace, WhatIfAnswered
+from bus.decisions import BACKLOG, Decision
+from bus.queries import BacklogPlace, DecisionFound, WhatIfAnswered
 
 MIX = ("--mix", "VCPU:1")
 
@@ -57,9 +59,20 @@ def test_the_wait_of_a_request_is_shown() -> None:
         show_answer(answer, Cli(Settings(), say=Console(file=text, width=200)))
         return text.getvalue()
 
-    place, now = BacklogPlace(before=1200, weight=3.0), Clock().now()
+    now = Clock().now()
+    place = BacklogPlace(before=1200, weight=3.0, start_p50=now + 5.5, start_p90=now + 9.5)
     waits = shown(WhatIfAnswered(fits=False, backlog=place, start_p50=now + 300.5, start_p90=now + 600.5))
     assert "before it in its project's backlog: 1,200 requests (weight 3)" in waits
+    assert "expected evaluation: 50 % within 5.5 s, 90 % within 9.5 s" in waits
     assert "expected start if it waits: 50 % within 5 min, 90 % within 10 min" in waits
     assert "if it waits: unknown" in shown(WhatIfAnswered(fits=False))
     assert "if it waits" not in shown(WhatIfAnswered(fits=True))
+
+
+def test_why_shows_when_a_request_in_the_backlog_is_evaluated() -> None:
+    text, now = io.StringIO(), Clock().now()
+    decision, p50, p90 = Decision(code=BACKLOG), now + 5.5, now + 9.5
+    found = DecisionFound(known=True, waits=True, decision=decision, start_p50=p50, start_p90=p90)
+    why._show_decided(found, Cli(Settings(), say=Console(file=text, width=200)))
+    assert "expected evaluation: 50 % within 5.5 s, 90 % within 9.5 s" in text.getvalue()
+    assert "expected start" not in text.getvalue()
