@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.claims import ConsumerClaim
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveRequested
@@ -244,6 +245,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=0, le=10_000)] = 0
     is_external: bool = False  # another system, such as Nova, would build the instances
     preempt: bool = False  # if the request fits nowhere, also return the instances that it would preempt
+    claims: bool = False  # also return the claims that the request would make
 
 
 class BacklogPlace(Value, frozen=True, kw_only=True):
@@ -276,6 +278,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     # if the request would wait: times by which it gets a host with a probability of 50 % and 90 %
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
+    claims: LongList[ConsumerClaim] = ()  # the claim of each instance, on the hosts in `placed`
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):

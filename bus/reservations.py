@@ -5,6 +5,7 @@ from uuid import UUID, uuid5
 
 from msgspec import field
 
+from bus.claims import ConsumerClaim
 from bus.domains import Level
 from bus.requests import Flavor
 from bus.vocabulary import (
@@ -189,10 +190,15 @@ class Headroom(Value, frozen=True, kw_only=True):
     lacking: LongList[Text] = ()  # why the slots are insufficient
     since: Seconds = 0.0  # time of the last change of `kept` that placement's process has observed
     history: ShortList[HeadroomTurn] = ()  # last changes since placement's process started, oldest first
+    unlabelled: ShortList[Level] = ()  # levels of which no host has a label
+    # why no slots would be sufficient after the query's claims; empty if `lacking` has reasons already
+    lacking_then: LongList[Text] = ()
 
 
 class FindHeadroom(Message, frozen=True, kw_only=True):
-    """A query for the failover headrooms with their present state."""
+    """A query for the failover headrooms with their present state, and with their state after `claims`."""
+
+    claims: LongList[ConsumerClaim] = ()  # hypothetical claims: each gets its first choice
 
 
 class HeadroomFound(Message, frozen=True, kw_only=True):

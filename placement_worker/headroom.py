@@ -7,8 +7,9 @@ host and allocations, so several placement processes that add the same slot clai
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import UUID, uuid5
 
 from prometheus_client import Gauge
@@ -31,7 +32,6 @@ from bus.vocabulary import UNSAID_ID, Allocations
 from placement_worker.core.forms import node_of
 from placement_worker.core.headroom import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from placement_worker.core.index import Index
-from placement_worker.core.row import Row
 from placement_worker.store import held_sizes
 from placement_worker.store import reservations as stored
 from placement_worker.transactions import ClaimOperations, PlacementOperations
@@ -40,6 +40,8 @@ HOST = "host"  # the level of domains that are single hosts
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
 TURNS = 20  # number of the latest changes of each headroom that are kept in memory
+
+Rows = Sequence[Mapping[str, Any]]  # what consumers hold, from the database
 
 log = logging.getLogger(__name__)
 
@@ -60,25 +62,32 @@ class HeadroomController(PlacementOperations):
         self._changed = True
 
     async def find(self, query: FindHeadroom) -> HeadroomFound:
-        """Return each headroom with its present state, without adjusting it."""
-        found = []
-        for reservation in await self._managed():
-            state = await self._state(reservation)
-            plan = await _plan(state)
-            turns = tuple(self._turns.get(reservation.id, ()))
-            found.append(
-                Headroom(
-                    reservation=reservation,
-                    kept=plan.holds,
-                    slots=len(state.slots),
-                    domains=len(state.domains),
-                    instances=len(state.instances),
-                    lacking=plan.lacking,
-                    since=turns[-1].at if turns and turns[-1].kept == plan.holds else self.clock.now(),
-                    history=turns,
-                )
-            )
+        """Return each headroom with its present state, without adjusting it, and why it would end after the
+        query's claims.
+        """
+        found = [await self._found(reservation, query.claims) for reservation in await self._managed()]
         return HeadroomFound(headrooms=tuple(found))
+
+    async def _found(self, reservation: Reservation, claims: Sequence[ConsumerClaim]) -> Headroom:
+        rows = await self._rows()
+        state = await self._state(reservation, rows)
+        plan = await _plan(state)
+        lacking_then: tuple[str, ...] = ()
+        if claims and not plan.lacking:
+            lacking_then = (await _plan(await self._after(state, reservation, rows, claims))).lacking
+        turns = tuple(self._turns.get(reservation.id, ()))
+        return Headroom(
+            reservation=reservation,
+            kept=plan.holds,
+            slots=len(state.slots),
+            domains=len(state.domains),
+            instances=len(state.instances),
+            lacking=plan.lacking,
+            since=turns[-1].at if turns and turns[-1].kept == plan.holds else self.clock.now(),
+            history=turns,
+            unlabelled=_levels_without_domains(reservation.levels, state.domains),
+            lacking_then=lacking_then,
+        )
 
     async def adjust(self) -> None:
         """Claim missing slots and release surplus slots, if something has changed since the last call."""
@@ -101,13 +110,13 @@ class HeadroomController(PlacementOperations):
         results.
         """
         await self.log.memory.fresh()
-        plan = await _plan(await self._state(reservation))
+        plan = await _plan(await self._state(reservation, await self._rows()))
         if plan.remove:
             await self._remove(plan.remove)
         for at in range(0, len(plan.add), SLOTS_AT_ONCE):
             await self._add(reservation, plan.add[at : at + SLOTS_AT_ONCE])
         if plan.add or plan.remove:
-            plan = await _plan(await self._state(reservation))
+            plan = await _plan(await self._state(reservation, await self._rows()))
         return plan
 
     def _note_turn(self, reservation: str, plan: HeadroomPlan) -> None:
@@ -122,15 +131,47 @@ class HeadroomController(PlacementOperations):
             found = await stored.find(tx, FindReservations(use=FAILOVER))
         return [each for each in found if each.levels and each.state(now) == "active"]
 
-    async def _state(self, reservation: Reservation) -> HeadroomState:
-        index = self.log.memory.index
+    async def _rows(self) -> Rows:
         async with self.database.read() as tx:
-            instances, slots, groups = await held_sizes.read(tx, reservation.id)
+            return await held_sizes.read(tx)
+
+    async def _state(self, reservation: Reservation, rows: Rows) -> HeadroomState:
+        """Return the present state of a headroom; `rows` has what consumers hold."""
+        # in a thread, as in `_plan`: for 100,000 instances it takes a second
+        held = await asyncio.to_thread(held_sizes.sizes, rows, reservation.id)
+        index, (instances, slots, groups) = self.log.memory.index, held
         instances = [each for each in instances if not _on_bare_metal(index, each)]
         levels = reservation.levels
         unknown = _unlabelled(index, levels, instances)
         domains = _domains(index, levels)
         return HeadroomState(_hosts(index, slots), instances, slots, domains, unknown, groups)
+
+    async def _after(
+        self, state: HeadroomState, reservation: Reservation, rows: Rows, claims: Sequence[ConsumerClaim]
+    ) -> HeadroomState:
+        """Return the state of a headroom after hypothetical claims; `state` and `rows` are from before them.
+
+        Only the claiming instances, the members of their server groups and the preempted instances change.
+        """
+        index = self.log.memory.index
+        async with self.database.read() as tx:
+            claimed = await held_sizes.of_claims(tx, claims, index.rows)
+        joined = {claim.group for claim in claims if claim.group is not None}
+        members = [row for row in rows if row["group_uuid"] in joined] if joined else []
+        changed, _, groups = held_sizes.sizes([*members, *claimed], reservation.id)
+        victims = {each.build for claim in claims if claim.preempts for each in claim.preempts.victims}
+        left = victims | {each.consumer for each in changed}
+        instances = [each for each in state.instances if each.consumer not in left]
+        instances += [each for each in changed if not _on_bare_metal(index, each)]
+        returned = [each.held for each in state.instances if each.consumer in victims]
+        first = [claim.choices[0] for claim in claims]
+        hosts = _hosts_after(
+            state.hosts, returned, [each.allocations for each in first if not each.draws_on], index
+        )
+        unknown = _unlabelled(index, reservation.levels, instances)
+        return replace(
+            state, hosts=hosts, instances=instances, problems=unknown, groups={**state.groups, **groups}
+        )
 
     async def _remove(self, slots: Sequence[str]) -> None:
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
@@ -191,17 +232,41 @@ def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
         if not row.agent:
             continue
         rows = [row] if len(members) == 1 else [index.rows[uuid] for uuid in members]
-        free = {each.uuid: _free(each, reserved.get(each.uuid)) for each in rows}
+        free = {each.uuid: _plus(each.free, reserved.get(each.uuid)) for each in rows}
         kind = kind_of(row, index.aggregate_facts)
         tree = node_of(rows) if len(rows) > 1 else None
         hosts[root] = HeadroomHost(root, kind, free, CLOSED.isdisjoint(row.traits), tree)
     return hosts
 
 
-def _free(row: Row, reserved: Mapping[str, int] | None) -> Mapping[str, int]:
-    if not reserved:
-        return row.free
-    return {name: amount + reserved.get(name, 0) for name, amount in row.free.items()}
+def _hosts_after(
+    hosts: Mapping[str, HeadroomHost],
+    returned: Iterable[Allocations],
+    taken: Iterable[Allocations],
+    index: Index,
+) -> dict[str, HeadroomHost]:
+    """Return the hosts after allocations were released (`returned`) and claimed (`taken`)."""
+    more: dict[str, Counter[str]] = defaultdict(Counter)
+    for allocations in returned:
+        for provider, amounts in allocations.items():
+            more[provider].update(amounts)
+    for allocations in taken:
+        for provider, amounts in allocations.items():
+            more[provider].subtract(amounts)
+    after = dict(hosts)
+    for provider, amounts in more.items():
+        row = index.rows.get(provider)
+        host = None if row is None else after.get(row.root)
+        if host is not None and provider in host.free:
+            free = {**host.free, provider: _plus(host.free[provider], amounts)}
+            after[host.root] = replace(host, free=free)
+    return after
+
+
+def _plus(free: Mapping[str, int], more: Mapping[str, int] | None) -> Mapping[str, int]:
+    if not more:
+        return free
+    return {name: amount + more.get(name, 0) for name, amount in free.items()}
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -216,6 +281,11 @@ def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:
             if label:
                 domains.setdefault(f"{level} {label}", set()).add(root)
     return {name: frozenset(roots) for name, roots in domains.items()}
+
+
+def _levels_without_domains(levels: Sequence[str], domains: Iterable[str]) -> tuple[str, ...]:
+    found = {name.split(" ")[0] for name in domains}
+    return tuple(level for level in levels if level != HOST and level not in found)
 
 
 def _unlabelled(index: Index, levels: Sequence[str], instances: Sequence[HeldSize]) -> tuple[str, ...]:

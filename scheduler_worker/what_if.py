@@ -22,10 +22,12 @@ from bus.queries import (
 from bus.quotas import FindQuotas
 from bus.vocabulary import Id
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.quota_growth import within_quota
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
@@ -100,52 +102,52 @@ class WhatIfs:
                 more = [self._scheduler.clock.uuid() for _ in range(question.count - len(order.instances))]
                 order = structs.replace(order, instances=(*order.instances, *more))
             supposing = self.supposing()
-            answer, fitting = await self.chosen(order, question.best, supposing)
+            answer, order = await self.chosen(order, question.best, supposing)
             if answer.fits and not question.is_external:
-                answer = await self.in_quota(answer, order, fitting)
+                answer = await self.in_quota(answer, order)
+            if answer.fits and question.claims:
+                answer = structs.replace(answer, claims=claims_of(order, SlotAssignments()))
             # Further instances of a gang are not counted: their number is not the sum over hosts.
             if not question.room or answer.refusal or is_gang(order):
                 return answer
-            found, cut = await self._room(fitting, question.request.request, supposing)
+            found, cut = await self._room(order.alternative, question.request.request, supposing)
             capacity = tuple(
                 CapacityLeft(cell=cell, zone=zone, hosts=found.hosts[cell, zone], instances=instances)
                 for (cell, zone), instances in sorted(found.instances.items())
             )
             return structs.replace(answer, room=capacity, cut=cut)
 
-    async def in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
+    async def in_quota(self, answer: WhatIfAnswered, order: Order) -> WhatIfAnswered:
         """Return the answer, extended by how many more instances the project's quota permits; or a refusal if
         the answer's instances exceed the quota.
         """
         query = FindQuotas(project=order.request.project)
         [quota] = (await self._scheduler.placement.quotas(query)).quotas
-        return within_quota(answer, order, fitting, quota)
+        return within_quota(answer, order, quota)
 
-    async def chosen(
-        self, order: Order, best: int, supposing: Supposing
-    ) -> tuple[WhatIfAnswered, Alternative]:
+    async def chosen(self, order: Order, best: int, supposing: Supposing) -> tuple[WhatIfAnswered, Order]:
         """Return the answer for the first flavor that fits enough instances, with at most `best` ranked
-        hosts, or why no flavor fits. Also return the flavor; the preferred flavor if no flavor fits.
+        hosts, or why no flavor fits. Also return the order with this flavor and its hosts.
         """
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
         for index in range(0, len(order.alternatives), max(len(order.request.roles), 1)):
-            tried, alternative = structs.replace(order, alternative_index=index), order.alternatives[index]
+            tried = structs.replace(order, alternative_index=index)
             picks, short = await self._picks(tried, supposing)
             if len(picks) >= order.needed:
-                return self._fitting(alternative, order.request.request, best, picks), alternative
+                return self._fitting(tried, best, picks), structs.replace(tried, picks=tuple(picks))
             supposing.forget(before)
-            if alternative.draw is None or not alternative.draw.optional:
+            if (draw := tried.alternative.draw) is None or not draw.optional:
                 shorts.append(replace(short or Shortage(), fitted=len(picks)))
         first = shorts[0]
         if first.refusal:
-            return WhatIfAnswered(fits=False, refusal=first.refusal), order.alternatives[0]
+            return WhatIfAnswered(fits=False, refusal=first.refusal), order
         held = await self._scheduler.drawn.read_held()
         with self._choosing_with(supposing) as choosing:
             helpful = all_helps(order, choosing, self._scheduler.late_help(), held)
         decision = structs.replace(first.decision(()), helps=helpful)
-        return WhatIfAnswered(fits=False, decision=decision), order.alternatives[0]
+        return WhatIfAnswered(fits=False, decision=decision), order
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
@@ -166,15 +168,15 @@ class WhatIfs:
             await asyncio.sleep(0)
         return picks, None
 
-    def _fitting(self, alternative: Alternative, seed: str, best: int, picks: list[Pick]) -> WhatIfAnswered:
+    def _fitting(self, order: Order, best: int, picks: list[Pick]) -> WhatIfAnswered:
         with self._choosing_with(self.supposing()) as choosing:
-            first = choosing.rank(alternative, seed).take(best, MOST_WAYS) or picks[0]
+            first = choosing.rank(order.alternative, order.request.request).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
         instances = Counter([pick.root for pick in picks])
         chosen = {pick.root: pick.choices[0] for pick in picks}
         return WhatIfAnswered(
             fits=True,
-            flavor=alternative.alternative_index,
+            flavor=order.alternative.alternative_index,
             placed=tuple(
                 PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=instances[root])
                 for root, way in chosen.items()

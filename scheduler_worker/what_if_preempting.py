@@ -7,7 +7,9 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from bus.preemption import FindPreemptions
 from bus.queries import PlacedThere, WhatIf, WhatIfAnswered
+from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import NoVictims
+from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import WhatIfs
 from scheduler_worker.what_if_waiting import WhatIfWaits
@@ -27,17 +29,18 @@ class WhatIfsPreempting:
         answer = await self._what_ifs.answer(question)
         if question.preempt and not answer.fits and not answer.refusal:
             async with self._what_ifs.lock:
-                answer = await self.preempting(question.request, answer)
+                answer = await self.preempting(question.request, answer, claims=question.claims)
         if self._waits is None or question.is_external:
             return answer
         return await self._waits.extended(question.request, answer)
 
     async def preempting(
-        self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True
+        self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True, claims: bool = False
     ) -> WhatIfAnswered:
         """Return the answer about a request that fits nowhere, with the instances that it would preempt, or
         why it preempts none. With `limited`, the project's quota must permit the instances, and its remaining
-        preemption budget the victims. The caller must hold the lock of `WhatIfs`.
+        preemption budget the victims. With `claims`, the answer has the claims of the instances. The caller
+        must hold the lock of `WhatIfs`.
         """
         [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
         if begun.refusal:
@@ -65,9 +68,11 @@ class WhatIfsPreempting:
             for root, way in ways.items()
         ]
         answer = structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)
-        if not limited:
-            return answer
-        return await self._what_ifs.in_quota(answer, order, order.alternatives[found.alternative_index or 0])
+        index = found.alternative_index or 0
+        order = structs.replace(order, picks=found.picks, victims=found.victims, alternative_index=index)
+        if claims:
+            answer = structs.replace(answer, claims=claims_of(order, SlotAssignments()))
+        return await self._what_ifs.in_quota(answer, order) if limited else answer
 
     async def _used(self, project: str) -> int:
         """Return how many instances the project has preempted within the period of its budget."""

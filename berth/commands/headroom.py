@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from berth.commands.options import Commands, positional
-from berth.commands.terminal import Cli
+from berth.commands.terminal import Cli, note
 from berth.operations.reservations import find_headroom, set_headroom, unset_headroom
 from bus.errors import OperationRefused
 
@@ -28,7 +28,12 @@ async def set_levels(
         if not await set_headroom(bus, levels):
             cli.tell(f"headroom is kept for {', '.join(levels)} already", levels=list(levels))
             return 0
-    cli.tell(f"headroom is kept for any one {' or '.join(levels)} from now on", levels=list(levels))
+        unlabelled = [level for headroom in await find_headroom(bus) for level in headroom.unlabelled]
+    text = f"headroom is kept for any one {' or '.join(levels)} from now on"
+    cli.tell(text, levels=list(levels), unlabelled=unlabelled)
+    for level in unlabelled:
+        why = "headroom is not kept while there are instances"
+        note(f"no host has a label of level {level}: {why} (`berth host label` sets labels)")
     return 0
 
 

@@ -16,13 +16,16 @@ from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
+from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.quotas import FindQuotas, Quota
 from bus.requests import Flavor
-from bus.reservations import FindReservations
+from bus.reservations import FindHeadroom, FindReservations, HeadroomFound
 from bus.room import MOVES_MAY_HELP
+from control_room.core.headroom import headroom_after
+from control_room.core.now import Reply
 from control_room.core.planning import (
     FlavorCapacity,
     PlanAnswer,
@@ -33,7 +36,7 @@ from control_room.core.planning import (
 )
 from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import amounts_text, expected_evaluation, expected_start, listed, several
-from control_room.queries import known_hosts
+from control_room.queries import known_hosts, query
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -95,15 +98,25 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
         request = checked(await resolved(bus, request, names_of(options)))
         ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
-        wanted = structs.replace(wanted, preempt=question.preempt)
-        answer = await ask(wanted)
+        answer = await ask(structs.replace(wanted, preempt=question.preempt, claims=True))
+        headroom = await headroom_reply(bus, answer)
+    answer = structs.replace(answer, claims=())
     if cli.as_json:
-        write_json(answer)
+        after = headroom_after(headroom.answer) if headroom.answer is not None else None
+        write_json(structs.asdict(answer) | {"headroom": after})
     else:
         show_answer(answer, cli)
+        show_headroom(headroom, cli)
         if answer.decision.code in MOVES_MAY_HELP and not answer.fits:
             cli.line("  `berth make-room --dry-run` with these options shows whether moves would help", "dim")
     return 0 if answer.fits else 1
+
+
+async def headroom_reply(bus: Bus, answer: WhatIfAnswered) -> Reply[HeadroomFound]:
+    """Return placement's answer about the failover headrooms after the claims of a what-if answer."""
+    if not answer.claims:
+        return Reply("placement", HeadroomFound(headrooms=()))
+    return await query("placement", bus.asker(topics.HEADROOM, SECONDS), FindHeadroom(claims=answer.claims))
 
 
 def refuse_unplanned(options: BootOptions, question: WhatIfOptions) -> None:
@@ -258,3 +271,12 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
             cli.line(f"  {answer.quota}", "yellow")
     if answer.cut:
         cli.line(f"  {printable(answer.cut)}", "yellow")
+
+
+def show_headroom(headroom: Reply[HeadroomFound], cli: Cli) -> None:
+    """Print whether each failover headroom would still be kept; nothing if none is set."""
+    if headroom.answer is None:
+        cli.line(f"  failover headroom afterwards is unknown: placement: {headroom.problem}", "yellow")
+        return
+    for after in headroom_after(headroom.answer):
+        cli.line(f"  {printable(str(after))}", None if after.state == "kept" else "yellow")

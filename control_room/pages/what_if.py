@@ -14,10 +14,12 @@ from starlette.responses import Response
 from bus.errors import OperationRefused
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.quotas import FindQuotas
-from bus.reservations import FindReservations
+from bus.reservations import FindHeadroom, FindReservations, HeadroomFound
 from bus.room import MOVES_MAY_HELP, PlanRoom, RoomPlanned
 from control_room.core.builds import DecisionShown, Scores, shown
+from control_room.core.headroom import headroom_after
 from control_room.core.hosts import KnownHost
+from control_room.core.now import Reply
 from control_room.core.planning import PlanAnswer, planned, with_quota, with_reserved
 from control_room.core.what_if_form import (
     FIELDS,
@@ -49,18 +51,23 @@ class WhatIfPages(PageGroup):
         notes: Sequence[str] = ()
         problems: Sequence[str] = ()
         plan: RoomPlanned | None = None
+        headroom: Reply[HeadroomFound] | None = None
         try:
             wanted = parse_request(texts)
             if wanted is not None:
                 build, notes = await self._context.operations.what_if_request(wanted)
-                what_if = WhatIf(request=build, room=True, preempt=build.priority > 0)
+                what_if = WhatIf(request=build, room=True, preempt=build.priority > 0, claims=True)
                 reply = await query("the scheduler", self._context.queries.what_if, what_if)
                 answer = reply.answer
                 if answer is None:
                     problems = (f"The scheduler does not answer: {reply.problem}.",)
+                elif answer.claims:
+                    asked = FindHeadroom(claims=answer.claims)
+                    headroom = await query("placement", self._context.queries.headroom, asked)
                 elif _moves_may_help(answer) and "moves" in request.query_params:
-                    asked = PlanRoom(request=build)
-                    moves = await query("the scheduler", self._context.queries.plan_room, asked)
+                    moves = await query(
+                        "the scheduler", self._context.queries.plan_room, PlanRoom(request=build)
+                    )
                     plan = moves.answer
                     if plan is None:
                         problems = (f"The scheduler does not answer: {moves.problem}.",)
@@ -81,6 +88,8 @@ class WhatIfPages(PageGroup):
             decision=shown_answer(answer, self._context.operations.scores) if answer else None,
             now=self._context.clock.now(),
             plan=plan,
+            headroom=headroom,
+            headroom_after=headroom_after(headroom.answer) if headroom and headroom.answer else (),
             with_moves=f"/what-if?{request.url.query}&moves=1" if answer and _moves_may_help(answer) else "",
         )
 

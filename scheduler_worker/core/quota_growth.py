@@ -9,23 +9,22 @@ from bus.queries import WhatIfAnswered
 from bus.quotas import INSTANCES, Quota, over_quota, quota_bound
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.roles import parts_of
-from scheduler_worker.core.rule import Alternative
 
 
-def within_quota(answer: WhatIfAnswered, order: Order, fitting: Alternative, quota: Quota) -> WhatIfAnswered:
+def within_quota(answer: WhatIfAnswered, order: Order, quota: Quota) -> WhatIfAnswered:
     """Return the answer to a what-if question, extended by how many more instances the quota permits; or a
     refusal if the quota does not permit the answer's instances.
     """
-    growth = _growth(order, fitting, sum(placed.instances for placed in answer.placed))
+    growth = _growth(order, sum(placed.instances for placed in answer.placed))
     if (over := over_quota(quota.project, quota.effective, quota.used, growth)) is not None:
         return WhatIfAnswered(fits=False, refusal=str(over), decision=Decision(code=OVER_QUOTA))
     used = Counter(quota.used) + growth
-    return structs.replace(answer, quota=quota_bound(quota.effective, used, _growth(order, fitting, 1)))
+    return structs.replace(answer, quota=quota_bound(quota.effective, used, _growth(order, 1)))
 
 
-def _growth(order: Order, fitting: Alternative, instances: int) -> Counter[str]:
+def _growth(order: Order, instances: int) -> Counter[str]:
     """Return how much the usage of a project grows, by resource class, with this number of `instances` of the
-    flavor `fitting` or, for a request with roles, with all of its instances.
+    order's present flavor or, for a request with roles, with all of its instances.
     """
     growth = Counter({INSTANCES: instances})
     if order.request.roles:
@@ -33,5 +32,5 @@ def _growth(order: Order, fitting: Alternative, instances: int) -> Counter[str]:
             asked = order.alternatives[part.number].asked
             growth.update({name: amount * len(part.instances) for name, amount in asked.items()})
     else:
-        growth.update({name: amount * instances for name, amount in fitting.asked.items()})
+        growth.update({name: amount * instances for name, amount in order.alternative.asked.items()})
     return growth

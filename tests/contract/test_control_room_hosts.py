@@ -24,7 +24,8 @@ from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSt
 from bus.queries import CapacityLeft, Instance, InstancesFound, PlacedThere, WhatIf, WhatIfAnswered
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
-from bus.reservations import ReservationsFound
+from bus.requests import Flavor
+from bus.reservations import FindHeadroom, Headroom, HeadroomFound, Reservation, ReservationsFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room import shared_data
@@ -426,6 +427,28 @@ async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
     async with a_what_if_room(answer) as (room, _):
         page = await room.page("/what-if?vcpus=99")
     assert all(text in page for text in says)
+
+
+async def test_an_answer_says_whether_the_request_would_end_the_headroom() -> None:
+    claim = a_claim(1, on_hosts(2, VCPU=4))
+    asked: list[FindHeadroom] = []
+    headroom = Reservation(
+        id=uid(1, "7"), name="headroom", flavor=Flavor(name="any"), use="failover", levels=("host",)
+    )
+    why = "host <h2>: no host outside of it"
+    ends = Headroom(reservation=headroom, kept=True, slots=1, domains=2, instances=1, lacking_then=(why,))
+
+    async def tell(question: FindHeadroom) -> HeadroomFound:
+        asked.append(question)
+        return HeadroomFound(headrooms=(ends,))
+
+    fits = replace(FITS, claims=(claim,))
+    async with a_visited_room(told={"what_if": fits, "headroom": tell}) as room:
+        page = await room.page("/what-if?vcpus=4")
+    assert asked == [FindHeadroom(claims=(claim,))]
+    assert "Failover headroom for any one host would end: host &lt;h2&gt;: no host outside of it" in page
+    async with a_visited_room(told={"what_if": fits}) as alone:
+        assert "Whether failover headroom would be kept is unknown." in await alone.page("/what-if?vcpus=4")
 
 
 async def test_a_scheduler_that_does_not_answer_is_named() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bus.claims import Claimed, ClaimRequested
 from bus.domains import DomainConstraints, GangRole, LabelEditRequested
@@ -165,8 +166,11 @@ async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_bud
     assert isinstance(cloud.scheduler.preemption, VictimSearch)
     what_ifs = WhatIfsPreempting(WhatIfs(cloud.scheduler), cloud.scheduler.preemption)
     question = WhatIf(request=a_gang((2, 8)), preempt=True)
-    answer = await what_ifs.answer(question)
+    answer = await what_ifs.answer(structs.replace(question, claims=True))
     assert answer.fits and len(answer.victims) == 2
+    assert [claim.preempts and claim.preempts.victims for claim in answer.claims] == [
+        (victim,) for victim in answer.victims
+    ]
     await cloud.place(a_gang((1, 8)))
     answer = await what_ifs.answer(question)
     assert not answer.fits and "the project's budget of 2 in one hour, 1 used" in answer.spares

@@ -1,20 +1,26 @@
 """`berth what-if` with a capacity plan: the options that a plan considers, and those that it refuses."""
 
 import io
+from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.__main__ import app
 from berth.commands import why
 from berth.commands.terminal import Cli
-from berth.commands.what_if import planned_flavors, show_answer
+from berth.commands.what_if import planned_flavors, show_answer, show_headroom
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.decisions import BACKLOG, Decision
 from bus.queries import BacklogPlace, DecisionFound, WhatIfAnswered
+from bus.requests import Flavor
+from bus.reservations import Headroom, HeadroomFound, Reservation
+from control_room.core.now import Reply
+from tests.support.ids import uid
 
 MIX = ("--mix", "VCPU:1")
 
@@ -53,11 +59,15 @@ def test_the_roles_of_a_gang_are_the_flavors_of_a_mix() -> None:
     assert planned_flavors(boot_request(BootOptions(vcpus=2, memory_mb=0, disk_gb=0))) == ["VCPU:2"]
 
 
+def printed(show: Callable[[Cli], None]) -> str:
+    text = io.StringIO()
+    show(Cli(Settings(), say=Console(file=text, width=200)))
+    return text.getvalue()
+
+
 def test_the_wait_of_a_request_is_shown() -> None:
     def shown(answer: WhatIfAnswered) -> str:
-        text = io.StringIO()
-        show_answer(answer, Cli(Settings(), say=Console(file=text, width=200)))
-        return text.getvalue()
+        return printed(lambda cli: show_answer(answer, cli))
 
     now = Clock().now()
     place = BacklogPlace(before=1200, weight=3.0, start_p50=now + 5.5, start_p90=now + 9.5)
@@ -76,3 +86,26 @@ def test_why_shows_when_a_request_in_the_backlog_is_evaluated() -> None:
     why._show_decided(found, Cli(Settings(), say=Console(file=text, width=200)))
     assert "expected evaluation: 50 % within 5.5 s, 90 % within 9.5 s" in text.getvalue()
     assert "expected start" not in text.getvalue()
+
+
+def test_a_what_if_answer_says_what_becomes_of_the_headroom() -> None:
+    def shown(*headrooms: Headroom, problem: str = "") -> str:
+        reply = Reply("placement", None if problem else HeadroomFound(headrooms=headrooms), problem)
+        return printed(lambda cli: show_headroom(reply, cli))
+
+    flavor = Flavor(name="any")
+    both = Reservation(
+        id=uid(1, "7"), name="headroom", flavor=flavor, use="failover", levels=("host", "rack")
+    )
+    kept = Headroom(reservation=both, kept=True, slots=1, domains=3, instances=2)
+    assert shown() == ""
+    assert shown(kept) == "  failover headroom for any one host or rack would still be kept\n"
+    assert "would end: rack r1: no host (and 1 more)" in shown(
+        replace(kept, lacking_then=("rack r1: no host", "b"))
+    )
+    lost = replace(kept, kept=False, lacking=("rack r1: no host",))
+    assert "is already not kept: rack r1: no host\n" in shown(lost)
+    assert "would still be kept" in shown(replace(kept, kept=False))  # its slots are not claimed yet
+    assert shown(problem="no answer in time") == (
+        "  failover headroom afterwards is unknown: placement: no answer in time\n"
+    )
