@@ -60,7 +60,7 @@ class ExchangeGuard:
         for exchange in due:
             try:
                 if await self._undoes(exchange) and not stopped:
-                    requests.append(_undoing(exchange))
+                    requests.append(exchange.steps[0].request(exchange.move("undo"), "undo", NOTE))
             except NO_ANSWER as problem:
                 log.warning("exchange %s: %s", exchange.exchange, problem)
         return requests
@@ -119,18 +119,3 @@ class ExchangeGuard:
         if not holder:
             return True
         return not (await self.placement.allocations(FindAllocations(consumers=(holder,)))).consumers
-
-
-def _undoing(exchange: GuardExchange) -> MoveRequested:
-    step = exchange.steps[0]
-    return MoveRequested(
-        move=exchange.move("undo"),
-        build=step.build,
-        cell=step.cell,
-        kind=step.kind,
-        wanted_host=step.source,
-        alternates=0,
-        note=NOTE,
-        plan="undo",
-        source=step.destination,
-    )

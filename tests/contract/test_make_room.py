@@ -374,6 +374,7 @@ async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
             assert not await moves.exchange(exchange)
     assert (moves.done.moved, [step.build for step in moves.done.undone]) == ([], [uid(1)])
     assert movers.builds[uid(1)].host == "host-1"
+    assert [asked.plan for asked in movers.asked] == ["rebalance", "rebalance", "undo"]
 
 
 async def test_the_rest_is_planned_again_before_each_batch_and_moves_only_for_its_present_gain() -> None:
