@@ -5,11 +5,12 @@ swap of two instances.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import structs
 
 from berth.operations.following import FollowedMoves, MoveListener, MoveOutcome
-from berth.operations.publishing import checked
+from berth.operations.publishing import answered, checked
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -77,15 +78,13 @@ class PlannedMoves:
 
     async def _guard(self, guard: GuardExchange) -> str:
         """Store an exchange at a scheduler. Return "", or why no scheduler has stored it in time."""
-        until = self.bus.clock.monotonic() + SETTLE_SECONDS
-        while True:
-            try:
-                await self.bus.asker(topics.GUARD_EXCHANGE)(guard)
-                return ""
-            except (Unavailable, Unroutable) as problem:
-                if self.bus.clock.monotonic() > until:
-                    return str(problem)
-            await asyncio.sleep(POLL_SECONDS)
+        try:
+            await answered(
+                self.bus, partial(self.bus.asker(topics.GUARD_EXCHANGE), guard), SETTLE_SECONDS
+            )
+        except (Unavailable, Unroutable) as problem:
+            return str(problem)
+        return ""
 
     async def undo(self, why: str, may_go_on: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Move all moved instances back to their first hosts, the last move first: later moves may use

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 from msgspec import structs
 
 from berth.operations.following import MoveListener, following
-from berth.operations.planned_moves import POLL_SECONDS, MovesDone, PlannedMoves
+from berth.operations.planned_moves import MovesDone, PlannedMoves
+from berth.operations.publishing import answered
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
@@ -42,13 +44,11 @@ async def switch_state(
     """Return the state of the switch by which operators stop all rebalancing. If no scheduler answers, return
     None, or (`patient`) repeat the query until a scheduler answers.
     """
-    while True:
-        try:
-            return await bus.asker(topics.SWITCH_BALANCING)(asked)
-        except (Unavailable, Unroutable):
-            if not patient:
-                return None
-        await asyncio.sleep(POLL_SECONDS)
+    with suppress(Unavailable, Unroutable):
+        return await answered(
+            bus, partial(bus.asker(topics.SWITCH_BALANCING), asked), inf if patient else 0.0
+        )
+    return None
 
 
 async def is_permitted(bus: Bus, lease: SwitchBalancing = _QUERY, *, patient: bool = False) -> bool:

@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from msgspec import structs
 
-from berth.operations import rebalancing
+from berth.operations import publishing, rebalancing
 from berth.operations.following import FollowedMoves, MoveListener
 from berth.operations.planned_moves import PlannedMoves
 from berth.operations.rebalancing import BalanceController
@@ -117,8 +117,9 @@ async def controlled(scheduler: FailingScheduler, movers: FakeMovers) -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CALM_SECONDS", "STOP_SECONDS", "POLL_SECONDS"):
+    for name in ("CALM_SECONDS", "STOP_SECONDS"):
         monkeypatch.setattr(rebalancing, name, 0.0)
+    monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
 
 
 async def test_a_controller_goes_on_when_schedulers_answer_again() -> None:
