@@ -163,10 +163,7 @@ class Shadow:
     async def prune(self) -> None:
         """Delete stored requests to Nova's scheduler, and Nova's results, that are older than `days`."""
         before = self._clock.now() - self._days * DAY
-        while True:
-            async with self._database.write() as tx:
-                if await shadow_store.prune(tx, before, PRUNE_PAGE) < PRUNE_PAGE:
-                    return
+        await self._database.delete_old(shadow_store.prune, before, PRUNE_PAGE)
 
     async def _of_instance(self, question: FindNovaReport, now: float) -> NovaReportFound:
         async with self._database.read() as tx:

@@ -1,6 +1,7 @@
 """Stores and finds the records of the audit trail, and deletes old records."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -108,8 +109,8 @@ class AuditTrail:
 
     async def prune(self) -> None:
         for program, keep in self._keep.items():
-            deleted = PRUNED
-            while deleted == PRUNED:
-                async with self._database.write() as tx:
-                    rows = await _PRUNE(tx, program=program, before=self._clock.now() - keep, most=PRUNED)
-                deleted = len(rows)
+            await self._database.delete_old(partial(_prune, program), self._clock.now() - keep, PRUNED)
+
+
+async def _prune(program: bool, tx: Transaction, before: float, most: int) -> int:
+    return len(await _PRUNE(tx, program=program, before=before, most=most))
