@@ -15,7 +15,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.decisions import CONSTRAINTS, ENDS, Decision
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, Unavailable
 from bus.messages import HostReported
 from bus.protocol import Ask
 from bus.queries import WhatIf, WhatIfAnswered
@@ -221,7 +221,7 @@ class Shadow:
             found, decision = replace(found, undecided=str(problem)), Decision()
         except CannotJudge as why:
             found, decision = replace(found, undecided=f"berth cannot decide about {why}"), Decision()
-        except (Unavailable, Unroutable, AnswerRefused) as problem:
+        except UNANSWERED as problem:
             why_not = f"no scheduler of berth decided: {problem}"
             found, decision = replace(found, undecided=why_not), Decision()
         NOTIFICATIONS.labels("undecided" if found.undecided else "decided").inc()

@@ -79,9 +79,7 @@ class PlannedMoves:
     async def _guard(self, guard: GuardExchange) -> str:
         """Store an exchange at a scheduler. Return "", or why no scheduler has stored it in time."""
         try:
-            await answered(
-                self.bus, partial(self.bus.asker(topics.GUARD_EXCHANGE), guard), SETTLE_SECONDS
-            )
+            await answered(self.bus, partial(self.bus.asker(topics.GUARD_EXCHANGE), guard), SETTLE_SECONDS)
         except (Unavailable, Unroutable) as problem:
             return str(problem)
         return ""

@@ -16,7 +16,7 @@ from berth.operations.publishing import answered
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.replication import PlacementChanged
 from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
 from scheduler_worker.core.rebalancing import ImbalanceWatch
@@ -28,7 +28,6 @@ LEASE_SECONDS = 60.0  # without a sign of life of a controller, until another on
 RENEWALS = 3  # of the lease in this time
 MOST_FIXED = 1000  # instances that a controller leaves alone because a move of them failed or was undone
 
-NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 _QUERY = SwitchBalancing()
 
 log = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ async def _plan_rest(
     done = moves.done
     stay = dict.fromkeys((*done.failed, *(step.build for step in (*done.undone, *done.moved))))
     fixed = (*asked.fixed, *stay)[-MOST_FIXED:]
-    with suppress(*NO_ANSWER):
+    with suppress(*UNANSWERED):
         return await plan_balance(moves.bus, structs.replace(asked, budget=asked.budget - tried, fixed=fixed))
     return BalancePlanned()
 
@@ -182,7 +181,7 @@ class BalanceController:
                 fixed = (*self.asked.fixed, *done.failed, *undone)[-MOST_FIXED:]
                 self.asked = structs.replace(self.asked, fixed=fixed)
                 self._watch.reset()
-        except NO_ANSWER as problem:
+        except UNANSWERED as problem:
             log.warning("rebalancing waits for its scheduler or broker: %s", problem)
             self._watch.reset()
 

@@ -9,7 +9,7 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationFilled
 from control_room.core.reservations import NewReservation
 
@@ -59,7 +59,7 @@ async def create_reservation(
     order = FillReservation(reservation=reservation.id, closed=dict(closed))
     try:
         return await bus.asker(topics.FILL_RESERVATION)(order)
-    except (Unavailable, Unroutable, AnswerRefused) as problem:
+    except UNANSWERED as problem:
         why = f"schedulers place them later, because none answered now: {problem}"
         return ReservationFilled(placed=0, missing=reservation.count, reason=why)
 
