@@ -11,7 +11,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.host_health import marked
-from bus.resources import FindAllocations, FindProviders, Provider
+from bus.resources import FindAllocations, FindProviders, Provider, is_node
 from bus.vocabulary import portions
 from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
 from control_room.queries import NO_ANSWER
@@ -108,7 +108,7 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
     else:
         query = FindProviders(ids=tuple(wanted), parts=_PARTS)
         found = [*(await bus.asker(topics.PROVIDERS)(query)).providers] if wanted else []
-    placed = {provider.id: provider for provider in found if _is_node(provider) and provider.agent in agents}
+    placed = {provider.id: provider for provider in found if is_node(provider) and provider.agent in agents}
     holders = await _holders(bus, placed)
     nodes = [
         BoardNode(
@@ -119,16 +119,6 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
         for provider in placed.values()
     ]
     return MetalNodes(at=now, nodes=tuple(nodes))
-
-
-def _is_node(provider: Provider) -> bool:
-    """Return whether a provider is a bare-metal node: a root with one unit of one custom resource class."""
-    has = provider.inventories
-    return (
-        provider.parent is None
-        and len(has) == 1
-        and all(name.startswith("CUSTOM_") and stock.total == 1 for name, stock in has.items())
-    )
 
 
 async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
@@ -159,7 +149,11 @@ def _placement_record(provider: Provider | None, holders: Mapping[str, str]) -> 
     if provider is None:
         return None
     return PlacementRecord(
-        closed=all(stock.reserved >= stock.total for stock in provider.inventories.values()),
+        closed=all(
+            stock.reserved >= stock.total
+            for name, stock in provider.inventories.items()
+            if name not in provider.kept_classes
+        ),
         updated=provider.sequence / 1_000_000 if provider.sequence > 0 else 0.0,
         used=any(provider.used.values()),
         holder=holders.get(provider.id, ""),

@@ -126,12 +126,15 @@ for _act in ACTS:
 
 @dataclass(frozen=True)
 class Target:
-    """The object of an act. `cell` and `project` are empty if they are unknown or do not exist."""
+    """The object of an act, or several objects (`ids`). `cell` and `project` are empty if they are unknown
+    or do not exist.
+    """
 
     id: str = ""
     name: str = ""
     cell: str = ""
     project: str = ""
+    ids: tuple[str, ...] = ()
 
 
 def act_of(message: Message) -> Act | None:
@@ -188,7 +191,7 @@ def describe(message: Message) -> Target:
     parts = [getattr(message, name, None) for name in ("edit", "request")]
     records = [part for part in (*parts, message) if isinstance(part, msgspec.Struct)]
     values = [getattr(part, name) for name in _TARGETS for part in records if getattr(part, name, None)]
-    id_, name = names_of(values[0]) if values else ("", "")
+    id_, name, ids = names_of(values[0]) if values else ("", "", ())
     if isinstance(message, QuotaEditRequested) and not message.edit.project:
         id_ = "default"
     if values and isinstance(values[0], msgspec.Struct):
@@ -199,19 +202,22 @@ def describe(message: Message) -> Target:
     )
     if getattr(message, "to_cell", "") not in ("", cell):  # a move between two cells has no single cell
         cell = ""
-    return Target(id_, name, cell, project)
+    return Target(id_, name, cell, project, ids)
 
 
-def names_of(value: Any) -> tuple[str, str]:
+def names_of(value: Any) -> tuple[str, str, tuple[str, ...]]:
     """Return the id and name of an act's target, which is given as an id, an object or a tuple of several
-    targets. For a tuple, return the first target's id with `and N more`, and the first target's name.
+    targets. For several targets, return the first one's id with `and N more`, its name, and all ids.
     """
     if isinstance(value, str):
-        return value, ""
-    if isinstance(value, tuple):
-        id_, name = names_of(value[0])
-        return (f"{id_} and {len(value) - 1} more" if len(value) > 1 else id_), name
-    return str(getattr(value, "id", "") or getattr(value, "consumer", "")), str(getattr(value, "name", ""))
+        return value, "", ()
+    if not isinstance(value, tuple):
+        id_ = str(getattr(value, "id", "") or getattr(value, "consumer", ""))
+        return id_, str(getattr(value, "name", "")), ()
+    id_, name, _ = names_of(value[0])
+    if len(value) == 1:
+        return id_, name, ()
+    return f"{id_} and {len(value) - 1} more", name, tuple([names_of(each)[0] for each in value])
 
 
 def completed(target: Target, state: Message) -> Target:
@@ -219,7 +225,7 @@ def completed(target: Target, state: Message) -> Target:
     `state_query` returned.
     """
     stored = next((value for value in structs.astuple(state) if isinstance(value, tuple) and value), ())
-    found = {}
+    found: dict[str, Any] = {}
     for field in ("name", "cell", "project"):
         values = {str(getattr(item, field, "") or "") for item in stored} - {""}
         found[field] = values.pop() if len(values) == 1 else "" if values else getattr(target, field)

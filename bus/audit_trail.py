@@ -48,6 +48,7 @@ class ActRecord(Value, frozen=True, kw_only=True):
     after: Cause = ""
     outcome: Outcome = "begun"
     detail: Cause = ""  # why the act was refused or denied, or has failed
+    targets: LongList[Text] = ()  # the ids of all targets, if the act has several
 
 
 class ActsRecorded(Message, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ class FindActs(Message, frozen=True, kw_only=True):
     role: Text = ""
     door: Text = ""
     act: Text = ""
-    target: Text = ""  # id or name of the target
+    target: Text = ""  # id or name of the target, or id of one of several targets
     project: Text = ""  # project of the target or of the operator's token
     request: Text = ""
     outcome: Text = ""

@@ -41,6 +41,9 @@ class AnswerRefused(Exception):
     """The worker that received a query could not answer it; the text is the reason."""
 
 
+UNANSWERED = (Unavailable, Unroutable, AnswerRefused)  # a query without an answer raises one of these
+
+
 class OperationRefused(Exception):
     """An operation that an operator requested was not done; the text gives the reason."""
 

@@ -10,6 +10,7 @@ from msgspec import Meta, field
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
+from bus.moves import MovePlan, MoveRequested
 from bus.queries import PlacedThere
 from bus.vocabulary import (
     Cause,
@@ -47,6 +48,24 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     holder: Text = ""  # holder consumer of the source's allocations until the guest there is destroyed
     wave: Count = 0
     amounts: LargeMap[Text, Whole] = field(default_factory=dict)
+
+    def request(self, move: Id, plan: MovePlan, note: str, reply_to: str = "") -> MoveRequested:
+        """Return the request for the move, or with the plan `undo`, for the move back to its source."""
+        source, destination = self.source, self.destination
+        if plan == "undo":
+            source, destination = destination, source
+        return MoveRequested(
+            move=move,
+            build=self.build,
+            cell=self.cell,
+            kind=self.kind,
+            wanted_host=destination,
+            alternates=0,
+            reply_to=reply_to,
+            note=note,
+            plan=plan,
+            source=source,
+        )
 
 
 class PlanRoom(Message, frozen=True, kw_only=True):

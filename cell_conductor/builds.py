@@ -260,10 +260,7 @@ class Builds:
         now, limits = self.clock.now(), self.limits
         kept = ((store.prune, limits.keep_builds), (move_store.prune, limits.keep_moves))
         for prune, keep in (*kept, (prune_assumed, limits.keep_builds)):
-            pruned = PRUNE_PAGE
-            while pruned == PRUNE_PAGE:
-                async with self.database.write() as tx:
-                    pruned = await prune(tx, now - keep, PRUNE_PAGE)
+            await self.database.delete_old(prune, now - keep, PRUNE_PAGE)
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """Apply events to builds, several events of one build in sequence; return for each event the messages

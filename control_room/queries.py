@@ -17,7 +17,7 @@ from bus.clock import Clock, monotonic
 from bus.decisions import Record, RecordedHost
 from bus.delivery.recording import Caller
 from bus.delivery.runner import Bus, Listener
-from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
+from bus.errors import UNANSWERED, NoAnswer, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
 from bus.messages import BuildRequested
 from bus.moves import MoveStands
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 SECONDS = 3.0  # time limit of usual queries
 LONG = 20.0  # time limit of queries that take computation
-NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a query may raise
+NO_ANSWER = (*UNANSWERED, Undecodable)  # what a query may raise
 
 
 class Queries:

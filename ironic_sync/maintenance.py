@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import HELD
 from bus.protocol import Ask
 from bus.requests import ResourceGroup
@@ -48,7 +48,7 @@ class MaintenanceFlags:
         """
         try:
             closed, flagged = await self._closed(), await self._flagged()
-        except (Unavailable, Unroutable, AnswerRefused, IronicRefused) as problem:
+        except (*UNANSWERED, IronicRefused) as problem:
             log.info("maintenance flags are checked later: %s", problem)
             return
         for uuid in sorted(closed ^ flagged):

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from bus.messages import InventoryReported
 from bus.protocol import Ask
-from bus.resources import FindProviders, Provider, ProvidersFound
+from bus.resources import FindProviders, Provider, ProvidersFound, is_node
 from bus.vocabulary import portions
 from ironic_sync.api import WITH_ALL
 from ironic_sync.core.difference import NodeDifference, compare
@@ -89,7 +89,7 @@ class Survey:
             answer = await self._ask(
                 agents=self.selection.all_agents(), after=last, limit=PROVIDERS_A_QUESTION
             )
-            found.update((provider.id, provider) for provider in answer if _is_node(provider))
+            found.update((provider.id, provider) for provider in answer if is_node(provider))
             if len(answer) < PROVIDERS_A_QUESTION:
                 return found
             last = answer[-1].id
@@ -105,7 +105,7 @@ class Survey:
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
         ours = (provider for provider in found.values() if provider.agent in agents)
-        return {provider.id: provider for provider in ours if _is_node(provider)}
+        return {provider.id: provider for provider in ours if is_node(provider)}
 
     async def _ask(self, **conditions: Any) -> tuple[Provider, ...]:
         return (await self.find(FindProviders(parts=PARTS, **conditions))).providers
@@ -267,13 +267,3 @@ class Survey:
         if report is None:
             return (NodeDifference(node.uuid, "no class", name=name),)
         return compare(report, provider, name)
-
-
-def _is_node(provider: Provider) -> bool:
-    """Return whether a provider looks like an Ironic node: a sweep must not remove hosts of other agents."""
-    ours = provider.inventories.keys() - provider.kept_classes
-    return (
-        provider.id == provider.root == provider.name
-        and all(our.startswith("CUSTOM_") for our in ours)
-        and all(provider.inventories[our].total == 1 for our in ours)
-    )

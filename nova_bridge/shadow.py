@@ -15,7 +15,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.decisions import CONSTRAINTS, ENDS, Decision
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, Unavailable
 from bus.messages import HostReported
 from bus.protocol import Ask
 from bus.queries import WhatIf, WhatIfAnswered
@@ -163,10 +163,7 @@ class Shadow:
     async def prune(self) -> None:
         """Delete stored requests to Nova's scheduler, and Nova's results, that are older than `days`."""
         before = self._clock.now() - self._days * DAY
-        while True:
-            async with self._database.write() as tx:
-                if await shadow_store.prune(tx, before, PRUNE_PAGE) < PRUNE_PAGE:
-                    return
+        await self._database.delete_old(shadow_store.prune, before, PRUNE_PAGE)
 
     async def _of_instance(self, question: FindNovaReport, now: float) -> NovaReportFound:
         async with self._database.read() as tx:
@@ -224,7 +221,7 @@ class Shadow:
             found, decision = replace(found, undecided=str(problem)), Decision()
         except CannotJudge as why:
             found, decision = replace(found, undecided=f"berth cannot decide about {why}"), Decision()
-        except (Unavailable, Unroutable, AnswerRefused) as problem:
+        except UNANSWERED as problem:
             why_not = f"no scheduler of berth decided: {problem}"
             found, decision = replace(found, undecided=why_not), Decision()
         NOTIFICATIONS.labels("undecided" if found.undecided else "decided").inc()

@@ -1,6 +1,7 @@
 """Stores and finds the records of the audit trail, and deletes old records."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,7 +35,8 @@ _FIND = sql("""
     WHERE at >= :since AND (at < :until OR at = :until AND id < :before)
     AND (:operator = '' OR operator = :operator) AND (:role = '' OR role = :role)
     AND (:door = '' OR door = :door) AND (:act = '' OR act = :act)
-    AND (:target = '' OR target = :target OR target_name = :target)
+    AND (:target = '' OR target = :target OR target_name = :target
+    OR target LIKE '% more' AND record LIKE :among)
     AND (:project = '' OR project = :project OR operator_project = :project)
     AND (:request = '' OR request = :request) AND (:outcome = '' OR outcome = :outcome)
     ORDER BY at DESC, id DESC LIMIT :most
@@ -92,6 +94,8 @@ class AuditTrail:
         until, _, before = question.before.partition(" ")
         latest = float(until) if before else question.until or _LATEST
         filters: dict[str, Any] = {name: getattr(question, name) for name in _FILTERS}
+        # `targets` is the last field of a record's JSON, so no other field matches.
+        filters["among"] = f'%"targets":[%{_encode(question.target).decode()}%'
         async with self._database.read() as tx:
             rows = await _FIND(
                 tx, since=question.since, until=latest, before=before, most=question.limit, **filters
@@ -105,8 +109,8 @@ class AuditTrail:
 
     async def prune(self) -> None:
         for program, keep in self._keep.items():
-            deleted = PRUNED
-            while deleted == PRUNED:
-                async with self._database.write() as tx:
-                    rows = await _PRUNE(tx, program=program, before=self._clock.now() - keep, most=PRUNED)
-                deleted = len(rows)
+            await self._database.delete_old(partial(_prune, program), self._clock.now() - keep, PRUNED)
+
+
+async def _prune(program: bool, tx: Transaction, before: float, most: int) -> int:
+    return len(await _PRUNE(tx, program=program, before=before, most=most))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bus.claims import Retired
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED
 from bus.moves import BEGUN, FindMoves, MoveRequested, MoveStands
 from bus.resources import FindAllocations
 from bus.room import ExchangeGuarded, ExchangePart, GuardExchange
@@ -27,7 +27,6 @@ STOPPED_SECONDS = 30.0  # between two checks while an operator has stopped rebal
 PARTS: tuple[ExchangePart, ...] = ("first", "second", "undo")
 INTERRUPTED = "its exchange was interrupted: the client did not request it in time"
 NOTE = "undoes half of an exchange: its client stopped"
-NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ class ExchangeGuard:
         for exchange in due:
             try:
                 if await self._undoes(exchange) and not stopped:
-                    requests.append(_undoing(exchange))
-            except NO_ANSWER as problem:
+                    requests.append(exchange.steps[0].request(exchange.move("undo"), "undo", NOTE))
+            except UNANSWERED as problem:
                 log.warning("exchange %s: %s", exchange.exchange, problem)
         return requests
 
@@ -119,18 +118,3 @@ class ExchangeGuard:
         if not holder:
             return True
         return not (await self.placement.allocations(FindAllocations(consumers=(holder,)))).consumers
-
-
-def _undoing(exchange: GuardExchange) -> MoveRequested:
-    step = exchange.steps[0]
-    return MoveRequested(
-        move=exchange.move("undo"),
-        build=step.build,
-        cell=step.cell,
-        kind=step.kind,
-        wanted_host=step.source,
-        alternates=0,
-        note=NOTE,
-        plan="undo",
-        source=step.destination,
-    )

@@ -151,10 +151,7 @@ class Handovers:
 
     async def prune(self, keep: float) -> None:
         """Delete the records of moves between cells that ended more than `keep` seconds ago."""
-        pruned = PAGE
-        while pruned == PAGE:
-            async with self._database.write() as tx:
-                pruned = await prune(tx, self._clock.now() - keep, PAGE)
+        await self._database.delete_old(prune, self._clock.now() - keep, PAGE)
 
 
 def _warn(by: HandoverReported, why: str) -> None:

@@ -22,7 +22,7 @@ from berth.operations.deleting import DeleteOptions, delete_build
 from berth.operations.host_states import ByName, resolved
 from berth.operations.publishing import PATIENCE, checked, publish
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED
 from bus.masking import printable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import WaitingRequest
@@ -177,7 +177,7 @@ class _BootPrinter:
             self._notes_read = True
             try:
                 self._note(await notes_of(self._bus, build_ended))
-            except (Unavailable, Unroutable, AnswerRefused) as problem:
+            except UNANSWERED as problem:
                 note(f"what was noted is not known: {problem}")
         if self._cli.as_json:
             write_json(build_ended)

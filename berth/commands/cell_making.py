@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,12 +29,12 @@ from berth.commands.cell_permissions import (
 )
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, write_json
+from berth.operations.publishing import answered
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, RegisterCell
-from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused, Unavailable
+from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 from bus.resources import FindProviders
 
@@ -218,15 +217,10 @@ async def _make_login(new_cell: NewCell, password: str, undo: Undo) -> DatabaseA
 async def _reaches_placement(bus: Bus, cell: str) -> bool:
     """Return whether placement answers, within PLACEMENT_SECONDS, a query of the cell's RabbitMQ user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
-    until = monotonic() + PLACEMENT_SECONDS
-    while True:
-        try:
-            await ask(FindProviders(cell=cell, limit=1))
-            return True
-        except Unavailable:
-            if monotonic() >= until:
-                return False
-            await asyncio.sleep(0.1)
+    with suppress(Unavailable, Unroutable):
+        await answered(bus, partial(ask, FindProviders(cell=cell, limit=1)), PLACEMENT_SECONDS)
+        return True
+    return False
 
 
 def _print_added(

@@ -9,7 +9,7 @@ from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import chosen_cells
-from berth.operations.rebalancing import BalanceController, carry_out, is_permitted, plan_balance
+from berth.operations.rebalancing import BalanceController, carry_out, plan_balance
 from berth.settings import BadSetting
 from bus import topics
 from bus.errors import OperationRefused
@@ -75,7 +75,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         if options.dry_run:
             printer.planned(await plan_balance(bus, asked))
             return 0
-        if not await is_permitted(bus):
+        if (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped:
             raise OperationRefused(_STOPPED)
         if options.keep:
             hold = seconds_of(waiting_time(options.hold))

@@ -14,7 +14,7 @@ from bus import topics
 from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, NoAnswer, OperationRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.host_health import FindHostHealth
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
 from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound
@@ -33,7 +33,7 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
         return settings.cell_names
     try:
         found = await bus.asker(topics.CELLS, timeout=SECONDS)(FindCells(counted=False))
-    except (Unavailable, Unroutable, AnswerRefused):
+    except UNANSWERED:
         return settings.cell_names
     return tuple(dict.fromkeys((*settings.cell_names, *(cell.name for cell in found.cells))))
 
@@ -146,7 +146,7 @@ async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
     ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
     try:
         return (await ask(FindHostHealth(limit=1, counted=True))).counts
-    except (NoAnswer, Unavailable, Unroutable):
+    except (Unavailable, Unroutable):
         return None
 
 
@@ -220,7 +220,7 @@ async def mark_agent(
     request = checked(AgentEditRequested(cell=cell, agent=name, edit=edit))
     try:
         return await bus.asker(topics.EDIT_AGENT, timeout=seconds)(request)
-    except (Unavailable, Unroutable, AnswerRefused):
+    except UNANSWERED:
         return None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from berth.operations.publishing import PATIENCE, each_message, publish
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.messages import Attempt
 from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveRequested, MoveStands, PhaseOver
 from bus.queries import FindWaiting, WaitingRequest
@@ -195,7 +195,7 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
     """Query a cell for one page of its moves; return None if the cell does not answer."""
     try:
         return (await bus.asker(topics.FIND_MOVES)(question)).moves
-    except (Unavailable, Unroutable, AnswerRefused):
+    except UNANSWERED:
         return None
 
 
@@ -205,7 +205,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
     """
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_MOVES_A_POLL))
-    except (Unavailable, Unroutable, AnswerRefused):
+    except UNANSWERED:
         return None
     return tuple(request for request in found.waiting if request.move)
 

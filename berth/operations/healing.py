@@ -4,8 +4,8 @@ repairs differences between agents' guests and the cells' records (`berth/operat
 """
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from berth import wiring
@@ -13,7 +13,7 @@ from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import Audit
 from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
 from berth.operations.guest_repairs import REPAIRS, unanswered
-from berth.operations.wrong_allocations import Misheld, Ownerless, Wrong
+from berth.operations.wrong_allocations import Ownerless, Wrong
 from berth.operators import operator_bus
 from berth.settings import Settings
 from bus import topics
@@ -40,12 +40,39 @@ class Healed:
     done: bool = False
 
 
+@dataclass
+class _Repairs:
+    """The repairs of violations (`proven`), made if `yes`, and the reasons against the repair of others."""
+
+    bus: Bus
+    yes: bool
+    proven: list[Healed] = field(default_factory=list)
+    doubts: dict[str, str] = field(default_factory=dict)
+
+    async def add(
+        self, sentence: str, would: str, mend: Callable[[], Awaitable[str]], why_not: str = ""
+    ) -> None:
+        """Repair a violation, unless there is a reason against it (`why_not`). `would` names the repair, such
+        as "adopted". `mend` makes the repair, and returns why it failed, or "".
+        """
+        if why_not:
+            self.doubts[sentence] = why_not
+        elif not self.yes:
+            self.proven.append(Healed(sentence, would))
+        else:
+            why = await mend()
+            did = f"not {would} ({why})" if why else would
+            self.proven.append(Healed(sentence, would, did, done=not why))
+
+    async def release(self, found: Ownerless, why_not: str = "") -> None:
+        await self.add(str(found), RELEASED, partial(_release, self.bus, found), why_not)
+
+
 async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
     """Return the violations of an audit that berth can repair, and the other violations, each with the reason
     against a repair; make the repairs if `yes`.
     """
     leaks = [leak for leak in found.leaks if leak.proven]
-    shown = [Healed(str(leak), RELEASED) for leak in leaks]
     try:
         async with Bus(wiring.transport(settings, "heal")):
             pass
@@ -53,93 +80,59 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
         wrong = [*map(str, found.misheld), *map(str, found.doubled)]
         if yes and (wrong or leaks):
             raise
+        shown = [Healed(str(leak), RELEASED) for leak in leaks]
         return shown, dict.fromkeys(wrong, "no running berth can be queried here")
     guests = await compare_guests(settings)
     async with operator_bus(settings, wiring.transport(settings, "heal"), "berth heal") as bus:
-        ownerless = [Ownerless(leak.consumer, leak.generation, str(leak)) for leak in leaks]
-        proven = [await _release(bus, each) for each in ownerless] if yes else shown
-        single, undecided = await _mended_doubles(bus, found, guests, yes)
-        by_guests, doubts = await _mended_guests(bus, found, guests, yes)
-        repaired_with = {each.sentence for each in by_guests}
-        remaining = [misheld for misheld in found.misheld if str(misheld) not in repaired_with]
-        mended, more_doubts = await _mended(bus, remaining, yes)
-    return [*proven, *single, *by_guests, *mended], undecided | doubts | more_doubts
+        repairs = _Repairs(bus, yes)
+        for leak in leaks:
+            await repairs.release(Ownerless(leak.consumer, leak.generation, str(leak)))
+        await _mend_doubles(repairs, found, guests)
+        await _mend_guests(repairs, found, guests)
+        await _mend_allocations(repairs, found)
+    return repairs.proven, repairs.doubts
 
 
-async def _release(bus: Bus, found: Ownerless) -> Healed:
-    consumer, generation, sentence = found.consumer, found.generation, str(found)
+async def _release(bus: Bus, found: Ownerless) -> str:
+    """Release allocations; return why placement refuses, or ""."""
+    consumer, generation = found.consumer, found.generation
     release = ReleaseRequested(consumer=consumer, generation=generation, retire=found.ended, cell=found.cell)
     result = (await bus.asker(topics.RELEASE)(release)).result
-    if isinstance(result, Released):
-        return Healed(sentence, RELEASED, RELEASED, done=True)
-    return Healed(sentence, RELEASED, f"not released ({type(result).__name__.lower()})")
+    return "" if isinstance(result, Released) else type(result).__name__.lower()
 
 
-async def _mended_doubles(
-    bus: Bus, found: Audit, guests: GuestComparison, yes: bool
-) -> tuple[list[Healed], dict[str, str]]:
-    """Delete each build that several cells know, except in the cell with its allocations and its guest.
-    Return the repairs (made if `yes`), and the violations that cannot be repaired, with the reason.
-    """
-    mending = Mending(bus).guests
-    proven: list[Healed] = []
-    doubts: dict[str, str] = {}
+async def _mend_doubles(repairs: _Repairs, found: Audit, guests: GuestComparison) -> None:
+    """Delete each build that several cells know, except in the cell with its allocations and its guest."""
+    mending = Mending(repairs.bus).guests
     for doubled in found.doubled:
-        if why := doubled.doubt(guests.books):
-            doubts[str(doubled)] = why
-            continue
+        why_not = doubled.doubt(guests.books)
         for record in doubled.records:
-            if record != doubled.right_record():
+            if why_not or record != doubled.right_record():
                 mend = partial(mending.delete, doubled.build, record.cell)
-                proven.append(await _repaired(str(doubled), f"ended in cell {record.cell}", mend, yes))
-    return proven, doubts
+                await repairs.add(str(doubled), f"ended in cell {record.cell}", mend, why_not)
 
 
-async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[Healed], dict[str, str]]:
-    mending = Mending(bus)
-    proven: list[Healed] = []
-    doubts: dict[str, str] = {}
-    for mend in await mending.judged(found) if found else ():
-        sentence, would = str(mend.misheld), _MENDED[mend.misheld.wrong]
-        if mend.why_not:
-            doubts[sentence] = mend.why_not
-        else:
-            proven.append(await _repaired(sentence, would, partial(mending.mend, mend), yes))
-    return proven, doubts
+async def _mend_allocations(repairs: _Repairs, found: Audit) -> None:
+    """Restore allocations that differ from the cells' records, unless another repair has removed that."""
+    repaired_with = {each.sentence for each in repairs.proven}
+    remaining = [misheld for misheld in found.misheld if str(misheld) not in repaired_with]
+    mending = Mending(repairs.bus)
+    for mend in await mending.judged(remaining) if remaining else ():
+        would = _MENDED[mend.misheld.wrong]
+        await repairs.add(str(mend.misheld), would, partial(mending.mend, mend), mend.why_not)
 
 
-async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]], yes: bool) -> Healed:
-    """Return a violation with the result of its repair, or without a result if `yes` is not set.
-
-    `sentence`: the violation. `would`: the name of the repair, such as "adopted". `mend`: makes the repair;
-    returns why the repair failed, or "".
+async def _mend_guests(repairs: _Repairs, found: Audit, guests: GuestComparison) -> None:
+    """Repair differences between guests and records, and release consumers without a build. A violation that
+    another repair removes counts as repaired.
     """
-    if not yes:
-        return Healed(sentence, would)
-    why = await mend()
-    return Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why)
-
-
-async def _mended_guests(
-    bus: Bus, found: Audit, guests: GuestComparison, yes: bool
-) -> tuple[list[Healed], dict[str, str]]:
-    """Repair differences between guests and records, and release consumers without a build, if `yes` is set.
-
-    A violation that another repair removes counts as repaired. Return the repairs, and the remaining
-    violations with the reason why each is not repaired.
-    """
-    mending = Mending(bus).guests
-    proven: list[Healed] = []
-    doubts: dict[str, str] = {}
+    mending, proven = Mending(repairs.bus).guests, repairs.proven
     destroyed = set[tuple[Agent, str, int, str]]()
     for repair in await mending.judged(guests):
-        sentence, would = str(repair.difference), repair.would
-        if (guest := repair.difference.guest) and would == REPAIRS["deleted"] and not repair.why_not:
-            destroyed.add((repair.difference.agent, guest.build, guest.attempt, guest.root))
-        if repair.why_not:
-            doubts[sentence] = repair.why_not
-        else:
-            proven.append(await _repaired(sentence, would, partial(mending.mend, repair), yes))
+        difference, would = repair.difference, repair.would
+        if (guest := difference.guest) and would == REPAIRS["deleted"] and not repair.why_not:
+            destroyed.add((difference.agent, guest.build, guest.attempt, guest.root))
+        await repairs.add(str(difference), would, partial(mending.mend, repair), repair.why_not)
     with_guests = {
         guest.build: agent
         for agent, listed in guests.books.items()
@@ -152,17 +145,10 @@ async def _mended_guests(
         if misheld.place.build in deleted:  # a deletion releases what the build holds
             proven.append(dataclasses.replace(deleted[misheld.place.build], sentence=str(misheld)))
     for each in found.ownerless:
-        sentence = str(each)
         if each.consumer in adopted:  # the adopted build uses the consumer's allocations
-            proven.append(dataclasses.replace(adopted[each.consumer], sentence=sentence))
-        elif each.doubt:
-            doubts[sentence] = each.doubt
+            proven.append(dataclasses.replace(adopted[each.consumer], sentence=str(each)))
         elif each.consumer in with_guests:
-            doubts[sentence] = f"agent {with_guests[each.consumer][1]} has a guest of it"
-        elif why := unanswered(guests):
-            doubts[sentence] = why
-        elif yes:
-            proven.append(await _release(bus, each))
+            agent = with_guests[each.consumer][1]
+            await repairs.release(each, each.doubt or f"agent {agent} has a guest of it")
         else:
-            proven.append(Healed(sentence, RELEASED))
-    return proven, doubts
+            await repairs.release(each, each.doubt or unanswered(guests))

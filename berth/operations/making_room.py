@@ -20,7 +20,7 @@ from berth.operations.reserving import create_reservation
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, OperationRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildRequested
 from bus.reservations import Reservation
 from bus.room import HoldHosts, PlannedStep, PlanRoom, RoomPlanned
@@ -137,7 +137,7 @@ class MakingRoom:
         closed = {each.root: each.instances for each in targets if each.root in self._hold.roots}
         try:
             filled = await create_reservation(self._bus, reservation, clock.now(), closed)
-        except (OperationRefused, Unavailable, Unroutable, AnswerRefused) as problem:
+        except (OperationRefused, *UNANSWERED) as problem:
             return replace(result, unreserved=str(problem))
         return replace(result, reservation=reservation, unreserved=filled.reason)
 

@@ -5,16 +5,17 @@ swap of two instances.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import structs
 
 from berth.operations.following import FollowedMoves, MoveListener, MoveOutcome
-from berth.operations.publishing import checked
+from berth.operations.publishing import answered, checked
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.moves import MovePlan, MoveRequested
+from bus.moves import MovePlan
 from bus.resources import FindAllocations
 from bus.room import BalanceMove, GuardExchange, PlannedStep
 from bus.vocabulary import MAX_CAUSE, Id, portions
@@ -43,8 +44,8 @@ class PlannedMoves:
     ) -> None:
         self.bus = bus
         self.done = MovesDone()
-        self._plan: MovePlan = plan  # of the next moves, and why they are requested
-        self._note = note[:MAX_CAUSE]
+        self._plan: MovePlan = plan  # of moves that undo no other move
+        self._note = note[:MAX_CAUSE]  # why the next moves are requested
         self._moves = moves
         self._listener = listener
         self._limit = asyncio.Semaphore(most)
@@ -77,15 +78,11 @@ class PlannedMoves:
 
     async def _guard(self, guard: GuardExchange) -> str:
         """Store an exchange at a scheduler. Return "", or why no scheduler has stored it in time."""
-        until = self.bus.clock.monotonic() + SETTLE_SECONDS
-        while True:
-            try:
-                await self.bus.asker(topics.GUARD_EXCHANGE)(guard)
-                return ""
-            except (Unavailable, Unroutable) as problem:
-                if self.bus.clock.monotonic() > until:
-                    return str(problem)
-            await asyncio.sleep(POLL_SECONDS)
+        try:
+            await answered(self.bus, partial(self.bus.asker(topics.GUARD_EXCHANGE), guard), SETTLE_SECONDS)
+        except (Unavailable, Unroutable) as problem:
+            return str(problem)
+        return ""
 
     async def undo(self, why: str, may_go_on: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Move all moved instances back to their first hosts, the last move first: later moves may use
@@ -93,7 +90,7 @@ class PlannedMoves:
         `done.failed`; stop when `may_go_on` returns False. `why` is a note of each move.
         """
         self.done.why_undone = why
-        self._plan, self._note = "undo", why[:MAX_CAUSE]
+        self._note = why[:MAX_CAUSE]
         first = {step.build: step for step in reversed(self.done.moved)}
         for step in reversed(self.done.moved.copy()):
             if may_go_on is not None and not await may_go_on():
@@ -107,7 +104,7 @@ class PlannedMoves:
 
     async def _one(self, step: PlannedStep, id_: Id = "") -> bool:
         try:
-            outcome = await self._ask(step, step.source, step.destination, id_)
+            outcome = await self._ask(step, self._plan, id_)
         except (Unavailable, Unroutable) as problem:
             self.done.failed[step.build] = str(problem)
             return False
@@ -120,7 +117,7 @@ class PlannedMoves:
     async def _undo(self, step: PlannedStep, id_: Id = "") -> None:
         await self.released([step])
         try:
-            outcome = await self._ask(step, step.destination, step.source, id_)
+            outcome = await self._ask(step, "undo", id_)
             is_back, reason = outcome.end == "done", outcome.reason or outcome.code or outcome.end
         except (Unavailable, Unroutable) as problem:
             is_back, reason = False, str(problem)
@@ -130,19 +127,8 @@ class PlannedMoves:
         else:
             self.done.failed[step.build] = f"it could not be moved back: {reason}"
 
-    async def _ask(self, step: PlannedStep, source: str, to: str, id_: Id) -> MoveOutcome:
-        request = MoveRequested(
-            move=id_ or Clock().uuid(),
-            build=step.build,
-            cell=step.cell,
-            kind=step.kind,
-            wanted_host=to,
-            alternates=0,
-            reply_to=self._moves.reply_to,
-            note=self._note,
-            plan=self._plan,
-            source=source,
-        )
+    async def _ask(self, step: PlannedStep, plan: MovePlan, id_: Id) -> MoveOutcome:
+        request = step.request(id_ or Clock().uuid(), plan, self._note, self._moves.reply_to)
         outcome = await self._moves.ask(checked(request))
         self._listener.on_outcome(outcome)
         return outcome

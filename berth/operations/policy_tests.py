@@ -71,10 +71,9 @@ class RepeatedDecision(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Gathered:
-    """The recorded decisions, newest first, and the workers that did not answer."""
+    """The recorded decisions, newest first."""
 
     decisions: Sequence[RecordedDecision]
-    silent: Sequence[str]
     omitted: int = 0  # older decisions beyond the limit
 
 
@@ -82,7 +81,8 @@ async def recorded_decisions(
     bus: Bus, settings: Settings, since: float, project: str, limit: int, until: float = math.inf
 ) -> Gathered:
     """Return the newest decisions between the times `since` and `until`, at most `limit`: of placed builds
-    from their cells, of builds without a host from schedulers. `project` "": of all projects.
+    from their cells, of builds without a host from schedulers. `project` "": of all projects. Raise
+    OperationRefused if a cell does not answer.
     """
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
@@ -92,6 +92,8 @@ async def recorded_decisions(
         return [instance async for page in pages for instance in page.instances]
 
     placed, silent = await ask_cells(cells, instances)
+    if silent:
+        raise OperationRefused(f"no answer from {', '.join(silent)}: its decisions are unknown")
     refused = await refused_builds(bus, FindRefused(since=since, project=project))
     of_request = {build.request: build for build in refused}
     found = [(instance.since, instance.build, instance) for listed in placed.values() for instance in listed]
@@ -104,7 +106,7 @@ async def recorded_decisions(
         *await _refused(bus, [entry for entry in chosen if isinstance(entry, RefusedBuild)]),
     ]
     decisions.sort(key=lambda decision: (-decision.at, decision.build))
-    return Gathered(decisions, silent, max(len(newest) - limit, 0))
+    return Gathered(decisions, max(len(newest) - limit, 0))
 
 
 async def refused_builds(bus: Bus, question: FindRefused) -> list[RefusedBuild]:

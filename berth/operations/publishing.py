@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from berth.settings import BadSetting
 from bus import protocol, topics
-from bus.errors import OperationRefused, TooBig, Undecodable, Unroutable
+from bus.errors import OperationRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.vocabulary import Message
 
 if TYPE_CHECKING:  # the command line imports this module, and does not need metrics to begin
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 10.0  # seconds to wait for a missing queue
 _POLL_SECONDS = 0.1
+_REPEAT_SECONDS = 0.5  # between two tries of a query
 
 
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
@@ -46,6 +48,20 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+
+
+async def answered(bus: Bus, ask: Callable[[], Awaitable[T]], seconds: float = inf) -> T:
+    """Repeat a query until a worker answers it, and return the answer. After `seconds`, raise the error of
+    the last try.
+    """
+    deadline = bus.clock.monotonic() + seconds
+    while True:
+        try:
+            return await ask()
+        except (Unavailable, Unroutable):
+            if bus.clock.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_REPEAT_SECONDS)
 
 
 def checked(message: M) -> M:

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 from msgspec import structs
 
 from berth.operations.following import MoveListener, following
-from berth.operations.planned_moves import POLL_SECONDS, MovesDone, PlannedMoves
+from berth.operations.planned_moves import MovesDone, PlannedMoves
+from berth.operations.publishing import answered
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.replication import PlacementChanged
 from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
 from scheduler_worker.core.rebalancing import ImbalanceWatch
@@ -26,7 +28,6 @@ LEASE_SECONDS = 60.0  # without a sign of life of a controller, until another on
 RENEWALS = 3  # of the lease in this time
 MOST_FIXED = 1000  # instances that a controller leaves alone because a move of them failed or was undone
 
-NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 _QUERY = SwitchBalancing()
 
 log = logging.getLogger(__name__)
@@ -42,13 +43,11 @@ async def switch_state(
     """Return the state of the switch by which operators stop all rebalancing. If no scheduler answers, return
     None, or (`patient`) repeat the query until a scheduler answers.
     """
-    while True:
-        try:
-            return await bus.asker(topics.SWITCH_BALANCING)(asked)
-        except (Unavailable, Unroutable):
-            if not patient:
-                return None
-        await asyncio.sleep(POLL_SECONDS)
+    with suppress(Unavailable, Unroutable):
+        return await answered(
+            bus, partial(bus.asker(topics.SWITCH_BALANCING), asked), inf if patient else 0.0
+        )
+    return None
 
 
 async def is_permitted(bus: Bus, lease: SwitchBalancing = _QUERY, *, patient: bool = False) -> bool:
@@ -101,7 +100,7 @@ async def _plan_rest(
     done = moves.done
     stay = dict.fromkeys((*done.failed, *(step.build for step in (*done.undone, *done.moved))))
     fixed = (*asked.fixed, *stay)[-MOST_FIXED:]
-    with suppress(*NO_ANSWER):
+    with suppress(*UNANSWERED):
         return await plan_balance(moves.bus, structs.replace(asked, budget=asked.budget - tried, fixed=fixed))
     return BalancePlanned()
 
@@ -182,7 +181,7 @@ class BalanceController:
                 fixed = (*self.asked.fixed, *done.failed, *undone)[-MOST_FIXED:]
                 self.asked = structs.replace(self.asked, fixed=fixed)
                 self._watch.reset()
-        except NO_ANSWER as problem:
+        except UNANSWERED as problem:
             log.warning("rebalancing waits for its scheduler or broker: %s", problem)
             self._watch.reset()
 

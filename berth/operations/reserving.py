@@ -9,6 +9,7 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
+from bus.errors import UNANSWERED
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationFilled
 from control_room.core.reservations import NewReservation
 
@@ -49,13 +50,18 @@ async def create_reservation(
 ) -> ReservationFilled:
     """Create a reservation and, if its capacity is to be held from now on, claim its slots; return how many
     slots have a host. `closed` has the numbers of slots on hosts that a plan has closed.
+
+    If no scheduler answers, the reservation exists without slots, and schedulers claim them later.
     """
     await edit_reservation(bus, MakeReservation(reservation=reservation))
     if reservation.state(now) == "planned":
         return ReservationFilled(placed=0)
-    return await bus.asker(topics.FILL_RESERVATION)(
-        FillReservation(reservation=reservation.id, closed=dict(closed))
-    )
+    order = FillReservation(reservation=reservation.id, closed=dict(closed))
+    try:
+        return await bus.asker(topics.FILL_RESERVATION)(order)
+    except UNANSWERED as problem:
+        why = f"schedulers place them later, because none answered now: {problem}"
+        return ReservationFilled(placed=0, missing=reservation.count, reason=why)
 
 
 def filled_text(reservation: Reservation, filled: ReservationFilled, now: float) -> str:

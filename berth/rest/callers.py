@@ -120,7 +120,8 @@ def combined(acts: Iterable[NotedAct]) -> Iterator[NotedAct]:
             yield first
             continue
         for builds in portions(chain(first.builds, *(noted.builds for noted in others)), BUILDS_IN_RECORD):
-            target = replace(first.target, id=names_of(builds)[0])
+            id_, _, ids = names_of(builds)
+            target = replace(first.target, id=id_, ids=ids)
             yield replace(first, target=target, asked=msgspec.json.encode(builds).decode())
 
 

@@ -167,10 +167,7 @@ class EndLog:
         """Delete ends after `keep` seconds, and requests after `keep_requests` seconds."""
         now = self._clock.now()
         for delete, keep in ((store.prune_ends, self._keep), (store.prune_requests, self._keep_requests)):
-            pruned = _PRUNE_PAGE
-            while pruned == _PRUNE_PAGE:
-                async with self._database.write() as tx:
-                    pruned = await delete(tx, now - keep, _PRUNE_PAGE)
+            await self._database.delete_old(delete, now - keep, _PRUNE_PAGE)
 
 
 def _counts(progress: MoveProgress) -> bool:

@@ -67,6 +67,7 @@ class Caller:
             name=target.name[:MAX_NAME],
             cell=target.cell[:MAX_NAME],
             project=target.project[:MAX_NAME],
+            targets=tuple([id_[:MAX_NAME] for id_ in target.ids]),
         )
 
 
@@ -280,4 +281,5 @@ def in_messages(records: Sequence[ActRecord]) -> Iterator[ActsRecorded]:
 
 
 def _size_of(record: ActRecord) -> int:
-    return len(record.asked) + len(record.before) + len(record.after) + len(record.detail) + 1000
+    texts = record.asked, record.before, record.after, record.detail, *record.targets
+    return sum(map(len, texts)) + 4 * len(texts) + 1000

@@ -29,6 +29,7 @@ from bus.rabbit.connection import (
     plainly,
     reason,
 )
+from bus.rabbit.queue_state import queue_state
 from bus.rabbit.underlay import BulkChannel, ended, hang_up
 from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
 
@@ -223,7 +224,7 @@ class RpcServer:
     async def _exchange(
         self, connection: AbstractConnection, name: str, kind: ExchangeType, **options: Any
     ) -> None:
-        if await _exists(connection, "exchange", name):
+        if await _has_exchange(connection, name):
             return
         channel = await open_channel(connection, confirms=False)
         async with answered():
@@ -233,7 +234,7 @@ class RpcServer:
     async def _queue(
         self, connection: AbstractConnection, name: str, *, durable: bool, arguments: dict[str, Any]
     ) -> None:
-        if await _exists(connection, "queue", name):
+        if await queue_state(connection, name) is not None:
             return
         channel = await open_channel(connection, confirms=False)
         async with answered():
@@ -321,15 +322,11 @@ async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[a
         await asyncio.wait(running, timeout=STOP_SECONDS)
 
 
-async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:
-    """Return whether the broker has an exchange or a queue (`kind`) of this name."""
+async def _has_exchange(connection: AbstractConnection, name: str) -> bool:
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():
-            if kind == "exchange":
-                await channel.get_exchange(name)
-            else:
-                await channel.get_queue(name)
+            await channel.get_exchange(name)
             await channel.close()
     except RequestRefused as refused:
         if refused.code != "NOT_FOUND":

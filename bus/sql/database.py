@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -138,6 +138,17 @@ class Database:
                 return await statement(tx, *preceding)
         async with self._transaction("", writes=True) as tx:  # PostgreSQL commits it without COMMIT
             return await statement(tx, *preceding)
+
+    async def delete_old(
+        self, delete: Callable[[Transaction, float, int], Awaitable[int]], before: float, most: int
+    ) -> None:
+        """Delete rows that are older than `before`, at most `most` in one transaction. `delete` deletes them,
+        and returns how many.
+        """
+        deleted = most
+        while deleted == most:
+            async with self.write() as tx:
+                deleted = await delete(tx, before, most)
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import urlencode
 
 from bus.messages import BuildRequested
 from bus.quotas import INSTANCES
+from control_room.core.words import address
 
 MOST_INSTANCES = 1000
 MOST_PRIORITY = 9
@@ -164,7 +164,7 @@ def address_of(request: BuildRequested) -> str:
         "pack": topology.required_pack,
         "spread": spread,
     }
-    return f"/what-if?{urlencode({name: value for name, value in texts.items() if value})}"
+    return address("/what-if", texts)
 
 
 def _label(name: str) -> str:

@@ -1,7 +1,8 @@
-"""Formats amounts, times and lists of names as text."""
+"""Formats amounts, times, lists of names and addresses of pages as text."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
 
 
 def duration(seconds: float | None) -> str:
@@ -42,6 +43,12 @@ def expected_evaluation(p50: float | None, p90: float | None, now: float) -> str
     if p50 is None or p90 is None:
         return "unknown, few requests of its project were evaluated recently"
     return expected_start(p50, p90, None, now)
+
+
+def address(path: str, parameters: Mapping[str, object]) -> str:
+    """Return the address of a page with the parameters that are not empty."""
+    text = urlencode({name: value for name, value in parameters.items() if value})
+    return f"{path}?{text}" if text else path
 
 
 def rate(each_second: float) -> str:

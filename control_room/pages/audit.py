@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlencode
 
 import msgspec
 from msgspec import structs
@@ -10,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from bus.audit_trail import MOST_RECORDS, FindActs
+from control_room.core import words
 from control_room.pages import frame
 from control_room.queries import query
 
@@ -22,14 +22,14 @@ class AuditPages(frame.PageGroup):
         filters = _filters(request)
         question = FindActs(**filters, before=_page(request))
         found = await query("a scheduler", self._context.queries.acts, question)
-        given = {name: value for name, value in filters.items() if value}
+        last = found.answer.last if found.answer else ""
         return self._renderer.page(
             request,
             "audit.html",
             found=found,
             filters=filters,
-            export=f"/audit.json?{urlencode(given)}",
-            older=f"/audit?{urlencode({**given, 'before': found.answer.last})}" if found.answer else "",
+            export=words.address("/audit.json", filters),
+            older=words.address("/audit", {**filters, "before": last}) if last else "",
         )
 
     async def export(self, request: Request) -> Response:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -24,6 +23,7 @@ from bus.queries import (
     WhatIf,
 )
 from bus.reservations import FindReservations, Reservation
+from control_room.core import words
 from control_room.core.builds import latest, shown, timeline
 from control_room.core.now import Reply
 from control_room.core.what_if_form import address_of
@@ -178,9 +178,8 @@ class WaitingQuery:
     after: int
 
     def address(self, path: str, after: int | None = None) -> str:
-        parameters = {"project": self.project, "after": self.after if after is None else after}
-        text = urlencode({name: value for name, value in parameters.items() if value})
-        return f"{path}?{text}" if text else path
+        after = self.after if after is None else after
+        return words.address(path, {"project": self.project, "after": after})
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,7 @@ class WaitingPages(frame.PageGroup):
         finally:
             self._data.forget()
         log.info("%s: ended the wait of %s: %s", frame.user_of(request), id_, answer)
-        return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
+        return RedirectResponse(words.address("/waiting", {"ended": id_}), status_code=303)
 
     def _part(self, request: Request, wanted: WaitingQuery, data: WaitingData) -> str:
         visitor = self._renderer.of_visitor(request)

@@ -26,10 +26,7 @@ class CapacityHistoryPages(frame.PageGroup):
         return self._renderer.page(request, "capacity_history.html", part=part, query=request.url.query)
 
     async def events(self, request: Request) -> Response:
-        async def part() -> str:
-            return await self._part(request)
-
-        return self._updates.stream(request, part)
+        return self._updates.stream(request, lambda: self._part(request))
 
     async def _part(self, request: Request) -> str:
         since = self._context.clock.now() - PERIODS[self._period(request)] * 86400.0

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -16,6 +15,7 @@ from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.replication import PlacementChanged
 from bus.resources import FindProviders, Provider
+from control_room.core import words
 from control_room.core.builds import latest
 from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
 from control_room.core.metal import BoardNode, MetalNodes, board
@@ -121,12 +121,11 @@ class MetalPages(PageGroup):
     async def page(self, request: Request) -> Response:
         nodes = await soon(request, self._reader.nodes())
         filters = _filters(request)
-        query = urlencode({name: value for name, value in filters.items() if value})
         return self._renderer.page(
             request,
             "metal.html",
             part=self._part(request, nodes),
-            live=f"/metal/events?{query}" if query else "/metal/events",
+            live=words.address("/metal/events", filters),
             q=filters["q"],
             state=filters["state"],
         )

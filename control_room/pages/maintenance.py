@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from bus.clock import time_text
 from bus.errors import OperationRefused
 from bus.maintenance import FindMaintenance, MaintenanceWindow
+from control_room.core import words
 from control_room.core.maintenance import FIELDS, parse_window
 from control_room.core.what_if_form import InvalidForm
 from control_room.pages.frame import (
@@ -52,11 +52,7 @@ class MaintenancePart(PageGroup):
 
     async def events(self, request: Request) -> Response:
         """Return an event stream with the maintenance windows and automatic evacuations."""
-
-        async def part() -> str:
-            return await self._part(request)
-
-        return self._updates.stream(request, part)
+        return self._updates.stream(request, lambda: self._part(request))
 
     async def shown(self, request: Request, edited: EditedWindow | None = None) -> dict[str, object]:
         """Return the template variables of maintenance on the page of hosts: list, form and last result.
@@ -91,7 +87,7 @@ class MaintenancePart(PageGroup):
         except (OperationRefused, InvalidForm) as refused:
             return EditedWindow(id_ if act == "change" else "", texts, str(refused))
         log.info("%s: %s maintenance %s", user_of(request), act, made)
-        return RedirectResponse(f"/hosts?{urlencode({'done': act, 'made': made})}", status_code=303)
+        return RedirectResponse(words.address("/hosts", {"done": act, "made": made}), status_code=303)
 
     async def _part(self, request: Request) -> str:
         found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance())

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 from msgspec import structs
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
 from bus.room import BalancingSwitched, SwitchBalancing
+from control_room.core import words
 from control_room.core.builds import DrainShown, MoveShown, left_host, merged_moves, move_shown, shown
 from control_room.core.now import Reply
 from control_room.pages import frame
@@ -77,7 +77,7 @@ class MovePages(frame.PageGroup):
             "moves.html",
             status=status,
             part=await self._part(request),
-            live=f"/moves/events?{urlencode({'host': host})}" if host else "/moves/events",
+            live=words.address("/moves/events", {"host": host}),
             host=host,
             problem=problem,
         )

@@ -31,10 +31,7 @@ class PreemptionPages(frame.PageGroup):
         return self._renderer.page(request, "preemptions.html", part=part or self._part(None))
 
     async def events(self, request: Request) -> Response:
-        async def part() -> str:
-            return await self._data.latest(None)
-
-        return self._updates.stream(request, part)
+        return self._updates.stream(request, lambda: self._data.latest(None))
 
     async def _read(self, _: None) -> str:
         ask = self._context.queries

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,6 +11,7 @@ from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
 from bus.quotas import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
 from bus.replication import PlacementChanged
+from control_room.core import words
 from control_room.core.projects import project_instances, projects_listed, projects_of
 from control_room.pages import frame
 from control_room.pages.frame import PageRefused
@@ -36,9 +36,8 @@ class ProjectsQuery:
     after: str = ""
 
     def address(self, path: str = "/projects", after: str | None = None) -> str:
-        parameters = {"project": self.project, "after": self.after if after is None else after}
-        text = urlencode({name: value for name, value in parameters.items() if value})
-        return f"{path}?{text}" if text else path
+        after = self.after if after is None else after
+        return words.address(path, {"project": self.project, "after": after})
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,8 @@ class ProjectPages(frame.PageGroup):
         finally:
             self._data.forget()
         log.info("%s: %s limits of project %s: %s", frame.user_of(request), act, project, state)
-        return RedirectResponse(f"/projects?{urlencode({'project': project, 'done': act})}", status_code=303)
+        done = words.address("/projects", {"project": project, "done": act})
+        return RedirectResponse(done, status_code=303)
 
     async def instances(self, request: Request) -> Response:
         wanted = _wanted(request)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from bus.errors import OperationRefused
 from bus.reservations import FindHeadroom, FindReservations
 from bus.resources import FindProviders
+from control_room.core import words
 from control_room.core.reservations import (
     FIELDS,
     ReservationsListed,
@@ -40,9 +40,8 @@ class ReservationsQuery:
     skip: int = 0
 
     def address(self, path: str = "/reservations", skip: int | None = None) -> str:
-        parameters = {"project": self.project, "skip": self.skip if skip is None else skip}
-        text = urlencode({name: value for name, value in parameters.items() if value})
-        return f"{path}?{text}" if text else path
+        skip = self.skip if skip is None else skip
+        return words.address(path, {"project": self.project, "skip": skip})
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class ReservationPages(frame.PageGroup):
             self._data.forget()
         log.info("%s: %s reservation %s: %s", frame.user_of(request), act, texts["name"], made or "done")
         query_ = {"done": f"{act}d", "name": texts["name"], "made": made}
-        return RedirectResponse(f"/reservations?{urlencode(query_)}", status_code=303)
+        return RedirectResponse(words.address("/reservations", query_), status_code=303)
 
     async def _page(
         self, request: Request, wanted: ReservationsQuery, form: PageForm, done: str = "", status: int = 200
@@ -159,10 +158,7 @@ class HeadroomPages(frame.PageGroup):
         return await self._page(request, PageForm(), done if done in ("set", "unset") else "")
 
     async def events(self, request: Request) -> Response:
-        async def part() -> str:
-            return await self._data.latest(None)
-
-        return self._updates.stream(request, part)
+        return self._updates.stream(request, lambda: self._data.latest(None))
 
     async def edit(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
@@ -179,7 +175,7 @@ class HeadroomPages(frame.PageGroup):
         finally:
             self._data.forget()
         log.info("%s: %s headroom %s", frame.user_of(request), act, levels)
-        return RedirectResponse(f"/headroom?{urlencode({'done': act})}", status_code=303)
+        return RedirectResponse(words.address("/headroom", {"done": act}), status_code=303)
 
     async def _page(self, request: Request, form: PageForm, done: str = "", status: int = 200) -> Response:
         part = await frame.soon(request, self._data.get(None))

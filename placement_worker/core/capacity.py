@@ -287,14 +287,9 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
 
 
 def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
-    left = holder.held
+    both = amounts.joined(holder_consumer.held, holder.held)
     group = holder_consumer.group if holder.group is None else holder.group
     hold(world, holder, 0, {}, None, holder.group)
-    both = {provider: dict(resources) for provider, resources in holder_consumer.held.items()}
-    for provider, resources in left.items():
-        remaining = both.setdefault(provider, {})
-        for name, amount in resources.items():
-            remaining[name] = remaining.get(name, 0) + amount
     holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
     holder_consumer.keeps_for = holder.keeps_for or holder.uuid
     holder_consumer.draws_on = holder.draws_on or holder_consumer.draws_on

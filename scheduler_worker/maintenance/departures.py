@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.maintenance import MaintenanceMove
 from bus.moves import FindMoves, MoveKind, MovePlan, MoveRequested, MoveStands
 from bus.queries import PRESENT, FindInstances, Instance
@@ -27,7 +26,6 @@ AGAIN_SECONDS = 15.0
 RETRY_SECONDS = 60.0  # seconds between two attempts to move an instance
 LONGEST_RESULT = 1000
 DONE = "done"
-NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 
 
 @dataclass(frozen=True)

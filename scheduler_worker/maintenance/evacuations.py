@@ -13,7 +13,7 @@ from prometheus_client import Counter
 
 from bus.clock import Clock
 from bus.domains import ZONE
-from bus.errors import Unavailable
+from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.maintenance import EvacuationState, HostEvacuation, MaintenanceEvent
 from bus.moves import MoveRequested
@@ -22,7 +22,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.dead_hosts import EvacuationJudge, MissingHost, domain_sizes, domains_of
 from scheduler_worker.host_traits import force_down_host
-from scheduler_worker.maintenance.departures import NO_ANSWER, Departures
+from scheduler_worker.maintenance.departures import Departures
 from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.maintenance.options import EvacuationOptions
 from scheduler_worker.queries import PlacementQueries
@@ -219,7 +219,7 @@ class _EvacuationStep:
                     self._put(row, "evacuating", row.why)
                 elif row.state == "evacuating":
                     requests += await self._move(row)
-            except NO_ANSWER as problem:
+            except UNANSWERED as problem:
                 log.warning("evacuation of host %s: %s", row.host, problem)
         await self._store()
         return requests

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bus.clock import Clock
+from bus.errors import UNANSWERED
 from bus.maintenance import (
     HostPhase,
     MaintenanceEvent,
@@ -22,7 +23,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Id
 from scheduler_worker.core.maintenance import CLOSED, OVER, DrainedHost, WindowPlanner, after_the_window
 from scheduler_worker.host_traits import cause_trait, close_host, open_host
-from scheduler_worker.maintenance.departures import NO_ANSWER, Departures, HostDeparture
+from scheduler_worker.maintenance.departures import Departures, HostDeparture
 from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.queries import PlacementQueries
 from scheduler_worker.store import maintenance as stored
@@ -61,7 +62,7 @@ class MaintenanceWindows:
                 others = [each.state for key, each in windows.items() if key != id_]
                 step = _WindowStep(self, view, window, others)
                 state, moves = await step.run()
-            except NO_ANSWER as problem:
+            except UNANSWERED as problem:
                 log.warning("maintenance window %s: %s", id_, problem)
                 continue
             requests += moves

@@ -66,9 +66,12 @@ async def test_the_last_outcome_of_a_retried_act_counts(trail: AuditTrail) -> No
 async def test_records_are_found_by_every_filter_the_latest_first(trail: AuditTrail) -> None:
     records = (
         a_record(1, target="x", name="h1", project="p1"),
-        a_record(2, door="bus", act="boot", request="r", outcome="denied"),
+        a_record(
+            2, door="bus", act="boot", request="r", outcome="denied",
+            target="y and 1 more", targets=("y", "z"), project="no-target",
+        ),
         structs.replace(a_record(3), operator=Operator(name="bob", role="reader")),
-    )
+    )  # fmt: skip
     await trail.record_many([ActsRecorded(records=records)])
     assert [record.at for record in await stored(trail)] == [3.0, 2.0, 1.0]
     for question, numbers in (
@@ -78,6 +81,8 @@ async def test_records_are_found_by_every_filter_the_latest_first(trail: AuditTr
         ({"act": "boot"}, [2]),
         ({"target": "x"}, [1]),
         ({"target": "h1"}, [1]),
+        ({"target": "z"}, [2]),
+        ({"target": "no-target"}, []),
         ({"project": "p1"}, [1]),
         ({"project": "ops"}, [2, 1]),
         ({"request": "r"}, [2]),

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from berth.operations import planned_moves
+from berth.operations import publishing
 from berth.operations.following import FollowedMoves, MoveListener, following
 from berth.operations.planned_moves import MovesDone, PlannedMoves
 from bus import topics
@@ -228,7 +228,7 @@ async def test_a_first_move_that_was_never_requested_is_fenced(cell: ExchangingC
 
 
 async def test_an_exchange_is_not_begun_if_no_scheduler_stores_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned_moves, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
     ask, followed = AsyncMock(side_effect=Unavailable("killed")), Mock(FollowedMoves, ask=AsyncMock())
     clock = Mock(monotonic=Mock(side_effect=[0.0, 30.0, 61.0]))
     bus = Mock(asker=lambda _: ask, clock=clock)

@@ -9,13 +9,14 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from berth.operations import making_room, rebalancing
+from berth.operations import making_room, publishing, rebalancing
 from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener, RoomMade
 from berth.operations.planned_moves import MovesDone, PlannedMoves
 from berth.operations.rebalancing import carry_out
 from bus import topics
+from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
@@ -374,6 +375,7 @@ async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
             assert not await moves.exchange(exchange)
     assert (moves.done.moved, [step.build for step in moves.done.undone]) == ([], [uid(1)])
     assert movers.builds[uid(1)].host == "host-1"
+    assert [asked.plan for asked in movers.asked] == ["rebalance", "rebalance", "undo"]
 
 
 async def test_the_rest_is_planned_again_before_each_batch_and_moves_only_for_its_present_gain() -> None:
@@ -417,11 +419,11 @@ async def test_a_stop_of_rebalancing_also_stops_undoing() -> None:
 
 
 async def test_without_an_answer_no_move_begins_but_an_undo_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebalancing, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
     ask = AsyncMock(
         side_effect=[Unavailable("killed"), Unavailable("killed"), BalancingSwitched(stopped=False)]
     )
-    bus = Mock(asker=lambda _: ask)
+    bus = Mock(asker=lambda _: ask, clock=Clock())
     assert not await rebalancing.is_permitted(bus)
     assert await rebalancing.is_permitted(bus, patient=True)
 

@@ -6,17 +6,20 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from msgspec import structs
 
-from berth.operations import rebalancing
+from berth import wiring
+from berth.commands import rebalancing as command
+from berth.operations import publishing, rebalancing
 from berth.operations.following import FollowedMoves, MoveListener
 from berth.operations.planned_moves import PlannedMoves
 from berth.operations.rebalancing import BalanceController
 from bus import topics
-from bus.errors import Unavailable
+from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.resources import AllocationsFound, FindAllocations
 from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, PlannedStep, SwitchBalancing
 from bus.worker import Worker, answers
 from tests.support.buses import serving
+from tests.support.command_line import CommandLine
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
@@ -117,8 +120,9 @@ async def controlled(scheduler: FailingScheduler, movers: FakeMovers) -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CALM_SECONDS", "STOP_SECONDS", "POLL_SECONDS"):
+    for name in ("CALM_SECONDS", "STOP_SECONDS"):
         monkeypatch.setattr(rebalancing, name, 0.0)
+    monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
 
 
 async def test_a_controller_goes_on_when_schedulers_answer_again() -> None:
@@ -132,6 +136,20 @@ async def test_a_controller_goes_on_when_schedulers_answer_again() -> None:
     begin, *renewals, end = scheduler.asked[1:]
     assert begin.controller and not begin.renew and (end.seconds, end.renew) == (0.0, True)
     assert {(each.controller, each.renew) for each in renewals} == {(begin.controller, True)}
+
+
+async def test_the_command_names_a_missing_answer_of_the_schedulers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    run = CommandLine("rebalance", command, monkeypatch, capsys)
+    async with serving(lambda: LocalTransport(broker), FailingScheduler([None]).worker()):
+        with pytest.raises(Unavailable, match="database is unreachable"):
+            await run()
+    async with serving(lambda: LocalTransport(broker), FailingScheduler([STOPPED]).worker()):
+        with pytest.raises(OperationRefused, match="rebalancing is stopped"):
+            await run()
 
 
 async def test_a_second_controller_is_refused() -> None:

@@ -12,7 +12,7 @@ from berth.commands import reserve, why
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.claims import Choice, ConsumerClaim
-from bus.errors import OperationRefused
+from bus.errors import OperationRefused, Unavailable
 from bus.maintenance import MaintenanceFound
 from bus.queries import DecisionFound
 from bus.requests import Flavor
@@ -57,6 +57,15 @@ async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Re
     text = await run("create", "season", "--vcpus", "4", "--count", "2", *LATER)
     assert "no capacity is held before" in text
     assert "planned" in await run("list")
+    assert "2 of 2 slots have no host yet" in await run("show", "season")
+
+
+async def test_a_reservation_exists_although_no_scheduler_claims_its_slots_now(run: Reserve) -> None:
+    refuse = AsyncMock(side_effect=Unavailable("the database is unreachable"))
+    scheduler = Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, refuse)])
+    async with serving(lambda: wiring.transport(Settings(), "test"), scheduler):
+        text = await run("create", "season", "--count", "2", ends=1)
+    assert "0 of 2 slots have a host: schedulers place them later" in text and "unreachable" in text
     assert "2 of 2 slots have no host yet" in await run("show", "season")
 
 

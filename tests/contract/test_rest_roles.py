@@ -252,6 +252,7 @@ async def test_a_record_says_who_did_what_when_and_from_where() -> None:
         ids = [build for each in batch["requests"] for build in each["instances"]]
         (first,) = records
         assert (first.target, first.asked) == (f"{ids[0]} and 2 more", json.dumps(ids, separators=(",", ":")))
+        assert first.targets == tuple(ids)
         assert (first.operator.name, first.operator.role, first.operator.project) == ("ann", "", "p1")
         assert (first.operator.is_program, first.operator.known_by) == (True, "token file")
         assert (first.door, first.origin, first.act, first.project) == ("rest", "192.0.2.7", "boot", "p1")

@@ -24,6 +24,7 @@ from tests.support.ids import uid
 BOOT = BuildRequested(
     request=uid(1), instances=(uid(2), uid(3)), flavor=Flavor(name="vm", vcpus=1), project="p1", cell="c1"
 )
+BOOTED = Target(f"{uid(2)} and 1 more", "", "c1", "p1", (uid(2), uid(3)))
 READS = ("Find", "WhatIf", "Plan", "TryPolicy", "GuestsAsked")
 DOORS = ("ClientRequested", "ClientAsked", "ClientRelay", "ActsRecorded")  # of clients, who are checked there
 
@@ -37,8 +38,8 @@ def test_every_message_that_anyone_may_send_is_an_act_or_changes_nothing() -> No
 
 
 EXPECTED: dict[str, tuple[Message, str, Target]] = {
-    "boot": (BOOT, "boot", Target(f"{uid(2)} and 1 more", "", "c1", "p1")),
-    "for Nova": (HostsAsked(request=BOOT), "boot", Target(f"{uid(2)} and 1 more", "", "c1", "p1")),
+    "boot": (BOOT, "boot", BOOTED),
+    "for Nova": (HostsAsked(request=BOOT), "boot", BOOTED),
     "delete": (BuildDeleteRequested(build=uid(2), cell="c1"), "delete", Target(uid(2), cell="c1")),
     "a move out of its cell": (
         MoveRequested(move=uid(4), build=uid(2), kind="live", cell="c1", to_cell="c2"),

@@ -17,6 +17,7 @@ from berth.operations.request_sense import asked_amounts
 from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.domains import GangRole
+from bus.errors import OperationRefused, Unavailable
 from bus.policy_trials import PolicyTried, TrialChoice, TrialResult
 from bus.preemption import PrioritiesFound, PriorityClass
 from bus.quotas import Quota
@@ -245,3 +246,9 @@ def test_requests_that_lose_their_host_are_listed_first() -> None:
     verdicts: list[Verdict] = ["elsewhere", "same", "nowhere", "placed"]
     result = PolicyTest([decision(number, verdict) for number, verdict in enumerate(verdicts)])
     assert [each.verdict for each in result.differences] == ["nowhere", "elsewhere", "placed"]
+
+
+async def test_decisions_of_a_cell_that_does_not_answer_are_unknown() -> None:
+    bus = Mock(asker=lambda *_, **__: AsyncMock(side_effect=Unavailable("no conductor")))
+    with pytest.raises(OperationRefused, match="no answer from c1, c2: its decisions are unknown"):
+        await policy_tests.recorded_decisions(bus, Settings().having(cells=("c1", "c2")), 0.0, "", 10)
