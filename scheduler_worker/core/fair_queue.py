@@ -43,7 +43,7 @@ class FairItem:
 
 
 @dataclass(slots=True, eq=False)
-class ProjectShare:
+class ServedProject:
     """The share of one project (how much it was served), and its requests in a queue."""
 
     weight: float
@@ -75,7 +75,7 @@ class FairQueue:
 
     def __init__(self, weight_of: Callable[[str], float] = lambda project: 1.0) -> None:
         self._weight_of = weight_of
-        self._projects: dict[str, ProjectShare] = {}
+        self._projects: dict[str, ServedProject] = {}
         self._order: list[tuple[float, int, str]] = []  # a heap of projects: progress, tie-breaker, name
         self._ties = count()
         self._reached = 0.0  # progress of the project that was served last
@@ -91,7 +91,7 @@ class FairQueue:
         known = self._projects.get(item.project)
         if known is None:
             self._forget_idle()
-            known = self._projects[item.project] = ProjectShare(
+            known = self._projects[item.project] = ServedProject(
                 self._weight_of(item.project), offset=self._reached
             )
         if not known.items:
@@ -134,7 +134,7 @@ class FairQueue:
         for project, known in self._projects.items():
             known.reweigh(self._weight_of(project))
 
-    def _enqueue(self, project: str, known: ProjectShare) -> None:
+    def _enqueue(self, project: str, known: ServedProject) -> None:
         heappush(self._order, (known.progress, next(self._ties), project))
 
     def _forget_idle(self) -> None:

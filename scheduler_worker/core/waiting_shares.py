@@ -11,7 +11,7 @@ from math import exp
 from typing import NamedTuple
 
 from bus.vocabulary import Id
-from scheduler_worker.core.fair_queue import LEAST_SIZE, MOST_IDLE, ProjectShare, Size
+from scheduler_worker.core.fair_queue import LEAST_SIZE, MOST_IDLE, ServedProject, Size
 
 QueueKey = tuple[int, float, Id]  # negative priority, arrival, id: the lowest is the first of its project
 
@@ -50,7 +50,7 @@ class WaitingShares:
 
     def __init__(self) -> None:
         self._weights: Mapping[str, float] = {}
-        self._projects: dict[str, ProjectShare] = {}
+        self._projects: dict[str, ServedProject] = {}
         self._shares: dict[str, float] = {}
         self._waiting = Counter[str]()  # waiting requests by project
         self._reached = 0.0  # the largest share at which a project was served
@@ -109,14 +109,14 @@ class WaitingShares:
     def _weight_of(self, project: str) -> float:
         return self._weights.get(project, self._weights.get("", 1.0))
 
-    def _known(self, project: str) -> ProjectShare:
+    def _known(self, project: str) -> ServedProject:
         known = self._projects.get(project)
         if known is None:
             if len(self._projects) > len(self._waiting) + MOST_IDLE:
                 for idle in self._projects.keys() - self._waiting.keys():
                     del self._projects[idle]
                     self._shares.pop(idle, None)
-            known = self._projects[project] = ProjectShare(self._weight_of(project))
+            known = self._projects[project] = ServedProject(self._weight_of(project))
         return known
 
     def _advance(self, now: float) -> None:
