@@ -100,11 +100,11 @@ class WaitingQueues:
             queue.size = self._hosts.size(queue.kind)
             self._serve(queue.project, queue.size, now)
 
-    def on_placed(self, project: str, kind: str, now: float) -> None:
+    def on_placed(self, project: str, size: Size, now: float) -> None:
         """Count a new request that got hosts while others wait in the share of its project."""
         if self._waiting:
             self.shares.enter(project)
-            self._serve(project, self._hosts.size(kind), now)
+            self._serve(project, size, now)
             self.shares.leave(project)
 
     def _serve(self, project: str, size: Size, now: float) -> None:

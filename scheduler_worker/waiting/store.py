@@ -124,7 +124,7 @@ class WaitingStore:
         """Count new requests that got hosts while others wait in the shares of their projects."""
         now = self._clock.monotonic()
         for order in placed:
-            self.queues.on_placed(order.request.project, self.kind(order), now)
+            self.queues.on_placed(order.request.project, self.sizes.of_request(order.request), now)
 
     def _remove(self, requests: Collection[Id]) -> None:
         for request in requests:

@@ -299,7 +299,7 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
             if tried:
                 cloud.queues.settle(step)
                 if cloud.place(kind, cloud.queues.barred(new), needs):
-                    cloud.queues.on_placed(new.project, of_project(kind, new.project), step)
+                    cloud.queues.on_placed(new.project, cloud.size(kind), step)
                     continue
                 if chance.random() < 0.5:
                     free(cloud, chance)
