@@ -60,7 +60,7 @@ class ClassQueue:
     @property
     def first(self) -> Rank:
         """Return the rank of the first request of the equivalence class, even if it is being placed now."""
-        return self.rank(min([*self.trying, *self.waiting[:1]]))
+        return self.rank(min([*self.trying, *self.waiting[:1]]) if self.trying else self.waiting[0])
 
     @property
     def next(self) -> Rank:
@@ -123,8 +123,7 @@ class Turns:
             self.shares[queue.project] = rank.share
             self._firsts[queue.project] = min(rank, self._firsts.get(queue.project, rank))
 
-    def next(self) -> tuple[ClassQueue, int] | None:
-        """Return the queue that is next, and how many of its requests precede those of other projects."""
+    def next(self) -> ClassQueue | None:
         while self._turns:
             rank, kind, queue = self._turns[0]
             share = self.shares[queue.project]
@@ -132,9 +131,13 @@ class Turns:
                 heapreplace(self._turns, (rank._replace(share=share), kind, queue))
                 continue
             heappop(self._turns)
-            others = [first for project, first in self._firsts.items() if project != queue.project]
-            return queue, queue.before(min(others), share) if others else len(queue.waiting)
+            return queue
         return None
+
+    def limit(self, queue: ClassQueue) -> int:
+        """Return how many requests of a queue precede those of other projects; at least 1."""
+        others = [first for project, first in self._firsts.items() if project != queue.project]
+        return queue.before(min(others), self.shares[queue.project]) if others else len(queue.waiting)
 
     def ranks(self, queue: ClassQueue, several: int) -> list[Rank]:
         """Return the ranks of the first requests of a queue, with the share of its project at this turn."""

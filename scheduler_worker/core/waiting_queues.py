@@ -200,10 +200,12 @@ class WaitingQueues:
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.kept}
         found: list[NextRequest] = []
         turns = Turns([queue for queue in self._queues.values() if queue.waiting and queue.open])
-        while len(found) < most and (turn := turns.next()) is not None:
-            queue, limit = turn
+        while len(found) < most and (queue := turns.next()) is not None:
             roots = [root for root in queue.open if root not in given]
-            if roots and limit < len(queue.waiting):
+            if not roots:
+                continue
+            limit = turns.limit(queue)
+            if limit < len(queue.waiting):
                 [rank] = turns.ranks(queue, 1)
                 closed = self._barred(rank, queue.kind, turns.shares)
                 roots = queue.enough([root for root in roots if root not in closed], limit)
@@ -378,7 +380,7 @@ class WaitingQueues:
         """
         barred = self.reserved.before(rank, kind)
         for queue in self._queues.values():
-            if queue.kind == kind or not queue.waiting:
+            if queue.kind == kind or not (queue.waiting and queue.open):
                 continue
             share = shares.get(queue.project) if shares else None
             if queue.rank(queue.waiting[0], share) < rank:
