@@ -34,6 +34,7 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.role_door import RoleDoor
 from scheduler_worker.room_planning import RoomPlanner
@@ -102,7 +103,7 @@ class _Parts:
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
-        self.backlog = RequestBacklog(store, clock, store.sizes, needs.options.concurrency)
+        self.backlog = RequestBacklog(store, clock, RequestSizes(source, clock), needs.options.concurrency)
         self.keeping = WaitingOwner(self.queue, self.backlog, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)
@@ -216,13 +217,10 @@ class _Parts:
         ]
 
     async def _read_weights(self) -> None:
-        shares = self.queue.store.queues.shares
-        if self.backlog.stored.projects or shares.projects > 1:
+        if self.backlog.stored.projects:
             found = await self.needs.placement.quotas(FindQuotas(weights=True))
-            listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
-            weights = {project: weight for project, weight in listed.items() if weight >= 1}
-            self.backlog.set_weights(weights)
-            shares.set_weights(weights)
+            weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
+            self.backlog.set_weights({project: weight for project, weight in weights.items() if weight >= 1})
 
     async def _measure_backlog(self) -> None:
         self.backlog.stored.measure()

@@ -43,9 +43,7 @@ class FairItem:
 
 
 @dataclass(slots=True, eq=False)
-class ServedProject:
-    """The share of one project (how much it was served), and its requests in a queue."""
-
+class _Project:
     weight: float
     served: dict[str, float] = field(default_factory=dict)
     offset: float = 0.0
@@ -63,19 +61,13 @@ class ServedProject:
         self.served.clear()
         self.offset = progress
 
-    def reweigh(self, weight: float) -> None:
-        """Apply a changed weight from now on: the share that the project has reached does not change."""
-        if weight != self.weight:
-            self.begin_at(self.progress)
-            self.weight = weight
-
 
 class FairQueue:
     """Requests of all projects; `pop` takes the next one. `weight_of` returns the weight of a project."""
 
     def __init__(self, weight_of: Callable[[str], float] = lambda project: 1.0) -> None:
         self._weight_of = weight_of
-        self._projects: dict[str, ServedProject] = {}
+        self._projects: dict[str, _Project] = {}
         self._order: list[tuple[float, int, str]] = []  # a heap of projects: progress, tie-breaker, name
         self._ties = count()
         self._reached = 0.0  # progress of the project that was served last
@@ -91,7 +83,7 @@ class FairQueue:
         known = self._projects.get(item.project)
         if known is None:
             self._forget_idle()
-            known = self._projects[item.project] = ServedProject(
+            known = self._projects[item.project] = _Project(
                 self._weight_of(item.project), offset=self._reached
             )
         if not known.items:
@@ -130,11 +122,16 @@ class FairQueue:
         return {name: self._projects[name].progress for name in projects if name in self._projects}
 
     def reweigh(self) -> None:
-        """Read the weights of all projects again."""
+        """Read the weights of all projects again. A changed weight applies to requests served from now on:
+        the share that the project has reached until now does not change.
+        """
         for project, known in self._projects.items():
-            known.reweigh(self._weight_of(project))
+            weight = self._weight_of(project)
+            if weight != known.weight:
+                known.begin_at(known.progress)
+                known.weight = weight
 
-    def _enqueue(self, project: str, known: ServedProject) -> None:
+    def _enqueue(self, project: str, known: _Project) -> None:
         heappush(self._order, (known.progress, next(self._ties), project))
 
     def _forget_idle(self) -> None:

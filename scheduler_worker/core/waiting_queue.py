@@ -1,19 +1,48 @@
-"""The queue of one equivalence class of waiting requests, and the data of hosts that the queues use."""
+"""Queues waiting requests by equivalence class, and reserves hosts for the first request of each queue.
+
+The first request reserves, of the hosts that it could ever use, the host that is nearest to fitting. Later
+requests may use every other host, so they cannot delay the first request.
+"""
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
 from itertools import takewhile
 from typing import Protocol
 
+import numpy as np
+
+from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import Id
-from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.reserved_hosts import Prospect, Root, Roots
-from scheduler_worker.core.waiting_shares import QueueKey, Rank, WaitingShares
+
+Root = str
+Roots = Collection[Root]
+QueueKey = tuple[int, float, Id]  # negative priority, arrival, id: the lowest key is first in the queue
 
 REMEMBERED = 20_000  # changes of hosts that are remembered for evaluations in progress
+MOST_QUEUES = 64  # equivalence classes whose first request may reserve hosts
+MOST_ASKED = 64  # hosts on which filters are evaluated to find one to reserve
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prospect:
+    """The hosts that would fit a request of an equivalence class if empty, and what they lack now."""
+
+    size: int  # number of positions in placement's index
+    positions: Ints
+    lacks: Floats  # by host: what it lacks now, as a sum of fractions; 0: it fits
+    capacities: Floats  # by host: most instances that fit if it is empty
+    root: Callable[[int], Root]  # returns the root of the host at a position
+    admits: Callable[[int], bool]  # returns whether no filter permanently rejects the host at a position
+
+
+@dataclass(frozen=True, slots=True)
+class HostReservation:
+    """A host reserved for the first waiting request of an equivalence class."""
+
+    key: QueueKey
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +70,8 @@ class ClassQueue:
     """The queue of one equivalence class: its waiting requests, and the hosts that may fit them."""
 
     kind: str
-    project: str
     watches: Sequence[CapacityNeeded]
     needs: int  # number of instances of a request that must be placed together
-    size: Size  # of each request, when a request of the class was last served
-    shares: WaitingShares
     waiting: list[QueueKey] = field(default_factory=list)  # sorted; without requests being placed now
     trying: set[QueueKey] = field(default_factory=set)
     open: dict[Root, int] = field(default_factory=dict)  # fitting host → most instances that fit
@@ -58,33 +84,13 @@ class ClassQueue:
     retry_at: float | None = None  # when all hosts are evaluated again even without a change
 
     @property
-    def first(self) -> Rank:
-        """Return the rank of the first request of the equivalence class, even if it is being placed now."""
-        return self.rank(min([*self.trying, *self.waiting[:1]]) if self.trying else self.waiting[0])
-
-    @property
-    def next(self) -> Rank:
-        """Return the rank of the first request that is not being placed now; at least one must be waiting."""
-        return self.rank(self.waiting[0])
-
-    def rank(self, key: QueueKey, share: float | None = None) -> Rank:
-        """Return the rank of a request of the class, now or if its project had the given share."""
-        priority, since, request = key
-        return Rank(priority, self.shares.of(self.project) if share is None else share, since, request)
+    def first(self) -> QueueKey:
+        """Return the first waiting request of the equivalence class, even if it is being placed now."""
+        return min([*self.trying, *self.waiting[:1]])
 
     def position(self, key: QueueKey) -> int:
         """Return how many requests of the class precede `key`, plus 1."""
         return bisect_left(self.waiting, key) + sum(tried < key for tried in self.trying) + 1
-
-    def before(self, other: Rank, share: float) -> int:
-        """Return how many waiting requests of the class precede `other`, a rank of another project, if the
-        project's share is `share` now and increases with each of them; at least 1.
-        """
-        priority = self.waiting[0][0]
-        if other.priority != priority:
-            return max(bisect_left(self.waiting, (other.priority,)), 1)
-        until = int((other.share - share) / self.shares.step(self.project, self.size)) + 1
-        return max(min(until, bisect_left(self.waiting, (priority + 1,))), 1)
 
     @property
     def further(self) -> bool:
@@ -107,54 +113,6 @@ class ClassQueue:
     @property
     def ready(self) -> bool:
         return bool(self.waiting) and bool(self.all_hosts or self.further or self.untested or self.open)
-
-
-class Turns:
-    """The order in which queues with fitting hosts place requests in one step. With several projects, a queue
-    places at one turn only so many requests that its project's share passes that of the next project.
-    """
-
-    def __init__(self, ready: Sequence[ClassQueue]) -> None:
-        self.shares: dict[str, float] = {}  # project → its share after the turns until now
-        self._firsts: dict[str, Rank] = {}  # project → the rank of its next request
-        self._turns = [(queue.next, queue.kind, queue) for queue in ready]
-        heapify(self._turns)
-        for rank, _, queue in self._turns:
-            self.shares[queue.project] = rank.share
-            self._firsts[queue.project] = min(rank, self._firsts.get(queue.project, rank))
-
-    def next(self) -> ClassQueue | None:
-        while self._turns:
-            rank, kind, queue = self._turns[0]
-            share = self.shares[queue.project]
-            if rank.share != share:
-                heapreplace(self._turns, (rank._replace(share=share), kind, queue))
-                continue
-            heappop(self._turns)
-            return queue
-        return None
-
-    def limit(self, queue: ClassQueue) -> int:
-        """Return how many requests of a queue precede those of other projects; at least 1."""
-        others = [first for project, first in self._firsts.items() if project != queue.project]
-        return queue.before(min(others), self.shares[queue.project]) if others else len(queue.waiting)
-
-    def ranks(self, queue: ClassQueue, several: int) -> list[Rank]:
-        """Return the ranks of the first requests of a queue, with the share of its project at this turn."""
-        share = self.shares[queue.project]
-        return [queue.rank(key, share) for key in queue.waiting[:several]]
-
-    def on_taken(self, queue: ClassQueue, several: int) -> None:
-        """Count the requests that a queue places at its turn, and give it a later turn if more may fit."""
-        project = queue.project
-        self.shares[project] += several * queue.shares.step(project, queue.size)
-        if queue.waiting and queue.open:
-            heappush(self._turns, (queue.next._replace(share=self.shares[project]), queue.kind, queue))
-        left = [rank for rank, _, other in self._turns if other.project == project]
-        if left:
-            self._firsts[project] = min(left)._replace(share=self.shares[project])
-        else:
-            del self._firsts[project]
 
 
 @dataclass(slots=True, eq=False)
@@ -195,9 +153,6 @@ class HostData(Protocol):
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that would fit the equivalence class if empty, and the capacity each lacks now."""
 
-    def size(self, kind: str) -> Size:
-        """Return which fraction of the cloud's capacity a request of the equivalence class takes."""
-
 
 class ChangeHistory:
     """The history of recent changes of hosts, for requests whose search began before the last changes."""
@@ -225,3 +180,44 @@ class ChangeHistory:
         self.mark += 1
         self._recent.clear()
         self._forgotten = self.mark
+
+
+def reservations(
+    queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
+) -> dict[Root, HostReservation]:
+    """Return, by root, the hosts to reserve for the first waiting request of each equivalence class,
+    preferably hosts that were reserved before.
+    """
+    reserved: dict[Root, HostReservation] = {}
+    covered: Bools = np.zeros(0, np.bool_)
+    for queue in queues[:MOST_QUEUES]:
+        seen = prospect(queue.kind)
+        if len(covered) < seen.size:
+            covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
+        left = np.flatnonzero(~covered[seen.positions])
+        covered[seen.positions] = True
+        for root in _nearest(seen, left, queue.needs, before):
+            reserved[root] = HostReservation(queue.first, queue.kind)
+    return reserved
+
+
+def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
+    """Return, of the hosts at the indices `left`, the hosts that lack the least capacity: as many as would
+    take `needs` instances. Hosts in `before` come first.
+    """
+    if not len(left):
+        return []
+    far = seen.lacks[left]
+    if before:
+        stays = [seen.root(int(position)) in before for position in seen.positions[left]]
+        far = np.where(stays, -1.0, far)
+    found: list[Root] = []
+    capacity = 0.0
+    for at in left[np.argsort(far, kind="stable")[: MOST_ASKED + needs]]:
+        if capacity >= needs:
+            break
+        position = int(seen.positions[at])
+        if seen.admits(position):
+            found.append(seen.root(position))
+            capacity += max(float(seen.capacities[at]), 1.0)
+    return found

@@ -1,20 +1,27 @@
 """Queues requests that wait for capacity, and finds the requests that a change of a host may help.
 
-Requests of one equivalence class (of one project) wait in one queue, the highest priority and then the oldest
-first. Each queue watches an amount that a host must have free before any of its requests can fit; a change of
-a host concerns a queue only if its amount is free there. If a host fits several queues, the queue whose first
-request has precedence gets as many instances there as fit, then the next queue. The precedence between queues
-is that of priority, then of the project that was served least (`waiting_shares`), then of age.
+Requests of one equivalence class wait in one queue, the highest priority and then the oldest first. Each
+queue watches an amount that a host must have free before any of its requests can fit; a change of a host
+concerns a queue only if its amount is free there. If a host fits several queues, the queue whose first
+request has priority gets as many instances there as fit, then the next queue.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from bus.vocabulary import Id
-from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.reserved_hosts import ReservedHosts, Root, Roots
-from scheduler_worker.core.waiting_queue import ChangeHistory, ClassQueue, HostData, NextRequest, Trial, Turns
-from scheduler_worker.core.waiting_shares import Contender, QueueKey, Rank, WaitingShares
+from scheduler_worker.core.waiting_queue import (
+    ChangeHistory,
+    ClassQueue,
+    HostData,
+    HostReservation,
+    NextRequest,
+    QueueKey,
+    Root,
+    Roots,
+    Trial,
+    reservations,
+)
 
 TOO_MANY = 2_000  # with more changes of hosts in one step, every queue evaluates all hosts
 RETRY_SECONDS = 1.0  # seconds before a retry if a host is rejected for a temporary reason only
@@ -24,7 +31,6 @@ class WaitingQueues:
     """All waiting requests of this scheduler in queues. Callers pass the time; no method awaits."""
 
     def __init__(self, hosts: HostData) -> None:
-        self.shares = WaitingShares()
         self._hosts = hosts
         self._waiting: dict[Id, tuple[ClassQueue, QueueKey]] = {}
         self._queues: dict[str, ClassQueue] = {}
@@ -35,7 +41,8 @@ class WaitingQueues:
         self._capacity: dict[Root, None] = {}  # hosts that may have more free capacity
         self._reports: dict[Root, None] = {}  # hosts with a changed report
         self._released: dict[Root, None] = {}  # unchanged hosts that no request occupies or reserves any more
-        self.reserved = ReservedHosts()
+        self.reserved: dict[Root, HostReservation] = {}  # reserved for the first request of a queue
+        self.reserved_elsewhere: dict[Root, QueueKey] = {}
         self._shuffled = False  # True if the reserved hosts must be computed again
 
     def __len__(self) -> int:
@@ -49,31 +56,27 @@ class WaitingQueues:
         """Return the number of host changes so far; if it is larger later, hosts have changed in between."""
         return self._changes.mark
 
-    def enter(self, key: QueueKey, project: str, kind: str, needs: int, mark: int | None = None) -> None:
+    def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
         """Queue a request that found no host. The next search for it covers the hosts that changed after
         `mark`, the count of host changes when the last search began; None: all hosts.
         """
         *_, request = key
         if request in self._waiting:
             return
-        queue = self._queues.get(kind) or self._new_queue(project, kind, needs)
+        queue = self._queues.get(kind)
+        if queue is None:
+            watches = self._hosts.watches(kind)  # called first: if it raises, nothing was changed
+            queue = self._queues[kind] = ClassQueue(kind, watches, needs)
+            for watch in queue.watches:
+                insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
+            queue.all_hosts = True  # only a search of all hosts shows which hosts only a filter rejects
         self._waiting[request] = queue, key
-        self.shares.enter(project)
         self._enqueue(queue, key)
         missed = None if mark is None else self._changes.since(mark)
         if missed is None:
             queue.all_hosts = True
         else:
             queue.untested.update(dict.fromkeys(missed))
-
-    def _new_queue(self, project: str, kind: str, needs: int) -> ClassQueue:
-        watches = self._hosts.watches(kind)  # called first: if it raises, nothing was changed
-        size = self._hosts.size(kind)
-        queue = self._queues[kind] = ClassQueue(kind, project, watches, needs, size, self.shares)
-        for watch in queue.watches:
-            insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
-        queue.all_hosts = True  # only a search of all hosts shows which hosts only a filter rejects
-        return queue
 
     def leave(self, request: Id) -> None:
         """Remove from its queue a waiting request that was placed or has ended."""
@@ -85,7 +88,6 @@ class WaitingQueues:
             self._end_trial(request, placed=True)
         else:
             del queue.waiting[bisect_left(queue.waiting, key)]
-        self.shares.leave(queue.project)
         self._shuffled = True
         if not queue.waiting and not queue.trying:
             del self._queues[queue.kind]
@@ -93,51 +95,30 @@ class WaitingQueues:
                 self._watchers[watch.resource_class].remove((watch.amount, queue.kind))
             self._recheck(queue.open)
 
-    def on_started(self, request: Id, now: float) -> None:
-        """Count a waiting request that got hosts in the share of its project."""
-        if request in self._waiting:
-            queue, _ = self._waiting[request]
-            queue.size = self._hosts.size(queue.kind)
-            self._serve(queue.project, queue.size, now)
-
-    def on_placed(self, project: str, size: Size, now: float) -> None:
-        """Count a new request that got hosts while others wait in the share of its project."""
-        if self._waiting:
-            self.shares.enter(project)
-            self._serve(project, size, now)
-            self.shares.leave(project)
-
-    def _serve(self, project: str, size: Size, now: float) -> None:
-        self.shares.serve(project, size, now)
-        self._shuffled = True
-
-    def ahead(self, kind: str, new: Contender) -> bool:
-        """Return whether a waiting request of the class precedes a new request."""
+    def ahead(self, kind: str, priority: int, since: float) -> bool:
+        """Return whether a waiting request of the class precedes a request with this priority and age."""
         queue = self._queues.get(kind)
-        return queue is not None and queue.first < self._rank_of_new(new)
+        return queue is not None and queue.first < (-priority, since, "")
 
     def first(self, kind: str) -> Id | None:
         queue = self._queues.get(kind)
-        return None if queue is None else queue.first.request
+        return None if queue is None else queue.first[-1]
 
     def place(self, request: Id) -> tuple[int, str]:
         """Return a waiting request's position in its class, from 1, and the resource classes it waits for."""
         queue, key = self._waiting[request]
         return queue.position(key), " ".join(sorted({watch.resource_class for watch in queue.watches}))
 
-    def place_of_new(self, kind: str, new: Contender) -> int:
+    def place_of_new(self, kind: str, priority: int, since: float) -> int:
         """Return the position that a new request would have in its equivalence class, from 1."""
         queue = self._queues.get(kind)
-        return 1 if queue is None else queue.position(new.rank(0.0).key)
+        return 1 if queue is None else queue.position((-priority, since, ""))
 
-    def barred(self, new: Contender) -> frozenset[Root]:
-        """Return the hosts that a new request may not use, because requests before it need them."""
-        if not self._queues and not self.reserved.elsewhere:
+    def barred(self, priority: int, since: float) -> frozenset[Root]:
+        """Return the hosts that a new request may not use, because earlier requests need them."""
+        if not self._queues and not self.reserved_elsewhere:
             return frozenset()
-        return self._barred(self._rank_of_new(new), "")
-
-    def _rank_of_new(self, new: Contender) -> Rank:
-        return new.rank(self.shares.of_new(new.project))
+        return self._barred((-priority, since, ""), "")
 
     def is_tried(self, request: Id) -> bool:
         """Return whether the waiting request with this id is being placed now."""
@@ -182,7 +163,8 @@ class WaitingQueues:
 
     def reserve_elsewhere(self, reserved: Mapping[Root, QueueKey]) -> None:
         """Set the hosts that other schedulers have reserved for their waiting requests."""
-        self._recheck(self.reserved.set_elsewhere(reserved))
+        before, self.reserved_elsewhere = self.reserved_elsewhere, dict(reserved)
+        self._recheck([root for root, key in before.items() if root not in reserved or reserved[root] > key])
 
     @property
     def has_work(self) -> bool:
@@ -199,46 +181,27 @@ class WaitingQueues:
         self.settle(now)
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.kept}
         found: list[NextRequest] = []
-        turns = Turns([queue for queue in self._queues.values() if queue.waiting and queue.open])
-        while len(found) < most and (queue := turns.next()) is not None:
+        ready = [queue for queue in self._queues.values() if queue.waiting and queue.open]
+        for queue in sorted(ready, key=lambda queue: queue.waiting[0]):
             roots = [root for root in queue.open if root not in given]
-            if not roots:
-                continue
-            limit = turns.limit(queue)
-            if limit < len(queue.waiting):
-                [rank] = turns.ranks(queue, 1)
-                closed = self._barred(rank, queue.kind, turns.shares)
-                roots = queue.enough([root for root in roots if root not in closed], limit)
-            if not roots:
-                continue
             capacity = sum(queue.open[root] for root in roots)
             several = min(max(capacity // queue.needs, 1), len(queue.waiting), most - len(found))
+            if not roots or several <= 0:
+                continue
+            chosen = queue.waiting[:several]
+            barred = [self._barred(key, queue.kind) for key in chosen]
             kept = queue.enough(roots, len(queue.waiting))
-            excluded = [self._barred(rank, queue.kind, turns.shares) for rank in turns.ranks(queue, several)]
-            found += self._begin_trial(queue, roots, kept, excluded)
             given.update(kept)
-            turns.on_taken(queue, several)
+            trial = Trial(queue, tuple(roots), tuple(kept), {request for *_, request in chosen})
+            del queue.waiting[:several]
+            for root in roots:
+                del queue.open[root]
+            queue.trying.update(chosen)
+            for (*_, request), excluded in zip(chosen, barred, strict=True):
+                self._trials[request] = trial
+                found.append(NextRequest(request, excluded, queue.swept))
+            queue.swept = False
         return found
-
-    def _begin_trial(
-        self,
-        queue: ClassQueue,
-        roots: Sequence[Root],
-        kept: Sequence[Root],
-        excluded: Sequence[frozenset[Root]],
-    ) -> list[NextRequest]:
-        """Let the first requests of a queue, each except on the hosts in `excluded`, be placed on the hosts
-        `roots`. Until this has ended, the hosts in `kept` are closed to requests of other classes.
-        """
-        chosen = queue.waiting[: len(excluded)]
-        trial = Trial(queue, tuple(roots), tuple(kept), {request for *_, request in chosen})
-        del queue.waiting[: len(excluded)]
-        for root in roots:
-            del queue.open[root]
-        queue.trying.update(chosen)
-        self._trials.update((request, trial) for *_, request in chosen)
-        swept, queue.swept = queue.swept, False
-        return [NextRequest(key[-1], not_on, swept) for key, not_on in zip(chosen, excluded, strict=True)]
 
     def requeue(self, request: Id, retry_at: float | None = None) -> None:
         """Put a request that was tried without success back into its queue. It is retried at `retry_at`
@@ -259,8 +222,11 @@ class WaitingQueues:
         self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
-            queues = list(self._queues.values())
-            self._recheck(self.reserved.renew(queues, self._hosts.prospect))
+            queues = sorted(self._queues.values(), key=lambda queue: queue.first)
+            before = self.reserved
+            reserved = self.reserved = reservations(queues, self._hosts.prospect, before)
+            left = [root for root in before if root not in reserved or before[root].key < reserved[root].key]
+            self._recheck(left)
             self._distribute_changes()
         for queue in self._queues.values():
             if queue.retry_at is not None and queue.retry_at <= now:
@@ -271,7 +237,7 @@ class WaitingQueues:
             if queue.all_hosts or queue.untested:
                 self._evaluate(queue, now, all_hosts=queue.all_hosts)
             if queue.open:
-                for root in self.reserved.before(queue.next, queue.kind) & queue.open.keys():
+                for root in self._reserved_before(queue.waiting[0], queue.kind) & queue.open.keys():
                     del queue.open[root]  # the host was found before it was reserved for another request
             if queue.further:  # all found hosts were tried, so search for further hosts
                 queue.more = False
@@ -300,7 +266,7 @@ class WaitingQueues:
             for queue in self._concerned(root):
                 queue.untested[root] = None
                 queue.failed_roots.discard(root)
-            if root in self.reserved.own:
+            if root in self.reserved:
                 self._shuffled = True
         for root in released:
             for queue in self._concerned(root):
@@ -340,7 +306,7 @@ class WaitingQueues:
 
     def _search(self, queue: ClassQueue, now: float, among: Roots | None) -> None:
         queue.swept = False
-        excluded = self.reserved.before(queue.next, queue.kind) | queue.failed_roots
+        excluded = self._reserved_before(queue.waiting[0], queue.kind) | queue.failed_roots
         enough = len(queue.waiting) * queue.needs
         found = self._hosts.search(queue.kind, among, excluded, enough)
         queue.open.update(found.fits)
@@ -374,16 +340,15 @@ class WaitingQueues:
                 queue.failed_roots.update(failed)
             self._recheck(trial.roots)
 
-    def _barred(self, rank: Rank, kind: str, shares: Mapping[str, float] | None = None) -> frozenset[Root]:
-        """Return the hosts closed to a request of a class by others before it. In `shares` are the shares of
-        projects that differ from the present ones.
-        """
-        barred = self.reserved.before(rank, kind)
+    def _reserved_before(self, key: QueueKey, kind: str) -> set[Root]:
+        roots = {root for root, first in self.reserved_elsewhere.items() if first < key}
+        roots.update(root for root, roots in self.reserved.items() if roots.key < key and roots.kind != kind)
+        return roots
+
+    def _barred(self, key: QueueKey, kind: str) -> frozenset[Root]:
+        barred = self._reserved_before(key, kind)
         for queue in self._queues.values():
-            if queue.kind == kind or not (queue.waiting and queue.open):
-                continue
-            share = shares.get(queue.project) if shares else None
-            if queue.rank(queue.waiting[0], share) < rank:
+            if queue.kind != kind and queue.waiting and queue.waiting[0] < key:
                 barred.update(queue.enough(queue.open, len(queue.waiting)))
         for trial in set(self._trials.values()):
             if trial.queue.kind != kind:

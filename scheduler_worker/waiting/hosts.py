@@ -11,14 +11,12 @@ from bus.candidates import Bools, CandidateSource, SenselessQuery
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.fair_queue import Size
 from scheduler_worker.core.fitting import admitted_permanently, distances, fitting
 from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.reserved_hosts import Prospect, Roots
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Prospect, Roots
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
@@ -37,14 +35,12 @@ class Sight:
     policy: ChoicePolicy
     hosts: Callable[[], Hosts]  # returns the present state of the hosts
     alternatives: AlternativesOf
-    size_of: Callable[[BuildRequested], Size]
     _kinds: dict[str, BuildRequested] = field(default_factory=dict)
 
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative]) -> str:
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
         together = request.topology, request.roles
-        named = request.project, request.forced_host
-        encoded = _encode((alike, named, request.hints, needs_of(request), together))
+        encoded = _encode((alike, request.hints, request.forced_host, needs_of(request), together))
         kind = blake2b(encoded, digest_size=6).hexdigest()
         if kind not in self._kinds:
             self._kinds[kind] = request
@@ -65,9 +61,6 @@ class Sight:
     def forget(self, kinds: Roots) -> None:
         for kind in [old_kind for old_kind in self._kinds if old_kind not in kinds]:
             del self._kinds[kind]
-
-    def size(self, kind: str) -> Size:
-        return self.size_of(self._kinds[kind])
 
     def free(self, root: str) -> Mapping[str, int]:
         return self.source.free(root)

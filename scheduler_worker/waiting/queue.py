@@ -167,7 +167,7 @@ class WaitingQueue:
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
         for entry in self._preempting[:PREEMPTING]:
             if entry.request in store.requests and not store.queues.is_tried(entry.request):
-                excluded = store.queues.barred(entry.contender)
+                excluded = store.queues.barred(entry.message.priority, entry.since)
                 self._lane(entry).woken.append(Woken(entry, excluded))
         self._preempting = []
 
@@ -263,7 +263,8 @@ class WaitingQueue:
         entries = [store.requests[request] for request in expired if request in store.requests]
         if not entries:
             return
-        last = [Woken(entry, store.queues.barred(entry.contender)) for entry in entries]
+        barred = store.queues.barred
+        last = [Woken(entry, barred(entry.message.priority, entry.since)) for entry in entries]
         ended = await self._suspects.evaluate(evaluator.end, evaluator.fail, last)
         results = list(zip(entries, ended, strict=True))
         await self._publish(evaluator, results)
@@ -283,7 +284,7 @@ class WaitingQueue:
                 with resumed(entry.story):
                     await self._publish_all(evaluator, result.messages)
                 if any(map(_is_placed, result.messages)):
-                    self.store.on_started(entry.request)
+                    self.store.starts.started(entry.request)
                 done.append(entry.request)
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", entry.request, problem)

@@ -203,10 +203,10 @@ def _check_none_fits(changes: "HostChanges", placement: sqlite3.Connection) -> N
                 continue
             if message.cell not in ("", placed.cell) or not names.isdisjoint(message.ignore_hosts):
                 continue
-            whose, rank = room.reserved.own.get(root), waiting.contender.rank(room.shares.of(message.project))
-            if whose is not None and whose.rank < rank and whose.kind != waiting.kind:
+            whose = room.reserved.get(root)
+            if whose is not None and whose.key < waiting.key and whose.kind != waiting.kind:
                 continue
-            if room.reserved.elsewhere.get(root, waiting.key) < waiting.key:
+            if room.reserved_elsewhere.get(root, waiting.key) < waiting.key:
                 continue
             found[root] = min(
                 max((free.get(name, 0) // amount for free in providers.values()), default=0)
