@@ -65,11 +65,12 @@ class HeadroomController(PlacementOperations):
         """Return each headroom with its present state, without adjusting it, and why it would end after the
         query's claims.
         """
-        found = [await self._found(reservation, query.claims) for reservation in await self._managed()]
+        managed = await self._managed()
+        rows = await self._rows() if managed else ()
+        found = [await self._found(reservation, rows, query.claims) for reservation in managed]
         return HeadroomFound(headrooms=tuple(found))
 
-    async def _found(self, reservation: Reservation, claims: Sequence[ConsumerClaim]) -> Headroom:
-        rows = await self._rows()
+    async def _found(self, reservation: Reservation, rows: Rows, claims: Sequence[ConsumerClaim]) -> Headroom:
         state = await self._state(reservation, rows)
         plan = await _plan(state)
         lacking_then: tuple[str, ...] = ()
@@ -247,12 +248,10 @@ def _hosts_after(
 ) -> dict[str, HeadroomHost]:
     """Return the hosts after allocations were released (`returned`) and claimed (`taken`)."""
     more: dict[str, Counter[str]] = defaultdict(Counter)
-    for allocations in returned:
-        for provider, amounts in allocations.items():
-            more[provider].update(amounts)
-    for allocations in taken:
-        for provider, amounts in allocations.items():
-            more[provider].subtract(amounts)
+    for change, changed in ((Counter.update, returned), (Counter.subtract, taken)):
+        for allocations in changed:
+            for provider, amounts in allocations.items():
+                change(more[provider], amounts)
     after = dict(hosts)
     for provider, amounts in more.items():
         row = index.rows.get(provider)

@@ -12,7 +12,7 @@ from bus.clients import ClientRelay, RegisteredClient, RelayAnswered
 from bus.context import stored_context
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.delivery.relaying import problem_of
-from bus.errors import AnswerRefused, OperationRefused, Unavailable, Undecodable, Unroutable
+from bus.errors import UNANSWERED, AnswerRefused, OperationRefused, Undecodable
 from bus.protocol import decode, encode
 from bus.sql.database import Database
 from bus.vocabulary import Message
@@ -51,7 +51,7 @@ class RoleDoor:
         token = caller.set(door)
         try:
             return await self._relayed(asked)
-        except (OperationRefused, AnswerRefused, Unavailable, Unroutable) as problem:
+        except (OperationRefused, *UNANSWERED) as problem:
             return problem_of(problem)
         finally:
             caller.reset(token)

@@ -29,7 +29,7 @@ GOLDEN = 0.618034  # multiples of it, modulo 1, are spread evenly
 
 
 class BacklogPace(msgspec.Struct, omit_defaults=True):
-    """How fast the backlog of one project was served in the last minute; older seconds count less."""
+    """The pace of one project in the backlog: requests served in the last minute; older ones count less."""
 
     served: float = 0.0  # requests
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""How fast each scheduler serves the backlog of each project, to estimate when requests are evaluated."""
+"""Stores the pace at which each scheduler serves the backlog of each project."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -37,7 +37,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 class Depth(NamedTuple):
-    """How many bundles and requests of one project and priority a scheduler has to serve."""
+    """The numbers of bundles and requests of one project and priority that a scheduler has to serve."""
 
     project: str
     priority: int

@@ -90,11 +90,7 @@ class WaitingOwner:
         store.wake()
 
     async def prune(self, keep: float) -> None:
-        before = self._clock.now() - keep
-        while True:
-            async with self._store.database.write() as tx:
-                if await decisions.prune(tx, before, PAGE) < PAGE:
-                    return
+        await self._store.database.delete_old(decisions.prune, self._clock.now() - keep, PAGE)
 
     async def release_ownership(self) -> None:
         """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
@@ -119,10 +115,10 @@ class WaitingOwner:
 
     async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
         store, more, several = self._store, True, 0
-        store.starts.adopt(scheduler.starts for scheduler in schedulers if scheduler.owner == before)
-        for scheduler in schedulers:
-            if scheduler.owner == before:
-                self._backlog.stored.paces.adopt(paces_of(scheduler.paces))
+        ended = [scheduler for scheduler in schedulers if scheduler.owner == before]
+        store.starts.adopt(scheduler.starts for scheduler in ended)
+        for scheduler in ended:
+            self._backlog.stored.paces.adopt(paces_of(scheduler.paces))
         while more:
             async with store.database.write() as tx:
                 adopted, more = await parked.adopt(tx, store.name, before, PAGE)
@@ -134,9 +130,8 @@ class WaitingOwner:
             several += len(adopted)
         several += await self._backlog.stored.adopt(before)
         async with store.database.write() as tx:
-            for scheduler in schedulers:
-                if scheduler.owner == before:
-                    await parked.BURY(tx, owner=before, beat=scheduler.beat)
+            for scheduler in ended:
+                await parked.BURY(tx, owner=before, beat=scheduler.beat)
         self._received.pop(before, None)
         if several:
             log.warning("adopted %d requests of %s", several, before or "an earlier process")

@@ -5,7 +5,8 @@ requests, and a scheduler that takes over waiting requests takes over the measur
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
@@ -34,6 +35,7 @@ COMPARED = Counter(
     "berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start", ["queue"]
 )
 
+T = TypeVar("T")
 Histories = Mapping[str, ClassHistory]
 Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests, each with the name of its scheduler
 
@@ -163,11 +165,7 @@ def expected_evaluation(
 
 def paces_of(text: str) -> dict[str, BacklogPace]:
     """Decode a scheduler's stored paces, by project; return an empty mapping if they are unreadable."""
-    try:
-        return _decode_paces(text) if text else {}
-    except NOT_JSON as problem:
-        log.warning("the stored pace of the backlog cannot be read: %s", problem)
-        return {}
+    return _decoded(_decode_paces, text, "the backlog")
 
 
 def _with_start(request: WaitingRequest, start: StartEstimate | None, now: float) -> WaitingRequest:
@@ -193,8 +191,12 @@ def _position(request: WaitingRequest, kind: str, histories: Mapping[str, Histor
 
 def _histories(text: str) -> dict[str, ClassHistory]:
     """Decode the stored speed of queues, by class; return an empty mapping if it is unreadable."""
+    return _decoded(_decode, text, "queues")
+
+
+def _decoded(decode: Callable[[str], dict[str, T]], text: str, of: str) -> dict[str, T]:
     try:
-        return _decode(text) if text else {}
+        return decode(text) if text else {}
     except NOT_JSON as problem:
-        log.warning("the stored pace of queues cannot be read: %s", problem)
+        log.warning("the stored pace of %s cannot be read: %s", of, problem)
         return {}
