@@ -73,13 +73,20 @@ _MAKE = sql("""
     FROM {n: uuid str, called str, project str, policy str, most int, topology str, required bool}
     WHERE true ON CONFLICT DO NOTHING RETURNING id
 """)
-# If the group exists, renew its time, so that PRUNE_OF_REQUESTS does not delete it before its claim.
+# Renew the time of existing groups, so that PRUNE_OF_REQUESTS does not delete them before their claims.
+_RENEW_OF_REQUEST = sql("""
+    UPDATE server_groups SET updated_at = :NOW WHERE id IN (
+    SELECT g.id FROM {n: uuid str} JOIN server_groups g ON g.uuid = n.uuid ORDER BY g.uuid FOR UPDATE OF g)
+    RETURNING uuid
+""")
+# No conflict target: of two transactions that insert the same group at once, PostgreSQL can find the
+# duplicate name before the duplicate uuid.
 _MAKE_OF_REQUEST = sql("""
     INSERT INTO server_groups (uuid, name, project, policy, max_per_host, topology, topology_required,
     of_request, created_at, updated_at)
     SELECT n.uuid, n.uuid, n.project, 'topology', 1, n.topology, n.required, true, :NOW, :NOW
     FROM {n: uuid str, project str, topology str, required bool} WHERE true ORDER BY n.uuid
-    ON CONFLICT (uuid) DO UPDATE SET updated_at = excluded.updated_at
+    ON CONFLICT DO NOTHING
 """)
 PRUNE_OF_REQUESTS = sql("""
     DELETE FROM server_groups WHERE of_request AND updated_at < :before
@@ -198,7 +205,9 @@ async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now
         if each.topology is not None and each.group is not None  # a topology without a group has no effect
     }
     if rows:
-        await _MAKE_OF_REQUEST(tx, list(rows.values()), now=now)
+        renewed = {uuid for (uuid,) in await _RENEW_OF_REQUEST(tx, [(uuid,) for uuid in rows], now=now)}
+        if missing := [row for uuid, row in rows.items() if uuid not in renewed]:
+            await _MAKE_OF_REQUEST(tx, missing, now=now)
 
 
 def _encoded(topology: DomainConstraints) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -9,6 +10,7 @@ import pytest
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, GroupPolicyViolated, Held, Refused
 from bus.clock import Clock
+from bus.domains import DomainConstraints
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.sql.failures import explained
 from bus.vocabulary import Allocations, Contended
@@ -155,4 +157,18 @@ async def test_concurrent_claims_swaps_and_releases_of_a_group(
             await asyncio.gather(*(live(racers, seed) for seed in range(6)))
 
         await watched(racers[0], all_of_them())
+    assert no_deadlocks == []
+
+
+async def test_concurrent_claims_of_a_request_make_its_group_once(
+    database_url: str, no_deadlocks: list[str]
+) -> None:
+    """Several schedulers may place one request at once, if the broker delivers it again."""
+    topology = DomainConstraints(spread="host")
+    async with processes(database_url, "affinity") as racers:
+        for number in range(200):
+            claim = a_claim(number, on_hosts(number % HOSTS), group=uid(number, "8"), topology=topology)
+            results = await asyncio.gather(*(claimed(placement, an_order(claim)) for placement in racers))
+            assert Counter(map(type, results)) == {Claimed: 1, Held: len(racers) - 1}, results
+            await racers[0].claims.release_many([a_release(number, 1)])
     assert no_deadlocks == []

@@ -204,19 +204,21 @@ class Tab:
             self.troubles.append(text)
 
 
+# Refreshes end, as in a hidden tab: one that removes the focused element would move the focus.
 _TO_THE_TOP = """(() => {
+  Object.defineProperty(document, "hidden", { value: true, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
   document.body.tabIndex = -1;
   document.body.focus();
   document.body.removeAttribute("tabindex");
   scrollTo(0, 0);
-  window.stopped = new Set(), window.stoppedAt = new Set();
+  window.stopped = new Set();
 })()"""
 
 _STOP = """(() => {
   const on = document.activeElement;
   if (!on || on === document.body || window.stopped.has(on)) return null;
   window.stopped.add(on);
-  window.stoppedAt.add(on.outerHTML);
   const style = getComputedStyle(on), box = on.getBoundingClientRect();
   const label = [on.getAttribute("aria-label"), on.labels?.[0]?.innerText, on.innerText, on.title, on.name];
   return {
@@ -231,8 +233,7 @@ _MISSED = """[...document.querySelectorAll(
     "a[href], button, input, select, textarea, summary, [tabindex='0']"
   )]
   .filter((one) => one.checkVisibility() && !one.disabled && one.type !== "hidden")
-  // a part of the page may have been refreshed since: its elements are new, with the same HTML
-  .filter((one) => !window.stopped.has(one) && !window.stoppedAt.has(one.outerHTML))
+  .filter((one) => !window.stopped.has(one))
   .map((one) => one.outerHTML.slice(0, 120))"""
 
 
