@@ -38,6 +38,7 @@ from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import without_roots
 
+UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveVerdict = move_state.MoveMessages | Retry | Poison
 
 # refused moves, each with the request for its destination, if one was made
@@ -155,7 +156,9 @@ class MoveCourses:
         end = course.state.end
         if isinstance(end, ComeAgain):
             return Retry(after=self.scheduler.clock.chance.uniform(end.least, end.most), why=end.why)
-        self.scheduler.retries.end(course.asked.move)
+        if not any(isinstance(each, MoveRefused) and each.code == UNKNOWN for each in messages_of(course)):
+            self.scheduler.retries.end(course.asked.move)
+        # Else the time limit of a lost move has passed: copies of its request are not retried again.
         return Poison(end.why) if isinstance(end, DeadLetterRequest) else end or ()
 
     def _postpone(self, course: MoveCourse, why: str) -> None:
@@ -285,7 +288,7 @@ class MoveCourses:
                 self._postpone(course, "it has begun, but its cell does not know its build")
             else:
                 why = "it has begun, but no cell has a record of it or of its instance"
-                course.take((refused(course.asked, why, "unknown"),))
+                course.take((refused(course.asked, why, UNKNOWN),))
 
     async def _publish_claims(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         seeking = [(course, start) for course, start in going if start.seeks]
