@@ -7,6 +7,7 @@ import msgspec
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
+from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from scheduler_worker.core.fair_queue import RequestDemand, Size
@@ -14,9 +15,11 @@ from scheduler_worker.core.order import Begins
 from scheduler_worker.core.rule import Alternative
 
 RECENT = 30.0  # seconds after which cached capacities and sizes are computed again
+SOON = 1.0  # the same, if a class has no capacity
 MOST_KNOWN = 1000
 MOST_FLAVORS = 20
 
+_encode = msgspec.json.Encoder().encode
 _demand = msgspec.json.Decoder(RequestDemand).decode
 
 
@@ -47,6 +50,9 @@ class RequestSizes:
         self._capacities: dict[str, float] = {}
         self._known: dict[tuple[int, bytes, bytes, bytes], Size] = {}
         self._until = 0.0
+
+    def of_request(self, request: BuildRequested) -> Size:
+        return self.of(msgspec.Raw(_encode(request)))
 
     def of(self, body: msgspec.Raw) -> Size:
         """Return the size of a request, as fractions of the cloud's capacity by resource class. Classes that
@@ -80,6 +86,8 @@ class RequestSizes:
             except (SenselessQuery, Unavailable):  # no host has the class, or the index is not loaded yet
                 return 0.0
             self._capacities[resource_class] = capacity
+            if not capacity:  # perhaps the inventories arrive in these seconds
+                self._until = min(self._until, self._clock.monotonic() + SOON)
         return capacity
 
 

@@ -7,6 +7,7 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from bus.queries import BacklogPlace, WhatIfAnswered
 from bus.quotas import WEIGHT, FindQuotas
+from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import backlog, parked
 from scheduler_worker.store.parked import OtherScheduler
@@ -36,7 +37,8 @@ class WhatIfWaits:
             return answer
         [(order, _)] = await self._scheduler.resolved([request])
         kind, queues = self._waiting.kind(order), self._waiting.queues
-        position = queues.place_of_new(kind, request.priority, self._scheduler.clock.now())
+        contender = Contender(request.project, request.priority, self._scheduler.clock.now())
+        position = queues.place_of_new(kind, contender)
         start = self._waiting.starts.expected(kind, request.priority, position, roster)
         if start is None:
             return answer

@@ -34,7 +34,6 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.role_door import RoleDoor
 from scheduler_worker.room_planning import RoomPlanner
@@ -103,7 +102,7 @@ class _Parts:
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
-        self.backlog = RequestBacklog(store, clock, RequestSizes(source, clock), needs.options.concurrency)
+        self.backlog = RequestBacklog(store, clock, store.sizes, needs.options.concurrency)
         self.keeping = WaitingOwner(self.queue, self.backlog, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)
@@ -217,10 +216,13 @@ class _Parts:
         ]
 
     async def _read_weights(self) -> None:
-        if self.backlog.stored.projects:
+        queues = self.queue.store.queues
+        if self.backlog.stored.projects or len(queues):
             found = await self.needs.placement.quotas(FindQuotas(weights=True))
-            weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
-            self.backlog.set_weights({project: weight for project, weight in weights.items() if weight >= 1})
+            listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
+            weights = {project: weight for project, weight in listed.items() if weight >= 1}
+            self.backlog.set_weights(weights)
+            queues.set_weights(weights)
 
     async def _measure_backlog(self) -> None:
         self.backlog.stored.measure()

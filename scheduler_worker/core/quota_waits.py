@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from bus.vocabulary import Id
-from scheduler_worker.core.waiting_queue import QueueKey
+from scheduler_worker.core.waiting_shares import QueueKey
 
 QUOTA_WAKES = "the project uses less, or its quota is raised"  # what wakes requests that wait for quota
 REMEMBERED = 10_000  # projects for which the last wake is stored

@@ -1,48 +1,19 @@
-"""Queues waiting requests by equivalence class, and reserves hosts for the first request of each queue.
-
-The first request reserves, of the hosts that it could ever use, the host that is nearest to fitting. Later
-requests may use every other host, so they cannot delay the first request.
-"""
+"""The queue of one equivalence class of waiting requests, and the data of hosts that the queues use."""
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import takewhile
 from typing import Protocol
 
-import numpy as np
-
-from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import Id
-
-Root = str
-Roots = Collection[Root]
-QueueKey = tuple[int, float, Id]  # negative priority, arrival, id: the lowest key is first in the queue
+from scheduler_worker.core.fair_queue import Size
+from scheduler_worker.core.reserved_hosts import Prospect, Root, Roots
+from scheduler_worker.core.waiting_shares import QueueKey, Rank, WaitingShares
 
 REMEMBERED = 20_000  # changes of hosts that are remembered for evaluations in progress
-MOST_QUEUES = 64  # equivalence classes whose first request may reserve hosts
-MOST_ASKED = 64  # hosts on which filters are evaluated to find one to reserve
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prospect:
-    """The hosts that would fit a request of an equivalence class if empty, and what they lack now."""
-
-    size: int  # number of positions in placement's index
-    positions: Ints
-    lacks: Floats  # by host: what it lacks now, as a sum of fractions; 0: it fits
-    capacities: Floats  # by host: most instances that fit if it is empty
-    root: Callable[[int], Root]  # returns the root of the host at a position
-    admits: Callable[[int], bool]  # returns whether no filter permanently rejects the host at a position
-
-
-@dataclass(frozen=True, slots=True)
-class HostReservation:
-    """A host reserved for the first waiting request of an equivalence class."""
-
-    key: QueueKey
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +41,11 @@ class ClassQueue:
     """The queue of one equivalence class: its waiting requests, and the hosts that may fit them."""
 
     kind: str
+    base: str  # equivalence class of equal requests of any project
+    project: str
     watches: Sequence[CapacityNeeded]
     needs: int  # number of instances of a request that must be placed together
+    size: Size  # of each request, when requests of the class were last tried
     waiting: list[QueueKey] = field(default_factory=list)  # sorted; without requests being placed now
     trying: set[QueueKey] = field(default_factory=set)
     open: dict[Root, int] = field(default_factory=dict)  # fitting host → most instances that fit
@@ -85,12 +59,29 @@ class ClassQueue:
 
     @property
     def first(self) -> QueueKey:
-        """Return the first waiting request of the equivalence class, even if it is being placed now."""
-        return min([*self.trying, *self.waiting[:1]])
+        """Return the first request of the equivalence class, even if it is being placed now."""
+        return min([*self.trying, *self.waiting[:1]]) if self.trying else self.waiting[0]
 
     def position(self, key: QueueKey) -> int:
         """Return how many requests of the class precede `key`, plus 1."""
         return bisect_left(self.waiting, key) + sum(tried < key for tried in self.trying) + 1
+
+    def preceding(self, other: Rank, shares: WaitingShares, now: float) -> int:
+        """Return how many waiting requests of the class precede one of another project that comes after the
+        first of them.
+        """
+        priority, _, _ = self.waiting[0]
+        if other.priority != priority:
+            return bisect_left(self.waiting, (other.priority,))
+        several = shares.requests_until(other.turn, self.project, self.size, now)
+        return min(several, bisect_left(self.waiting, (priority + 1,)))
+
+    def may_fit(self, free: Mapping[str, int]) -> bool:
+        """Return whether a host with these free amounts may fit requests of the class."""
+        return any(
+            not each.resource_class or each.amount <= free.get(each.resource_class, 0)
+            for each in self.watches
+        )
 
     @property
     def further(self) -> bool:
@@ -115,6 +106,55 @@ class ClassQueue:
         return bool(self.waiting) and bool(self.all_hosts or self.further or self.untested or self.open)
 
 
+class Turns:
+    """The order in which queues with fitting hosts place requests in one step: by the turns of their
+    projects. With several projects, a queue places only so many requests that the turn of its project comes
+    after that of the next project; it may get a further turn in the same step.
+    """
+
+    def __init__(self, ready: Iterable[ClassQueue], shares: WaitingShares, now: float) -> None:
+        self._shares = shares
+        self._now = now
+        self._heap = [(self._rank(queue), queue.kind, queue) for queue in ready]
+        heapify(self._heap)
+
+    def next(self) -> ClassQueue | None:
+        """Remove and return the next queue; None if no queue is left."""
+        self._refresh()
+        return heappop(self._heap)[-1] if self._heap else None
+
+    def limit(self, queue: ClassQueue) -> int:
+        """Return how many requests of a queue precede those of other projects; at least 1."""
+        own = []
+        self._refresh()
+        while self._heap and self._heap[0][-1].project == queue.project:
+            own.append(heappop(self._heap))
+            self._refresh()
+        several = len(queue.waiting)
+        if self._heap:
+            several = queue.preceding(self._heap[0][0], self._shares, self._now)
+        for each in own:
+            heappush(self._heap, each)
+        return several
+
+    def again(self, queue: ClassQueue) -> None:
+        """Give a queue a further turn, if more of its requests may fit."""
+        if queue.waiting and queue.open:
+            heappush(self._heap, (self._rank(queue), queue.kind, queue))
+
+    def _rank(self, queue: ClassQueue) -> Rank:
+        return self._shares.rank(queue.project, queue.waiting[0], self._now)
+
+    def _refresh(self) -> None:
+        """Bring the next queue to the front: turns have become later since queues were added."""
+        while self._heap:
+            rank, kind, queue = self._heap[0]
+            present = self._rank(queue)
+            if present == rank:
+                return
+            heapreplace(self._heap, (present, kind, queue))
+
+
 @dataclass(slots=True, eq=False)
 class Trial:
     """The waiting requests of one equivalence class that are being placed now, on hosts found for them."""
@@ -123,6 +163,7 @@ class Trial:
     roots: tuple[Root, ...]
     kept: tuple[Root, ...]  # hosts in `roots` closed to requests of other classes until the trial ends
     open: set[Id]
+    size: Size  # that the share of the project counts for each request
     placed: bool = False
     scheduled: bool = False  # whether a time for the next attempt is set
 
@@ -142,6 +183,9 @@ class HostData(Protocol):
     def free(self, root: Root) -> Mapping[str, int]:
         """Return a host's free amounts by resource class, or an empty mapping if no such host exists."""
 
+    def base(self, kind: str) -> str:
+        """Return the equivalence class of a class's requests without regard to their project."""
+
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
         """Return, for each flavor of the equivalence class, an amount of one resource class that a host must
         have free to fit any request of the class.
@@ -152,6 +196,9 @@ class HostData(Protocol):
 
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that would fit the equivalence class if empty, and the capacity each lacks now."""
+
+    def size(self, kind: str) -> Size:
+        """Return which fraction of the cloud's capacity a request of the equivalence class takes."""
 
 
 class ChangeHistory:
@@ -180,44 +227,3 @@ class ChangeHistory:
         self.mark += 1
         self._recent.clear()
         self._forgotten = self.mark
-
-
-def reservations(
-    queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
-) -> dict[Root, HostReservation]:
-    """Return, by root, the hosts to reserve for the first waiting request of each equivalence class,
-    preferably hosts that were reserved before.
-    """
-    reserved: dict[Root, HostReservation] = {}
-    covered: Bools = np.zeros(0, np.bool_)
-    for queue in queues[:MOST_QUEUES]:
-        seen = prospect(queue.kind)
-        if len(covered) < seen.size:
-            covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
-        left = np.flatnonzero(~covered[seen.positions])
-        covered[seen.positions] = True
-        for root in _nearest(seen, left, queue.needs, before):
-            reserved[root] = HostReservation(queue.first, queue.kind)
-    return reserved
-
-
-def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return, of the hosts at the indices `left`, the hosts that lack the least capacity: as many as would
-    take `needs` instances. Hosts in `before` come first.
-    """
-    if not len(left):
-        return []
-    far = seen.lacks[left]
-    if before:
-        stays = [seen.root(int(position)) in before for position in seen.positions[left]]
-        far = np.where(stays, -1.0, far)
-    found: list[Root] = []
-    capacity = 0.0
-    for at in left[np.argsort(far, kind="stable")[: MOST_ASKED + needs]]:
-        if capacity >= needs:
-            break
-        position = int(seen.positions[at])
-        if seen.admits(position):
-            found.append(seen.root(position))
-            capacity += max(float(seen.capacities[at]), 1.0)
-    return found

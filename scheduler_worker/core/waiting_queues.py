@@ -1,29 +1,32 @@
 """Queues requests that wait for capacity, and finds the requests that a change of a host may help.
 
-Requests of one equivalence class wait in one queue, the highest priority and then the oldest first. Each
-queue watches an amount that a host must have free before any of its requests can fit; a change of a host
-concerns a queue only if its amount is free there. If a host fits several queues, the queue whose first
-request has priority gets as many instances there as fit, then the next queue.
+Requests of one equivalence class (of one project) wait in one queue, the highest priority and then the oldest
+first. Each queue watches an amount that a host must have free before any of its requests can fit; a change of
+a host concerns a queue only if its amount is free there. If a host fits several queues, the queue whose first
+request has precedence gets as many instances there as fit, then the next queue. The precedence between queues
+is that of priority, then of the turns of their projects (`waiting_shares`), then of age.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from bus.vocabulary import Id
+from scheduler_worker.core.fair_queue import Size
+from scheduler_worker.core.reserved_hosts import MOST_ASKED, ReservedHosts, Root, Roots
 from scheduler_worker.core.waiting_queue import (
     ChangeHistory,
     ClassQueue,
     HostData,
-    HostReservation,
+    HostsFound,
     NextRequest,
-    QueueKey,
-    Root,
-    Roots,
     Trial,
-    reservations,
+    Turns,
 )
+from scheduler_worker.core.waiting_shares import Contender, QueueKey, Rank, WaitingShares
 
 TOO_MANY = 2_000  # with more changes of hosts in one step, every queue evaluates all hosts
+LONGEST_PASSED = 3600.0  # seconds for which other projects may use the host that a first request reserves
 RETRY_SECONDS = 1.0  # seconds before a retry if a host is rejected for a temporary reason only
 
 
@@ -31,6 +34,7 @@ class WaitingQueues:
     """All waiting requests of this scheduler in queues. Callers pass the time; no method awaits."""
 
     def __init__(self, hosts: HostData) -> None:
+        self.shares = WaitingShares()
         self._hosts = hosts
         self._waiting: dict[Id, tuple[ClassQueue, QueueKey]] = {}
         self._queues: dict[str, ClassQueue] = {}
@@ -41,8 +45,11 @@ class WaitingQueues:
         self._capacity: dict[Root, None] = {}  # hosts that may have more free capacity
         self._reports: dict[Root, None] = {}  # hosts with a changed report
         self._released: dict[Root, None] = {}  # unchanged hosts that no request occupies or reserves any more
-        self.reserved: dict[Root, HostReservation] = {}  # reserved for the first request of a queue
-        self.reserved_elsewhere: dict[Root, QueueKey] = {}
+        self.reserved = ReservedHosts()
+        self._turns: dict[Id, float] = {}  # request → turn of its project when it became first in its queue
+        self._bases = Counter[str]()  # base of equivalence classes → number of queues
+        self._searched: dict[tuple[str, tuple[Root, ...] | None], HostsFound] = {}  # results of one `settle`
+        self._now = 0.0  # the time that the last `settle` was given
         self._shuffled = False  # True if the reserved hosts must be computed again
 
     def __len__(self) -> int:
@@ -56,20 +63,14 @@ class WaitingQueues:
         """Return the number of host changes so far; if it is larger later, hosts have changed in between."""
         return self._changes.mark
 
-    def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
+    def enter(self, key: QueueKey, project: str, kind: str, needs: int, mark: int | None = None) -> None:
         """Queue a request that found no host. The next search for it covers the hosts that changed after
         `mark`, the count of host changes when the last search began; None: all hosts.
         """
         *_, request = key
         if request in self._waiting:
             return
-        queue = self._queues.get(kind)
-        if queue is None:
-            watches = self._hosts.watches(kind)  # called first: if it raises, nothing was changed
-            queue = self._queues[kind] = ClassQueue(kind, watches, needs)
-            for watch in queue.watches:
-                insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
-            queue.all_hosts = True  # only a search of all hosts shows which hosts only a filter rejects
+        queue = self._queues.get(kind) or self._new_queue(project, kind, needs)
         self._waiting[request] = queue, key
         self._enqueue(queue, key)
         missed = None if mark is None else self._changes.since(mark)
@@ -77,6 +78,16 @@ class WaitingQueues:
             queue.all_hosts = True
         else:
             queue.untested.update(dict.fromkeys(missed))
+
+    def _new_queue(self, project: str, kind: str, needs: int) -> ClassQueue:
+        watches = self._hosts.watches(kind)  # called first: if it raises, nothing was changed
+        size, base = self._hosts.size(kind), self._hosts.base(kind)
+        self._bases[base] += 1
+        queue = self._queues[kind] = ClassQueue(kind, base, project, watches, needs, size)
+        for watch in queue.watches:
+            insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
+        queue.all_hosts = True  # only a search of all hosts shows which hosts only a filter rejects
+        return queue
 
     def leave(self, request: Id) -> None:
         """Remove from its queue a waiting request that was placed or has ended."""
@@ -91,14 +102,25 @@ class WaitingQueues:
         self._shuffled = True
         if not queue.waiting and not queue.trying:
             del self._queues[queue.kind]
+            self._bases[queue.base] -= 1
             for watch in queue.watches:
                 self._watchers[watch.resource_class].remove((watch.amount, queue.kind))
             self._recheck(queue.open)
 
-    def ahead(self, kind: str, priority: int, since: float) -> bool:
-        """Return whether a waiting request of the class precedes a request with this priority and age."""
+    def on_placed(self, project: str, size: Size, now: float) -> None:
+        """Count a new request that got hosts while others wait in the share of its project."""
+        if self._waiting:
+            self.shares.give(project, size, 1, now)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        if self.shares.set_weights(weights):
+            self._turns.clear()
+            self.everything()
+
+    def ahead(self, kind: str, new: Contender) -> bool:
+        """Return whether a waiting request of the class precedes a new request."""
         queue = self._queues.get(kind)
-        return queue is not None and queue.first < (-priority, since, "")
+        return queue is not None and queue.first < new.key
 
     def first(self, kind: str) -> Id | None:
         queue = self._queues.get(kind)
@@ -109,16 +131,24 @@ class WaitingQueues:
         queue, key = self._waiting[request]
         return queue.position(key), " ".join(sorted({watch.resource_class for watch in queue.watches}))
 
-    def place_of_new(self, kind: str, priority: int, since: float) -> int:
+    def place_of_new(self, kind: str, new: Contender) -> int:
         """Return the position that a new request would have in its equivalence class, from 1."""
         queue = self._queues.get(kind)
-        return 1 if queue is None else queue.position((-priority, since, ""))
+        return 1 if queue is None else queue.position(new.key)
 
-    def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return the hosts that a new request may not use, because earlier requests need them."""
-        if not self._queues and not self.reserved_elsewhere:
+    def barred(self, new: Contender) -> frozenset[Root]:
+        """Return the hosts that a new request may not use, because requests before it need them. Call
+        `settle` first.
+        """
+        if not self._queues and not self.reserved.elsewhere:
             return frozenset()
-        return self._barred((-priority, since, ""), "")
+        rank = self.shares.rank(new.project, new.key, self._now)
+        return frozenset(self.reserved.before(rank, "") | self._needed(rank, ""))
+
+    def reserved_before(self, request: Id) -> set[Root]:
+        """Return the hosts that a waiting request may not use, because they are reserved for others."""
+        queue, key = self._waiting[request]
+        return self.reserved.before(self._reserving_rank(queue, key), queue.kind)
 
     def is_tried(self, request: Id) -> bool:
         """Return whether the waiting request with this id is being placed now."""
@@ -163,8 +193,7 @@ class WaitingQueues:
 
     def reserve_elsewhere(self, reserved: Mapping[Root, QueueKey]) -> None:
         """Set the hosts that other schedulers have reserved for their waiting requests."""
-        before, self.reserved_elsewhere = self.reserved_elsewhere, dict(reserved)
-        self._recheck([root for root, key in before.items() if root not in reserved or reserved[root] > key])
+        self._recheck(self.reserved.set_elsewhere(reserved))
 
     @property
     def has_work(self) -> bool:
@@ -182,26 +211,70 @@ class WaitingQueues:
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.kept}
         found: list[NextRequest] = []
         ready = [queue for queue in self._queues.values() if queue.waiting and queue.open]
-        for queue in sorted(ready, key=lambda queue: queue.waiting[0]):
-            roots = [root for root in queue.open if root not in given]
-            capacity = sum(queue.open[root] for root in roots)
-            several = min(max(capacity // queue.needs, 1), len(queue.waiting), most - len(found))
-            if not roots or several <= 0:
+        turns = Turns(ready, self.shares, now)
+        while len(found) < most and (queue := turns.next()) is not None:
+            if queue.open.keys() <= given:
                 continue
-            chosen = queue.waiting[:several]
-            barred = [self._barred(key, queue.kind) for key in chosen]
-            kept = queue.enough(roots, len(queue.waiting))
+            limit = turns.limit(queue)
+            fitting = max(sum(queue.open.values()) // queue.needs, 1)
+            several = min(limit, fitting, most - len(found))
+            alike, closed = self._alike(queue, several)
+            if alike < several:
+                limit = alike
+            roots = [root for root in queue.open if root not in given and root not in closed]
+            if not roots:
+                continue
+            kept = queue.enough(roots, limit)
+            if limit < len(queue.waiting):
+                roots = kept  # the others are left for further turns
+            capacity = sum(queue.open[root] for root in roots)
+            several = min(max(capacity // queue.needs, 1), alike)
             given.update(kept)
-            trial = Trial(queue, tuple(roots), tuple(kept), {request for *_, request in chosen})
-            del queue.waiting[:several]
-            for root in roots:
-                del queue.open[root]
-            queue.trying.update(chosen)
-            for (*_, request), excluded in zip(chosen, barred, strict=True):
-                self._trials[request] = trial
-                found.append(NextRequest(request, excluded, queue.swept))
-            queue.swept = False
+            found += self._begin_trial(queue, several, roots, kept, closed)
+            turns.again(queue)
         return found
+
+    def _alike(self, queue: ClassQueue, most: int) -> tuple[int, frozenset[Root]]:
+        """Return how many of the first `most` waiting requests of a queue may use the same hosts, and the
+        hosts that they may not use.
+        """
+        closed = self._closed(queue, 0)
+        if len(self._queues) == 1 and not self.reserved.elsewhere:
+            return most, closed
+        return next((at for at in range(1, most) if self._closed(queue, at) != closed), most), closed
+
+    def _closed(self, queue: ClassQueue, at: int) -> frozenset[Root]:
+        """Return the hosts that the waiting request at an index of its queue may not use, if those before it
+        are given hosts.
+        """
+        rank = self.shares.rank(queue.project, queue.waiting[at], self._now)
+        if not at:
+            return frozenset(self.reserved_before(rank.request) | self._needed(rank, queue.kind))
+        rank = rank._replace(turn=self.shares.turn_after(queue.project, queue.size, at, self._now))
+        return frozenset(self.reserved.before(rank, queue.kind) | self._needed(rank, queue.kind))
+
+    def _begin_trial(
+        self,
+        queue: ClassQueue,
+        several: int,
+        roots: Sequence[Root],
+        kept: Sequence[Root],
+        closed: frozenset[Root],
+    ) -> list[NextRequest]:
+        """Let the first requests of a queue be placed on the hosts `roots`; they may use all others except
+        `closed`, too. Until they have ended, the hosts in `kept` are closed to requests of other classes.
+        """
+        chosen = queue.waiting[:several]
+        queue.size = self._hosts.size(queue.kind)
+        trial = Trial(queue, tuple(roots), tuple(kept), {request for *_, request in chosen}, queue.size)
+        self.shares.give(queue.project, queue.size, several, self._now)
+        del queue.waiting[:several]
+        for root in roots:
+            del queue.open[root]
+        queue.trying.update(chosen)
+        self._trials.update((request, trial) for *_, request in chosen)
+        swept, queue.swept = queue.swept, False
+        return [NextRequest(request, closed, swept) for *_, request in chosen]
 
     def requeue(self, request: Id, retry_at: float | None = None) -> None:
         """Put a request that was tried without success back into its queue. It is retried at `retry_at`
@@ -211,22 +284,26 @@ class WaitingQueues:
             return
         queue, key = self._waiting[request]
         if key in queue.trying:
+            self.shares.take_back(queue.project, self._trials[request].size)
+            self._end_trial(request, placed=False, scheduled=retry_at is not None)
             queue.trying.remove(key)
             self._enqueue(queue, key)
-        self._end_trial(request, placed=False, scheduled=retry_at is not None)
         if retry_at is not None:
             queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
 
     def settle(self, now: float) -> None:
         """Evaluate each changed host for the queues with waiting requests that may fit on it."""
+        self._now = now
+        self._searched.clear()
+        self._drop_filled()
         self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
-            queues = sorted(self._queues.values(), key=lambda queue: queue.first)
-            before = self.reserved
-            reserved = self.reserved = reservations(queues, self._hosts.prospect, before)
-            left = [root for root in before if root not in reserved or before[root].key < reserved[root].key]
-            self._recheck(left)
+            self._forget_turns()
+            for queue in self._queues.values():
+                self._set_turn(queue, queue.first)
+            firsts = [(self._reserving_rank(queue, queue.first), queue) for queue in self._queues.values()]
+            self._recheck(self.reserved.renew(firsts, self._hosts.prospect))
             self._distribute_changes()
         for queue in self._queues.values():
             if queue.retry_at is not None and queue.retry_at <= now:
@@ -234,11 +311,14 @@ class WaitingQueues:
                 queue.all_hosts, queue.retry_at = True, None
             if not queue.waiting:
                 continue  # all requests of the queue are being placed
+            self._set_turn(queue, queue.waiting[0])
             if queue.all_hosts or queue.untested:
                 self._evaluate(queue, now, all_hosts=queue.all_hosts)
             if queue.open:
-                for root in self._reserved_before(queue.waiting[0], queue.kind) & queue.open.keys():
+                reserved = self.reserved_before(queue.waiting[0][-1]) & queue.open.keys()
+                for root in reserved:
                     del queue.open[root]  # the host was found before it was reserved for another request
+                self._recheck(reserved)
             if queue.further:  # all found hosts were tried, so search for further hosts
                 queue.more = False
                 self._search(queue, now, None)
@@ -266,7 +346,7 @@ class WaitingQueues:
             for queue in self._concerned(root):
                 queue.untested[root] = None
                 queue.failed_roots.discard(root)
-            if root in self.reserved:
+            if root in self.reserved.own:
                 self._shuffled = True
         for root in released:
             for queue in self._concerned(root):
@@ -306,17 +386,50 @@ class WaitingQueues:
 
     def _search(self, queue: ClassQueue, now: float, among: Roots | None) -> None:
         queue.swept = False
-        excluded = self._reserved_before(queue.waiting[0], queue.kind) | queue.failed_roots
+        excluded = self.reserved_before(queue.waiting[0][-1]) | queue.failed_roots
         enough = len(queue.waiting) * queue.needs
-        found = self._hosts.search(queue.kind, among, excluded, enough)
+        found = self._find(queue, among, excluded, enough)
         queue.open.update(found.fits)
         queue.refused.update(found.refused)
         queue.more = queue.more or found.more
         if found.passing and queue.retry_at is None:
             queue.retry_at = now + RETRY_SECONDS
 
+    def _find(
+        self, queue: ClassQueue, among: Roots | None, excluded: Collection[Root], enough: int
+    ) -> HostsFound:
+        """Search hosts for a queue; queues of equal requests of several projects share one search."""
+        if self._bases[queue.base] > 1:
+            key = queue.base, None if among is None else tuple(among)
+            if (shared := self._searched.get(key)) is None:
+                shared = self._searched[key] = self._hosts.search(queue.kind, among, (), enough)
+            if not shared.more:
+                fits = {root: several for root, several in shared.fits.items() if root not in excluded}
+                refused = [root for root in shared.refused if root not in excluded]
+                return HostsFound(fits, refused, shared.passing)
+        return self._hosts.search(queue.kind, among, excluded, enough)
+
+    def _drop_filled(self) -> None:
+        """Delete the hosts found for queues that other requests have filled since."""
+        free: dict[Root, Mapping[str, int]] = {}
+        for queue in self._queues.values():
+            if not 0 < len(queue.open) <= MOST_ASKED:
+                continue
+            for root in list(queue.open):
+                if root not in free:
+                    free[root] = self._hosts.free(root)
+                if not queue.may_fit(free[root]):
+                    del queue.open[root]
+                    self._recheck([root])  # it was closed to requests after those of this queue
+
     def _enqueue(self, queue: ClassQueue, key: QueueKey) -> None:
         insort(queue.waiting, key)
+        if queue.waiting[0] == key:
+            # Reserved hosts may be closed to later requests of the queue, but not to this one. The hosts of a
+            # trial are evaluated again when it ends.
+            reserved = {*self.reserved.own, *self.reserved.elsewhere} - queue.failed_roots
+            tried = [self._trials[other].roots for *_, other in queue.trying if other in self._trials]
+            queue.untested.update(dict.fromkeys(reserved.difference(*tried)))
         self._shuffled = True
 
     def _end_trial(self, request: Id, *, placed: bool, scheduled: bool = False) -> None:
@@ -340,17 +453,35 @@ class WaitingQueues:
                 queue.failed_roots.update(failed)
             self._recheck(trial.roots)
 
-    def _reserved_before(self, key: QueueKey, kind: str) -> set[Root]:
-        roots = {root for root, first in self.reserved_elsewhere.items() if first < key}
-        roots.update(root for root, roots in self.reserved.items() if roots.key < key and roots.kind != kind)
-        return roots
+    def _set_turn(self, queue: ClassQueue, key: QueueKey) -> None:
+        """Set the turn by which a request that is first in its queue reserves hosts, and uses hosts that are
+        reserved for others. Other requests of its project that are given capacity later do not delay it, and
+        requests of projects that begin to wait pass it for at most LONGEST_PASSED seconds.
+        """
+        if key[-1] not in self._turns:
+            turn = self.shares.turn(queue.project, self._now)
+            self._turns[key[-1]] = min(turn, self._now + LONGEST_PASSED)
 
-    def _barred(self, key: QueueKey, kind: str) -> frozenset[Root]:
-        barred = self._reserved_before(key, kind)
+    def _reserving_rank(self, queue: ClassQueue, key: QueueKey) -> Rank:
+        rank = self.shares.rank(queue.project, key, self._now)
+        return rank._replace(turn=self._turns.get(rank.request, rank.turn))
+
+    def _needed(self, rank: Rank, kind: str) -> set[Root]:
+        """Return the hosts that requests of other queues before `rank` try, or are about to try."""
+        needed = set[Root]()
         for queue in self._queues.values():
-            if queue.kind != kind and queue.waiting and queue.waiting[0] < key:
-                barred.update(queue.enough(queue.open, len(queue.waiting)))
+            if queue.kind == kind or not (queue.waiting and queue.open):
+                continue
+            first = self.shares.rank(queue.project, queue.waiting[0], self._now)
+            if first < rank:
+                other = queue.project != rank.project
+                several = queue.preceding(rank, self.shares, self._now) if other else len(queue.waiting)
+                needed.update(queue.enough(queue.open, several))
         for trial in set(self._trials.values()):
             if trial.queue.kind != kind:
-                barred.update(trial.kept)
-        return frozenset(barred)
+                needed.update(trial.kept)
+        return needed
+
+    def _forget_turns(self) -> None:
+        if len(self._turns) > 2 * len(self._waiting) + TOO_MANY:
+            self._turns = {request: turn for request, turn in self._turns.items() if request in self._waiting}

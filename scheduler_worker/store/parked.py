@@ -16,7 +16,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.waiting_queue import QueueKey
+from scheduler_worker.core.waiting_shares import Contender, QueueKey
 from scheduler_worker.store.backlog import FoundBacklog
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,11 @@ class ParkedRequest:
     @property
     def key(self) -> QueueKey:
         return -self.message.priority, self.since, self.request
+
+    @property
+    def contender(self) -> Contender:
+        project = self.message.project if self.start is None else ""
+        return Contender(project, self.message.priority, self.since)
 
 
 CANCELLED = "cancelled <> ''"  # an index has this condition, and is used only if a query repeats it literally

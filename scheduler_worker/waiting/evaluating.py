@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.claims import Held, Retired
 from bus.context import stored_context
 from bus.decisions import CRASHED, OVER_QUOTA, Decision
-from bus.messages import BuildRequested
+from bus.messages import BuildPlaced, BuildRequested
 from bus.moves import MoveRequested
 from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core import events
@@ -80,6 +80,8 @@ class WaitingBuilds:
                 waits.append((index, entry, mark))
             else:
                 verdicts[index] = scheduler.verdict(order.request.request, end)
+        if store.requests:
+            store.on_placed([orders[index] for index in trying if _gives_hosts(verdicts[index])])
         again = await self._store_waiting([(orders[number], entry, at) for number, entry, at in waits], moved)
         for (index, *_), verdict in zip(waits, again, strict=True):
             verdicts[index] = verdict
@@ -113,7 +115,7 @@ class WaitingBuilds:
 
     def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
         message, sight = structs.replace(entry.message, instances=left), self._store.sight
-        kind = sight.kind(message, order.alternatives)
+        kind = sight.kind(message, order.alternatives, message.project)
         return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
@@ -194,6 +196,10 @@ class WaitingBuilds:
                 return RetryLater(60.0)
             case _:
                 return RetryLater(PATIENCE)
+
+
+def _gives_hosts(verdict: Verdict | None) -> bool:
+    return isinstance(verdict, list | tuple) and any(isinstance(each, BuildPlaced) for each in verdict)
 
 
 def expired_order(order: Order, entry: ParkedRequest, last: events.Park) -> Order:

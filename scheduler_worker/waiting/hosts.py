@@ -11,12 +11,14 @@ from bus.candidates import Bools, CandidateSource, SenselessQuery
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
+from scheduler_worker.core.fair_queue import Size
 from scheduler_worker.core.fitting import admitted_permanently, distances, fitting
 from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.reserved_hosts import Prospect, Roots
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Prospect, Roots
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
@@ -35,16 +37,22 @@ class Sight:
     policy: ChoicePolicy
     hosts: Callable[[], Hosts]  # returns the present state of the hosts
     alternatives: AlternativesOf
+    size_of: Callable[[BuildRequested], Size]
     _kinds: dict[str, BuildRequested] = field(default_factory=dict)
+    _bases: dict[str, str] = field(default_factory=dict)
 
-    def kind(self, request: BuildRequested, alternatives: Sequence[Alternative]) -> str:
+    def kind(self, request: BuildRequested, alternatives: Sequence[Alternative], project: str) -> str:
+        """Return the equivalence class of a request whose turn depends on the share of `project`."""
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
         together = request.topology, request.roles
-        encoded = _encode((alike, request.hints, request.forced_host, needs_of(request), together))
-        kind = blake2b(encoded, digest_size=6).hexdigest()
+        base = _digest((alike, request.forced_host, request.hints, needs_of(request), together))
+        kind = _digest((base, project))
         if kind not in self._kinds:
-            self._kinds[kind] = request
+            self._kinds[kind], self._bases[kind] = request, base
         return kind
+
+    def base(self, kind: str) -> str:
+        return self._bases[kind]
 
     def wakes(self, kind: str) -> str:
         """Describe for operators which free capacity would let requests of an equivalence class be tried."""
@@ -60,7 +68,10 @@ class Sight:
 
     def forget(self, kinds: Roots) -> None:
         for kind in [old_kind for old_kind in self._kinds if old_kind not in kinds]:
-            del self._kinds[kind]
+            del self._kinds[kind], self._bases[kind]
+
+    def size(self, kind: str) -> Size:
+        return self.size_of(self._kinds[kind])
 
     def free(self, root: str) -> Mapping[str, int]:
         return self.source.free(root)
@@ -134,6 +145,10 @@ class Sight:
             root=lambda position: search.host(position).uuid,
             admits=lambda position: admitted_permanently(alternative, search, position, now, self.policy),
         )
+
+
+def _digest(values: tuple[object, ...]) -> str:
+    return blake2b(_encode(values), digest_size=6).hexdigest()
 
 
 def narrowed(question: FindCandidates, among: Roots | None, excluding: Roots) -> FindCandidates | None:

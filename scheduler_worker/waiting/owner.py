@@ -10,7 +10,8 @@ from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, 
 from bus.vocabulary import Id
 from scheduler_worker.backlog import RequestBacklog
 from scheduler_worker.core.fair_queue import shares_of
-from scheduler_worker.core.waiting_queue import QueueKey, Root
+from scheduler_worker.core.reserved_hosts import Root
+from scheduler_worker.core.waiting_shares import QueueKey
 from scheduler_worker.store import backlog, decisions, parked
 from scheduler_worker.store.parked import FoundParked, OtherScheduler
 from scheduler_worker.waiting.cancelling import find_waiting

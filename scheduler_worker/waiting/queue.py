@@ -167,7 +167,7 @@ class WaitingQueue:
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
         for entry in self._preempting[:PREEMPTING]:
             if entry.request in store.requests and not store.queues.is_tried(entry.request):
-                excluded = store.queues.barred(entry.message.priority, entry.since)
+                excluded = store.queues.barred(entry.contender)
                 self._lane(entry).woken.append(Woken(entry, excluded))
         self._preempting = []
 
@@ -263,8 +263,8 @@ class WaitingQueue:
         entries = [store.requests[request] for request in expired if request in store.requests]
         if not entries:
             return
-        barred = store.queues.barred
-        last = [Woken(entry, barred(entry.message.priority, entry.since)) for entry in entries]
+        store.queues.settle(self._clock.monotonic())
+        last = [Woken(entry, store.queues.barred(entry.contender)) for entry in entries]
         ended = await self._suspects.evaluate(evaluator.end, evaluator.fail, last)
         results = list(zip(entries, ended, strict=True))
         await self._publish(evaluator, results)

@@ -21,13 +21,15 @@ from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import QUOTA_WAITING, RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.quota_waits import QUOTA_WAKES, QuotaWaits
-from scheduler_worker.core.waiting_queue import Root
+from scheduler_worker.core.reserved_hosts import Root
 from scheduler_worker.core.waiting_queues import WaitingQueues
+from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
 from scheduler_worker.move_courses import RefusedMoves
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusal_counts import count_unplaceable
+from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
@@ -51,7 +53,14 @@ class WaitingStore:
     def __init__(self, scheduler: Scheduler, database: Database, changed: Callable[[], None]) -> None:
         self.database = database
         self.name = scheduler.roster.name
-        self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
+        self.sizes = RequestSizes(scheduler.source, scheduler.clock)
+        self.sight = Sight(
+            scheduler.source,
+            scheduler.policy,
+            scheduler.hosts_now,
+            scheduler.alternatives_of,
+            self.sizes.of_request,
+        )
         self.queues = WaitingQueues(self.sight)
         self.quota_waits = QuotaWaits()
         self.requests: dict[Id, ParkedRequest] = {}
@@ -76,12 +85,16 @@ class WaitingStore:
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
         """Queue a request in memory. Only hosts changed since `mark` (a number; None: all) are evaluated."""
-        self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
+        self._enqueue(entry, mark)
         self.requests[entry.request] = entry
         self.starts.enter(entry, *self.queues.place(entry.request))
         if names_other_instances(entry.message):
             self.related.stirred = True
         self._moved()
+
+    def _enqueue(self, entry: ParkedRequest, mark: int | None = None) -> None:
+        project = entry.contender.project
+        self.queues.enter(entry.key, project, entry.kind, needs_of(entry.message), mark)
 
     def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
@@ -102,6 +115,12 @@ class WaitingStore:
         self._remove(requests)
         self.unsure.difference_update(requests)
         self.starts.leave(requests)
+
+    def on_placed(self, placed: Sequence[Order]) -> None:
+        """Count new requests that got hosts while others wait in the shares of their projects."""
+        now = self._clock.monotonic()
+        for order in placed:
+            self.queues.on_placed(order.request.project, self.sizes.of_request(order.request), now)
 
     def _remove(self, requests: Collection[Id]) -> None:
         for request in requests:
@@ -148,7 +167,7 @@ class WaitingStore:
     def _try_again(self, requests: Sequence[Id]) -> None:
         for request in requests:
             entry = self.requests[request]
-            self.queues.enter(entry.key, entry.kind, needs_of(entry.message))
+            self._enqueue(entry)
         if requests:
             self._moved()
             self.wake()
@@ -200,7 +219,7 @@ class WaitingStore:
         self._changed()
 
     def kind(self, order: Order) -> str:
-        return self.sight.kind(order.request, order.alternatives)
+        return self.sight.kind(order.request, order.alternatives, project_of(order))
 
     def wakes(self, kind: str, decision: Decision) -> str:
         """Describe for operators which change lets a request with this `decision` be tried again."""
@@ -211,7 +230,7 @@ class WaitingStore:
             return False
         kind = self.kind(order)
         held = self.quota_waits.holds(order.request.project, kind)
-        return held or self.queues.ahead(kind, order.request.priority, age_of(order, now))
+        return held or self.queues.ahead(kind, contender_of(order, now))
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Return the row of a request that is to wait without a search: requests of its equivalence class
@@ -263,23 +282,21 @@ class WaitingStore:
     def without_reserved(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Exclude from the orders of new requests the hosts that are reserved for waiting requests."""
         queues = self.queues
-        if not len(queues) and not queues.reserved_elsewhere:
+        if not len(queues) and not queues.reserved.elsewhere:
             return orders
         queues.settle(self._clock.monotonic())
         now = self._clock.now()
         return [
             order
             if order.request.request in queues
-            else without_roots(
-                order, queues.barred(order.request.priority, age_of(order, now)), self.why_reserved
-            )
+            else without_roots(order, queues.barred(contender_of(order, now)), self.why_reserved)
             for order in orders
         ]
 
     def why_reserved(self, root: Root) -> str:
         """Return the reason why a host is reserved: for which waiting request, and until when."""
-        reserved = self.queues.reserved.get(root)
-        key = self.queues.reserved_elsewhere.get(root) if reserved is None else reserved.key
+        reserved = self.queues.reserved.own.get(root)
+        key = self.queues.reserved.elsewhere.get(root) if reserved is None else reserved.key
         if key is None:
             return "offered to waiting requests now"
         *_, request = key
@@ -292,7 +309,7 @@ class WaitingStore:
 
     async def live(self, tx: Transaction, starts: str = "") -> None:
         """Store this scheduler's heartbeat and, unless `starts` is empty, how fast its queues advance."""
-        keys = {root: reservation.key for root, reservation in self.queues.reserved.items()}
+        keys = {root: reservation.key for root, reservation in self.queues.reserved.own.items()}
         reserved = msgspec.json.encode(keys).decode()
         if not await parked.beat(tx, self.name, reserved, self.rescued, starts):
             self.taken_for_dead = self.entered
@@ -351,3 +368,12 @@ def age_of(order: Order, now: float) -> float:
     """
     since = order.move.asked.since if order.move is not None else 0.0
     return min(since, now) if since else now
+
+
+def contender_of(order: Order, now: float) -> Contender:
+    return Contender(project_of(order), order.request.priority, age_of(order, now))
+
+
+def project_of(order: Order) -> str:
+    """Return the project whose share decides the turn of a request; none for moves."""
+    return "" if order.move is not None else order.request.project

@@ -76,6 +76,32 @@ async def test_a_new_request_never_takes_capacity_freed_for_a_waiting_one() -> N
 
 
 @in_virtual_time
+async def test_released_capacity_goes_to_the_project_that_was_served_least() -> None:
+    async with a_world() as world:
+        await world.report(100, ROOM)
+        await world.report(50, {"CUSTOM_BAREMETAL": Inventory(total=2)})
+        for number in (21, 22):
+            await world.ask(number, project="earlier")  # so one node is at most half of the capacity
+        await world.until(2, world.placed)
+        for number in range(1, 7):
+            await world.node(number, free=False)
+        for number in range(1, 5):
+            await world.ask(number, project="flood")
+        await asyncio.sleep(1.0)
+        for number in range(11, 16):  # new requests that get hosts count, too: 5 of 8 VCPU
+            await world.ask(number, flavor=VM, project="lab")
+        await world.until(7, world.placed)
+        for number in (5, 6):
+            await world.ask(number, project="lab")
+        await asyncio.sleep(1.0)
+        for released in range(1, 7):
+            await world.node(released)
+            await world.until(7 + released, world.placed)
+        # The dominant share of the project lab is that of VCPU until it has a second node.
+        assert world.requests()[7:] == [uid(number, "a") for number in (1, 2, 5, 6, 3, 4)]
+
+
+@in_virtual_time
 async def test_the_end_of_the_wait_has_the_reason() -> None:
     async with a_world() as world:
         await world.node(1, free=False)

@@ -190,6 +190,7 @@ def _check_none_fits(changes: "HostChanges", placement: sqlite3.Connection) -> N
         if flavor.memory_mb and flavor.name != "metal":
             asked["MEMORY_MB"] = flavor.memory_mb
         found: dict[str, int] = {}
+        closed = room.reserved_before(request) if request in room else set()
         for root, providers in hosts.items():
             if root not in up:
                 continue
@@ -203,10 +204,7 @@ def _check_none_fits(changes: "HostChanges", placement: sqlite3.Connection) -> N
                 continue
             if message.cell not in ("", placed.cell) or not names.isdisjoint(message.ignore_hosts):
                 continue
-            whose = room.reserved.get(root)
-            if whose is not None and whose.key < waiting.key and whose.kind != waiting.kind:
-                continue
-            if room.reserved_elsewhere.get(root, waiting.key) < waiting.key:
+            if root in closed:
                 continue
             found[root] = min(
                 max((free.get(name, 0) // amount for free in providers.values()), default=0)

@@ -41,6 +41,7 @@ ZONES = tuple(
 )
 
 
+PROJECTS = ("p1", "p2", "p3")
 PRIORITIES = (
     PriorityClass(name="batch", value=1, grace=0.5, requeue=True),
     PriorityClass(name="web", value=4, preempts=True, budget=3),
@@ -64,8 +65,10 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
     joins = chance.choice(GROUPS).group if chance.random() < 0.4 else None
     wait = chance.choice(("", "5s", "20s", "60s"))
     smaller = Flavor(name="tiny", vcpus=1, memory_mb=128)
+    request = new_id()
     return BuildRequested(
-        request=new_id(),
+        request=request,
+        project=PROJECTS[int(request[-1], 16) % len(PROJECTS)],
         instances=tuple(new_id() for _ in range(count)),
         flavor=flavor,
         or_else=(smaller,) if chance.random() < 0.2 else (),

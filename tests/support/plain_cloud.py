@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, NextRequest, Prospect, QueueKey
+from scheduler_worker.core.fair_queue import Size
+from scheduler_worker.core.reserved_hosts import Prospect
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, NextRequest
 from scheduler_worker.core.waiting_queues import WaitingQueues
+from scheduler_worker.core.waiting_shares import QueueKey
 
 Amounts = dict[str, int]
 
@@ -25,15 +28,26 @@ class CountedHost:
         return min(self.capacity.get(name, 0) // amount for name, amount in asked.items())
 
 
+def of_project(kind: str, project: str) -> str:
+    """Return the equivalence class of a project's requests that are otherwise equal to those of `kind`."""
+    return f"{kind}@{project}" if project else kind
+
+
+def base_of(kind: str) -> str:
+    return kind.partition("@")[0]
+
+
 class PlainCloud:
     def __init__(self, hosts: Mapping[str, Amounts], kinds: Mapping[str, Amounts]) -> None:
         self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
         self.queues = WaitingQueues(self)
-        self.waiting: dict[str, tuple[QueueKey, str, int]] = {}  # request → queue key, class, instances
+        # request → queue key, class, instances, project
+        self.waiting: dict[str, tuple[QueueKey, str, int, str]] = {}
         self.placed: list[tuple[str, str]] = []  # request, root
         self.rescued: list[str] = []
         self.asked: list[str] = []
+        self.now = 0.0
 
     # The interface that the waiting queues call
 
@@ -41,7 +55,7 @@ class PlainCloud:
         return self.hosts[root].free if root in self.hosts else {}
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        asked = self.kinds[kind]
+        asked = self.asked_by(kind)
         scarcest = min(
             asked, key=lambda name: sum(h.free.get(name, 0) >= asked[name] for h in self.hosts.values())
         )
@@ -55,9 +69,9 @@ class PlainCloud:
         refused, passing, more = [], False, False
         for root in self.hosts if among is None else among:
             host = self.hosts.get(root)
-            if host is None or root in beside or not (several := host.fits(self.kinds[kind])):
+            if host is None or root in beside or not (several := host.fits(self.asked_by(kind))):
                 continue
-            if kind in host.refuses:
+            if base_of(kind) in host.refuses:
                 refused.append(root)
                 passing = passing or host.passing
             elif among is None and sum(fits.values()) >= enough:
@@ -67,7 +81,7 @@ class PlainCloud:
         return HostsFound(fits, refused, passing, more)
 
     def prospect(self, kind: str) -> Prospect:
-        asked, roots = self.kinds[kind], list(self.hosts)
+        asked, roots = self.asked_by(kind), list(self.hosts)
         ever = [(index, self.hosts[root]) for index, root in enumerate(roots) if self.hosts[root].ever(asked)]
         lacks = [
             sum(max(amount - host.free.get(name, 0), 0) / amount for name, amount in asked.items())
@@ -80,18 +94,43 @@ class PlainCloud:
             np.array([host.ever(asked) for _, host in ever], np.float64),
             lambda position: roots[position],
             lambda position: (
-                kind not in self.hosts[roots[position]].refuses or self.hosts[roots[position]].passing
+                base_of(kind) not in self.hosts[roots[position]].refuses
+                or self.hosts[roots[position]].passing
             ),
         )
 
+    def base(self, kind: str) -> str:
+        return base_of(kind)
+
+    def size(self, kind: str) -> Size:
+        whole = {
+            name: sum(host.capacity.get(name, 0) for host in self.hosts.values())
+            for name in self.asked_by(kind)
+        }
+        return {name: amount / whole[name] for name, amount in self.asked_by(kind).items() if whole[name]}
+
+    def asked_by(self, kind: str) -> Mapping[str, int]:
+        return self.kinds[base_of(kind)]
+
     # Events
 
-    def park(self, number: int, kind: str, *, priority: int = 0, since: float = 0.0, needs: int = 1) -> None:
-        self.enter((-priority, since, f"r{number:05}"), kind, self.queues.mark, needs)
+    def park(
+        self,
+        number: int,
+        kind: str,
+        *,
+        priority: int = 0,
+        since: float = 0.0,
+        needs: int = 1,
+        project: str = "",
+    ) -> None:
+        self.enter((-priority, since, f"r{number:05}"), kind, self.queues.mark, needs, project)
 
-    def enter(self, key: QueueKey, kind: str, mark: int | None = None, needs: int = 1) -> None:
-        self.queues.enter(key, kind, needs, mark)
-        self.waiting[key[-1]] = key, kind, needs
+    def enter(
+        self, key: QueueKey, kind: str, mark: int | None = None, needs: int = 1, project: str = ""
+    ) -> None:
+        self.queues.enter(key, project, of_project(kind, project), needs, mark)
+        self.waiting[key[-1]] = key, of_project(kind, project), needs, project
 
     def leave(self, request: str) -> None:
         self.queues.leave(request)
@@ -109,18 +148,19 @@ class PlainCloud:
     def place(self, kind: str, beside: Collection[str], needs: int = 1) -> list[str]:
         taken: list[str] = []
         for root, host in self.hosts.items():
-            while len(taken) < needs and root not in beside and kind not in host.refuses:
-                if not host.fits(self.kinds[kind]):
+            while len(taken) < needs and root not in beside and base_of(kind) not in host.refuses:
+                if not host.fits(self.asked_by(kind)):
                     break
-                self.takes(root, self.kinds[kind])
+                self.takes(root, self.asked_by(kind))
                 taken.append(root)
         if len(taken) < needs:
             for root in taken:
-                self.takes(root, self.kinds[kind], -1)
+                self.takes(root, self.asked_by(kind), -1)
             return []
         return taken
 
     def plays(self, now: float = 0.0) -> list[tuple[str, str]]:
+        self.now = now
         before = len(self.placed)
         while turns := self.queues.next_requests(now):
             for turn in turns:
@@ -128,7 +168,7 @@ class PlainCloud:
         return self.placed[before:]
 
     def take(self, turn: NextRequest) -> None:
-        _, kind, needs = self.waiting[turn.request]
+        _, kind, needs, _ = self.waiting[turn.request]
         roots = self.place(kind, turn.excluded, needs)
         if not roots:
             self.queues.requeue(turn.request)
@@ -138,13 +178,12 @@ class PlainCloud:
         self.leave(turn.request)
 
     def overlooked(self) -> list[str]:
-        kept = self.queues.reserved
         found = []
-        for request, (key, kind, needs) in self.waiting.items():
+        for request, (_, kind, needs, _) in self.waiting.items():
+            closed = self.queues.reserved_before(request)
             for root, host in self.hosts.items():
-                whose = kept.get(root)
-                if whose is not None and whose.key < key and whose.kind != kind:
+                if root in closed:
                     continue
-                if kind not in host.refuses and host.fits(self.kinds[kind]) >= needs:
+                if base_of(kind) not in host.refuses and host.fits(self.asked_by(kind)) >= needs:
                     found.append(f"{request} on {root}")
         return found

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
+from scheduler_worker.core.waiting_shares import Contender
 from tests.support.plain_cloud import Amounts, PlainCloud
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -65,8 +66,9 @@ class LoadedCloud:
         cloud, key = self.cloud, (-arrival.priority, arrival.at, f"r{number:07}")
         request, kind = key[-1], arrival.kind
         self._asked[request] = arrival
-        if not cloud.queues.ahead(kind, arrival.priority, arrival.at):
-            roots = cloud.place(kind, cloud.queues.barred(arrival.priority, arrival.at))
+        new = Contender("", arrival.priority, arrival.at)
+        if not cloud.queues.ahead(kind, new):
+            roots = cloud.place(kind, cloud.queues.barred(new))
             if roots:
                 self._start(request, roots[0], arrival.at)
                 return False

@@ -6,7 +6,8 @@ from collections.abc import Collection
 import pytest
 
 from scheduler_worker.core.waiting_queue import HostsFound
-from tests.support.plain_cloud import PlainCloud
+from scheduler_worker.core.waiting_shares import Contender
+from tests.support.plain_cloud import PlainCloud, of_project
 
 METAL = {f"CUSTOM_{index}": {f"CUSTOM_{index}": 1} for index in range(50)}
 SMALL, LARGE = {"VCPU": 2}, {"VCPU": 8}
@@ -57,7 +58,7 @@ def test_a_freed_host_serves_the_first_fitting_request_and_then_the_next(
     cloud.park(1, "small", since=1)
     cloud.park(2, "small", since=2)
     assert cloud.plays() == []
-    assert set(cloud.queues.reserved) == {"kept"}
+    assert set(cloud.queues.reserved.own) == {"kept"}
     cloud.frees("h", VCPU=freed)
     assert [request for request, _ in cloud.plays()] == called
 
@@ -68,7 +69,7 @@ def test_small_requests_cannot_starve_a_large_one() -> None:
     for number in range(1, 9):
         cloud.park(number, "small", since=number)
     cloud.plays()
-    [kept] = cloud.queues.reserved
+    [kept] = cloud.queues.reserved.own
     other = {"h1": "h2", "h2": "h1"}[kept]
     for _ in range(4):
         cloud.frees(other, VCPU=2)
@@ -85,7 +86,7 @@ def test_a_request_that_no_host_can_ever_fit_reserves_nothing() -> None:
     cloud.park(1, "gpu", since=1)
     cloud.park(2, "small", since=2)
     cloud.plays()
-    assert set(cloud.queues.reserved) == {"gpu", "h1"}  # for the gpu, and for the small one
+    assert set(cloud.queues.reserved.own) == {"gpu", "h1"}  # for the gpu, and for the small one
     cloud.frees("gpu", VCPU=4)
     assert cloud.plays() == []
     cloud.frees("gpu", GPU=1)
@@ -97,11 +98,11 @@ def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
     cloud.hosts["h"].free["VCPU"] = 6
     cloud.park(0, "large", priority=3, since=0)
     cloud.plays()
-    assert cloud.queues.barred(3, 5.0) == {"h"}
-    assert cloud.queues.barred(4, 5.0) == frozenset()
-    assert not cloud.queues.ahead("small", 0, 5.0)
-    assert cloud.queues.ahead("large", 3, 5.0)
-    assert not cloud.queues.ahead("large", 4, 5.0)
+    assert cloud.queues.barred(Contender("", 3, 5.0)) == {"h"}
+    assert cloud.queues.barred(Contender("", 4, 5.0)) == frozenset()
+    assert not cloud.queues.ahead("small", Contender("", 0, 5.0))
+    assert cloud.queues.ahead("large", Contender("", 3, 5.0))
+    assert not cloud.queues.ahead("large", Contender("", 4, 5.0))
 
 
 def test_a_waiting_request_keeps_only_the_freed_hosts_that_it_needs() -> None:
@@ -115,7 +116,7 @@ def test_a_waiting_request_keeps_only_the_freed_hosts_that_it_needs() -> None:
     waiting, other = cloud.queues.next_requests(0.0)
     assert (waiting.request, waiting.excluded) == ("r00000", frozenset())
     assert other.request == "r00001" and len(other.excluded) == 1
-    assert len(cloud.queues.barred(0, 2.0)) == 2  # a new request may use the other hosts
+    assert len(cloud.queues.barred(Contender("", 0, 2.0))) == 2  # a new request may use the other hosts
 
 
 def test_hosts_are_kept_for_waiting_requests_beyond_those_tried_in_one_step() -> None:
@@ -284,6 +285,7 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
         for index in range(chance.randint(1, 8))
     }
     cloud = full(PlainCloud(hosts, kinds))
+    projects = ("p1", "p2", "p3")[: chance.randint(1, 3)]
     for step in range(120):
         deed = chance.random()
         root = chance.choice(list(cloud.hosts))
@@ -291,16 +293,18 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
         if deed < 0.35:
             kind = chance.choice(list(kinds))
             needs = 2 if kind.endswith("twice") else 1
-            priority = chance.choice((0, 0, 1))
+            new = Contender(chance.choice(projects), chance.choice((0, 0, 1)), step)
             mark = cloud.queues.mark
-            tried = not cloud.queues.ahead(kind, priority, step)
+            tried = not cloud.queues.ahead(of_project(kind, new.project), new)
             if tried:
                 cloud.queues.settle(step)
-                if cloud.place(kind, cloud.queues.barred(priority, step), needs):
+                if cloud.place(kind, cloud.queues.barred(new), needs):
+                    cloud.queues.on_placed(new.project, cloud.size(kind), step)
                     continue
                 if chance.random() < 0.5:
                     free(cloud, chance)
-            cloud.enter((-priority, step, f"r{step:05}"), kind, mark if tried else None, needs)
+            key = (-new.priority, step, f"r{step:05}")
+            cloud.enter(key, kind, mark if tried else None, needs, new.project)
         elif deed < 0.7:
             free(cloud, chance)
         elif deed < 0.8:
