@@ -249,7 +249,7 @@ class RabbitMQ(Server):
             lines += [
                 "management.tcp.ip = 127.0.0.1",
                 f"management.tcp.port = {self._management_port}",
-                # The API reports changes after a second, not after 5 to 10.
+                # By default the API samples every 5 s, and tests wait for what it reports.
                 "collect_statistics_interval = 500",  # milliseconds
                 *(
                     f"management.sample_retention_policies.{statistics} = 1"  # seconds between two samples
