@@ -62,6 +62,7 @@ class KeystoneServer(HttpServer):
             "[DEFAULT]", "use_stderr = true",
             "[database]", f"connection = sqlite:///{self.directory / 'keystone.sqlite'}?timeout=60",
             "[fernet_tokens]", f"key_repository = {self.directory / 'fernet-keys'}",
+            "[fernet_receipts]", f"key_repository = {self.directory / 'fernet-keys'}",
             "[credential]", f"key_repository = {self.directory / 'credential-keys'}",
             "[token]", f"expiration = {self.token_seconds}", "allow_expired_window = 3600",
             "[identity]", "password_hash_rounds = 4", "[cache]", "enabled = false",

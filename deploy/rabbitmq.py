@@ -246,7 +246,16 @@ class RabbitMQ(Server):
                     f"cluster_formation.classic_config.nodes.1 = {self._member.joins}@localhost",
                 ]
         if self._management_port:
-            lines += ["management.tcp.ip = 127.0.0.1", f"management.tcp.port = {self._management_port}"]
+            lines += [
+                "management.tcp.ip = 127.0.0.1",
+                f"management.tcp.port = {self._management_port}",
+                # By default the API samples every 5 s, and tests wait for what it reports.
+                "collect_statistics_interval = 500",  # milliseconds
+                *(
+                    f"management.sample_retention_policies.{statistics} = 1"  # seconds between two samples
+                    for statistics in ("global.minute", "basic.minute", "detailed.10")
+                ),
+            ]
         if self.certificate is not None:
             lines += [
                 f"listeners.ssl.default = 127.0.0.1:{self.tls_port}",

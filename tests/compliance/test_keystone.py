@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -163,15 +161,6 @@ def test_a_revoked_token_is_refused(cloud: TestedCloud) -> None:
     assert [answer.status_code for answer in found] == [401, 401]
 
 
-def test_a_token_revoked_after_its_use_is_refused_within_a_minute(cloud: TestedCloud) -> None:
-    connection = openstack.connect(auth=cloud.users["ann"].options)
-    path = f"{cloud.berth}/usages?project_id={connection.current_project_id}"
-    headers = LATEST | {"x-auth-token": connection.auth_token}
-    assert httpx.get(path, headers=headers).status_code == 200
-    revoke(cloud, connection.auth_token)
-    until(lambda: httpx.get(path, headers=headers).status_code == 401, seconds=65.0, pause=1.0)
-
-
 def revoke(cloud: TestedCloud, token: str) -> None:
     cloud.connect("admin").identity.delete("/auth/tokens", headers={"X-Subject-Token": token})
 
@@ -256,29 +245,3 @@ def test_while_keystone_is_away_known_tokens_count_and_others_are_put_off(cloud:
     finally:
         cloud.keystone.start()
     assert httpx.get(path, headers=unknown, timeout=60.0).status_code == 403
-
-
-def test_while_keystone_is_slow_known_tokens_count_and_others_are_put_off(cloud: TestedCloud) -> None:
-    ann, bob = cloud.connect("ann"), openstack.connect(auth=cloud.users["bob"].options).auth_token
-    path = f"{cloud.berth}/usages?project_id={ann.current_project_id}"
-    known, unknown = (LATEST | {"x-auth-token": token} for token in (ann.auth_token, bob))
-    assert httpx.get(path, headers=known).status_code == 200
-    assert cloud.keystone.pid is not None
-    os.killpg(cloud.keystone.pid, signal.SIGSTOP)  # it still accepts connections, and answers nothing
-    try:
-        began = time.monotonic()
-        assert httpx.get(path, headers=known).status_code == 200
-        assert time.monotonic() - began < 5.0
-        answer = httpx.get(path, headers=unknown, timeout=30.0)
-        assert answer.status_code == 503 and answer.headers["retry-after"]
-        assert time.monotonic() - began < 60.0  # berth waits for 30 s
-    finally:
-        os.killpg(cloud.keystone.pid, signal.SIGCONT)
-    until(lambda: httpx.get(path, headers=unknown, timeout=30.0).status_code == 403)
-
-
-def until(true: Any, seconds: float = 30.0, pause: float = 0.1) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(pause)

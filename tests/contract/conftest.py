@@ -13,6 +13,7 @@ import pytest_asyncio
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from berth.operations import cells, host_states
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
@@ -208,3 +209,10 @@ def new_database(request: pytest.FixtureRequest) -> NewDatabase:
     if request.param == "mariadb":
         return partial(a_mariadb_database, request.getfixturevalue("mariadb"))
     return partial(a_database, request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Query the health of hosts without waiting seconds for an answer: no scheduler runs in the test."""
+    for module in (cells, host_states):
+        monkeypatch.setattr(module, "HEALTH_SECONDS", 0.01)

@@ -412,6 +412,7 @@ async def test_doctor_finds_planted_faults(
     amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(looking, "PAUSE_SECONDS", 0.05)
     said: dict[str, Any] = {"amqp_url": amqp_url, "database_url": database_url, "exchange": bus_name, **QUIET}
     settings = Settings().having(**said)
     placement = wiring.database(settings, worker_roles.Role("placement"))

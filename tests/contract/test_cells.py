@@ -228,6 +228,7 @@ async def holds(placement: Placement, consumer: int = 1, host: int = 1) -> None:
 
 
 @LOCALLY
+@pytest.mark.usefixtures("no_scheduler")
 async def test_every_cell_is_listed_with_its_content_and_conductor_state(cell: CellCommand) -> None:
     await holds(cell.placement)
     await edit_cell(cell.placement, RegisterCell(cell="c3", enabled=False, note="rack 7"))
@@ -274,6 +275,7 @@ async def test_disabling_and_enabling_a_cell_reports_repetitions(cell: CellComma
 
 
 @LOCALLY
+@pytest.mark.usefixtures("no_scheduler")
 async def test_a_misspelled_cell_name_creates_no_cell(cell: CellCommand) -> None:
     for words in (("disable", "c11"), ("drain", "c11")):
         with pytest.raises(OperationRefused, match="there is no cell c11; there are: c1, c2"):
@@ -282,6 +284,7 @@ async def test_a_misspelled_cell_name_creates_no_cell(cell: CellCommand) -> None
 
 
 @LOCALLY
+@pytest.mark.usefixtures("no_scheduler")
 async def test_a_cell_of_the_settings_without_hosts_is_listed(
     cell: CellCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +294,7 @@ async def test_a_cell_of_the_settings_without_hosts_is_listed(
     assert (await cell.listed())["c7"]["state"] == "disabled"
 
 
+@pytest.mark.usefixtures("no_scheduler")
 async def test_draining_a_cell_reports_the_remaining_instances_and_waits(cell: CellCommand) -> None:
     await holds(cell.placement)
     cell.guests = (GUEST,)

@@ -18,6 +18,7 @@ from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
 from tests.support.placement_calls import claim, report, silent_placement
+from tests.support.virtual_time import in_virtual_time
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
@@ -250,6 +251,7 @@ async def test_an_unknown_operation_is_refused(room: VisitedRoom, placement: Pla
     assert (answer.status_code, "&lt;delete&gt;" in answer.text) == (400, True)
 
 
+@in_virtual_time
 async def test_a_silent_placement_is_shown_at_the_form() -> None:
     async with a_visited_room(patience=0.1) as room:
         await room.sign_in("admin")

@@ -72,6 +72,7 @@ async def traits(placement: Placement, number: int) -> set[str]:
     return set(found.traits)
 
 
+@pytest.mark.usefixtures("no_scheduler")
 async def test_disabling_a_host_does_not_change_the_agents_report(
     host_command: CommandLine, placement: Placement
 ) -> None:
@@ -182,6 +183,7 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(
     assert await traits(placement, 1) == {"COMPUTE_NODE"}
 
 
+@pytest.mark.usefixtures("no_scheduler")
 async def test_providers_of_a_host_are_drawn_as_a_tree(host_command: CommandLine) -> None:
     drawn = await host_command("show", "host-2")
     lines = [line.strip() for line in drawn.splitlines()]

@@ -50,7 +50,7 @@ from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import queries_of
-from tests.support.virtual_time import TurnedClock
+from tests.support.virtual_time import TurnedClock, in_virtual_time
 from tests.support.waiting import until
 
 H1, H2 = uid(1, "a"), uid(2, "a")
@@ -392,6 +392,7 @@ async def test_the_rest_is_planned_again_before_each_batch_and_moves_only_for_it
     assert ([step.build for step in done.moved], [*done.failed]) == ([uid(1), uid(4)], [uid(3)])
 
 
+@in_virtual_time
 async def test_no_further_move_begins_while_no_scheduler_plans() -> None:
     movers = FakeMovers()
     done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), plans=False)

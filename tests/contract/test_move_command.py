@@ -12,6 +12,7 @@ from berth import wiring
 from berth.commands import move_list, moves
 from berth.operations import following
 from berth.settings import BadSetting
+from bus import topics
 from bus.clock import Clock
 from bus.decisions import Decision, Removal
 from bus.errors import OperationRefused, Unavailable
@@ -19,7 +20,9 @@ from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested, MovesFound, PhaseOver
 from bus.queries import WhatIfAnswered
 from bus.requests import Image
+from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
+from bus.worker import Worker, answers
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.fake_movers import FakeMovers, an_instance_there
@@ -37,8 +40,14 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
     monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
     monkeypatch.setattr(following, "POLL_SECONDS", 0.01)
     monkeypatch.setenv("BERTH_CELLS", "c1")
-    async with serving(lambda: LocalTransport(broker), fake.worker()):
+    # Without an answer about allocations, the audit trail of each command would wait 2 s for it.
+    placement = Worker("placement", answers=[answers(topics.ALLOCATIONS, no_allocations)])
+    async with serving(lambda: LocalTransport(broker), fake.worker(), placement):
         yield fake
+
+
+async def no_allocations(asked: FindAllocations) -> AllocationsFound:
+    return AllocationsFound(consumers=(), generations={})
 
 
 @pytest.fixture

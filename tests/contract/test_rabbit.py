@@ -224,7 +224,7 @@ async def test_a_refused_publication_does_not_affect_other_publications(
     amqp_url: str, channel: AbstractChannel, bus_name: str
 ) -> None:
     await channel.declare_exchange(bus_name, ExchangeType.TOPIC, durable=True, internal=True)
-    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    transport = RabbitTransport(amqp_url, exchange=bus_name, poll_seconds=0.1)
     await transport.open()
     inbox = await transport.consume(QUEUE, 1000)
     outcomes = await asyncio.gather(

@@ -9,7 +9,7 @@ from aio_pika.abc import AbstractChannel
 
 from bus.errors import Unroutable
 from bus.protocol import DeadLetter, Inbox, QueueSpec
-from bus.rabbit import RabbitTransport
+from bus.rabbit import RabbitTransport, session
 from tests.support.envelopes import an_envelope, number_in, numbers, publish, take
 from tests.support.waiting import DEADLINE, until
 
@@ -112,8 +112,9 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
 
 
 async def test_a_binding_that_is_deleted_is_made_again(
-    connected: Connected, operator: AbstractChannel, bus_name: str
+    connected: Connected, operator: AbstractChannel, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(session, "_CHECKS_A_ROUND", 2)
     transport = await connected()
     inbox = await transport.consume(QUEUE, 10)
     await (await operator.get_queue(f"{bus_name}:q")).unbind(bus_name, "build.requested")

@@ -22,6 +22,7 @@ from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
+from tests.support.virtual_time import in_virtual_time
 from tests.support.visited_room import a_visited_room
 
 STEP = PlannedStep(
@@ -67,6 +68,10 @@ async def test_an_operator_stops_and_permits_rebalancing_on_the_page_of_moves() 
         assert (await room.send("/rebalancing", act="permit")).status_code == 303 and not scheduler.stopped
         room.clock.now += 100
         assert "has not reported since 2027-01-15" in await room.page("/moves")
+
+
+@in_virtual_time
+async def test_without_a_scheduler_the_page_of_moves_does_not_stop_rebalancing() -> None:
     async with a_visited_room() as alone:
         assert "Whether rebalancing is stopped is unknown" in await alone.page("/moves")
         await alone.sign_in("admin")

@@ -100,17 +100,18 @@ async def test_a_report_counts_as_published_when_it_is_handled(process: SharedPr
 
 async def test_an_order_is_published_as_soon_as_its_agent_has_it(process: SharedProcess) -> None:
     """A crash loses nothing: the conductor has stored the order, and repeats it at its next start."""
-    ordered = asyncio.Event()
+    ordered, published = asyncio.Event(), asyncio.Event()
 
     async def carry_out(order: DestroyOrdered) -> None:
         ordered.set()
-        await asyncio.Event().wait()
+        await published.wait()
 
     async with asyncio.timeout(DEADLINE):
         async with process.running(agent(carry_out)) as bus:
             await bus.publish(ORDER)
             await ordered.wait()
             assert process.carried == []
+            published.set()
 
 
 async def test_a_query_and_its_answer_need_no_broker(process: SharedProcess) -> None:

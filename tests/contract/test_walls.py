@@ -454,12 +454,14 @@ async def test_a_query_without_a_reply_address_is_handled_without_a_reply(connec
 
 
 async def test_a_cell_cannot_answer_for_another(connect: Connect, bus: Bus) -> None:
-    async def lie(question: FindBuilds) -> BuildsFound:
-        await asyncio.Event().wait()
-        raise AssertionError
+    refused = asyncio.Event()
+
+    async def answer_late(question: FindBuilds) -> BuildsFound:
+        await refused.wait()
+        return BuildsFound(builds=())
 
     overheard: list[Envelope] = []
-    c1 = Worker("conductor.c1", answers=[answers(topics.FIND_BUILDS, lie, cell="c1")])
+    c1 = Worker("conductor.c1", answers=[answers(topics.FIND_BUILDS, answer_late, cell="c1")])
     c2 = Worker("conductor.c2", answers=[answers(topics.FIND_BUILDS, _none_known, cell="c2")])
     spy = await bus.transport.consume(QueueSpec("spy", ("ask.cell.builds.c1",), durable=False), 10)
     async with serving(connect, c1, c2) as asking, asyncio.TaskGroup() as group:
@@ -477,6 +479,7 @@ async def test_a_cell_cannot_answer_for_another(connect: Connect, bus: Bus) -> N
         async with asyncio.timeout(DEADLINE):
             await bus.transport.publish([forged], expected=[True])
             assert await question
+        refused.set()
 
 
 async def _none_known(question: FindBuilds) -> BuildsFound:

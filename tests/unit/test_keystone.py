@@ -211,11 +211,15 @@ async def test_a_slow_keystone_is_waited_for_a_limited_time(
     keystone: FakeKeystone, tokens: KeystoneTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keystone.know("ann", "reader")
-    await identity(tokens, "other")  # our own token is there
+    keystone.know("bob", "reader")
+    await identity(tokens, "bob")
     monkeypatch.setattr(module, "PATIENCE", 0.05)
     keystone.answering.clear()
     with pytest.raises(KeystoneUnavailable):
         await identity(tokens, "ann")
+    assert await identity(tokens, "bob")  # still known
+    keystone.answering.set()
+    assert await identity(tokens, "ann")
 
 
 @pytest.mark.parametrize(
