@@ -52,6 +52,8 @@ class ClassQueue:
     untested: dict[Root, None] = field(default_factory=dict)  # hosts to evaluate, because they changed
     refused: set[Root] = field(default_factory=set)  # hosts that fit, but that a filter rejects
     failed_roots: set[Root] = field(default_factory=set)  # unchanged hosts on which placing has failed
+    closed: set[Root] = field(default_factory=set)  # hosts that other requests tried when placing failed
+    searched: Rank | None = None  # rank for which hosts were searched last
     swept: bool = False  # True if no change but only the periodic search of all hosts found the fitting hosts
     more: bool = False  # True if more hosts may fit: the search stopped when all waiting requests had one
     all_hosts: bool = False  # True if all hosts must be evaluated
@@ -162,8 +164,11 @@ class Trial:
     queue: ClassQueue
     roots: tuple[Root, ...]
     kept: tuple[Root, ...]  # hosts in `roots` closed to requests of other classes until the trial ends
+    closed: frozenset[Root]  # hosts that the requests may not use
     open: set[Id]
     size: Size  # that the share of the project counts for each request
+    at: float  # when they were counted
+    given: set[Id] = field(default_factory=set)  # requests that got hosts
     placed: bool = False
     scheduled: bool = False  # whether a time for the next attempt is set
 

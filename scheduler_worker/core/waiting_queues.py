@@ -9,7 +9,7 @@ is that of priority, then of the turns of their projects (`waiting_shares`), the
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bus.vocabulary import Id
 from scheduler_worker.core.fair_queue import Size
@@ -96,6 +96,7 @@ class WaitingQueues:
         queue, key = self._waiting.pop(request)
         if key in queue.trying:
             queue.trying.remove(key)
+            self._take_back(request)
             self._end_trial(request, placed=True)
         else:
             del queue.waiting[bisect_left(queue.waiting, key)]
@@ -107,6 +108,14 @@ class WaitingQueues:
                 self._watchers[watch.resource_class].remove((watch.amount, queue.kind))
             self._recheck(queue.open)
 
+    def on_started(self, request: Id, now: float) -> None:
+        """Count a waiting request that got hosts in the share of its project."""
+        if (trial := self._trials.get(request)) is not None:
+            trial.given.add(request)  # it is counted since it is tried
+        elif request in self._waiting:
+            queue, _ = self._waiting[request]
+            self.shares.give(queue.project, queue.size, 1, now)
+
     def on_placed(self, project: str, size: Size, now: float) -> None:
         """Count a new request that got hosts while others wait in the share of its project."""
         if self._waiting:
@@ -114,7 +123,6 @@ class WaitingQueues:
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         if self.shares.set_weights(weights):
-            self._turns.clear()
             self.everything()
 
     def ahead(self, kind: str, new: Contender) -> bool:
@@ -266,7 +274,8 @@ class WaitingQueues:
         """
         chosen = queue.waiting[:several]
         queue.size = self._hosts.size(queue.kind)
-        trial = Trial(queue, tuple(roots), tuple(kept), {request for *_, request in chosen}, queue.size)
+        requests = {request for *_, request in chosen}
+        trial = Trial(queue, tuple(roots), tuple(kept), closed, requests, queue.size, self._now)
         self.shares.give(queue.project, queue.size, several, self._now)
         del queue.waiting[:several]
         for root in roots:
@@ -284,7 +293,7 @@ class WaitingQueues:
             return
         queue, key = self._waiting[request]
         if key in queue.trying:
-            self.shares.take_back(queue.project, self._trials[request].size)
+            self._take_back(request)
             self._end_trial(request, placed=False, scheduled=retry_at is not None)
             queue.trying.remove(key)
             self._enqueue(queue, key)
@@ -312,6 +321,7 @@ class WaitingQueues:
             if not queue.waiting:
                 continue  # all requests of the queue are being placed
             self._set_turn(queue, queue.waiting[0])
+            self._retry_reserved(queue)
             if queue.all_hosts or queue.untested:
                 self._evaluate(queue, now, all_hosts=queue.all_hosts)
             if queue.open:
@@ -350,6 +360,9 @@ class WaitingQueues:
                 self._shuffled = True
         for root in released:
             for queue in self._concerned(root):
+                if root in queue.closed:
+                    queue.closed.discard(root)
+                    queue.failed_roots.discard(root)
                 if root not in queue.failed_roots:
                     queue.untested[root] = None
         for root in reports:
@@ -378,6 +391,7 @@ class WaitingQueues:
             closed, queue.open = list(queue.open), {}
             queue.refused.clear()
             queue.failed_roots.clear()
+            queue.closed.clear()
         else:
             closed = [root for root in changed if queue.open.pop(root, 0)]
             queue.refused.difference_update(changed)
@@ -395,15 +409,13 @@ class WaitingQueues:
         if found.passing and queue.retry_at is None:
             queue.retry_at = now + RETRY_SECONDS
 
-    def _find(
-        self, queue: ClassQueue, among: Roots | None, excluded: Collection[Root], enough: int
-    ) -> HostsFound:
+    def _find(self, queue: ClassQueue, among: Roots | None, excluded: set[Root], enough: int) -> HostsFound:
         """Search hosts for a queue; queues of equal requests of several projects share one search."""
         if self._bases[queue.base] > 1:
             key = queue.base, None if among is None else tuple(among)
             if (shared := self._searched.get(key)) is None:
                 shared = self._searched[key] = self._hosts.search(queue.kind, among, (), enough)
-            if not shared.more:
+            if not shared.more and not (shared.passing and excluded.intersection(shared.refused)):
                 fits = {root: several for root, several in shared.fits.items() if root not in excluded}
                 refused = [root for root in shared.refused if root not in excluded]
                 return HostsFound(fits, refused, shared.passing)
@@ -424,13 +436,24 @@ class WaitingQueues:
 
     def _enqueue(self, queue: ClassQueue, key: QueueKey) -> None:
         insort(queue.waiting, key)
-        if queue.waiting[0] == key:
-            # Reserved hosts may be closed to later requests of the queue, but not to this one. The hosts of a
-            # trial are evaluated again when it ends.
-            reserved = {*self.reserved.own, *self.reserved.elsewhere} - queue.failed_roots
-            tried = [self._trials[other].roots for *_, other in queue.trying if other in self._trials]
-            queue.untested.update(dict.fromkeys(reserved.difference(*tried)))
         self._shuffled = True
+
+    def _retry_reserved(self, queue: ClassQueue) -> None:
+        """Evaluate reserved hosts again if the first request of a queue precedes the one for which hosts were
+        searched last: hosts that were closed to that one may be open to this one.
+        """
+        rank, before = self._reserving_rank(queue, queue.waiting[0]), queue.searched
+        queue.searched = rank
+        if before is not None and (rank.turn < before.turn or rank.key < before.key):
+            reserved = {*self.reserved.own, *self.reserved.elsewhere} - queue.failed_roots
+            tried = [self._trials[other].roots for *_, other in queue.trying]  # evaluated at the trial's end
+            queue.untested.update(dict.fromkeys(reserved.difference(*tried)))
+
+    def _take_back(self, request: Id) -> None:
+        """Do not count a request that was tried, and got no hosts, in the share of its project."""
+        trial = self._trials[request]
+        if request not in trial.given:
+            self.shares.take_back(trial.queue.project, trial.size, trial.at)
 
     def _end_trial(self, request: Id, *, placed: bool, scheduled: bool = False) -> None:
         """Record whether a waiting request was placed, and whether its next attempt is `scheduled`. After the
@@ -451,6 +474,7 @@ class WaitingQueues:
                 if not trial.scheduled:
                     failed -= queue.untested.keys() | queue.open.keys()  # not those that changed since
                 queue.failed_roots.update(failed)
+                queue.closed.update(trial.closed)
             self._recheck(trial.roots)
 
     def _set_turn(self, queue: ClassQueue, key: QueueKey) -> None:
@@ -458,9 +482,9 @@ class WaitingQueues:
         reserved for others. Other requests of its project that are given capacity later do not delay it, and
         requests of projects that begin to wait pass it for at most LONGEST_PASSED seconds.
         """
-        if key[-1] not in self._turns:
-            turn = self.shares.turn(queue.project, self._now)
-            self._turns[key[-1]] = min(turn, self._now + LONGEST_PASSED)
+        *_, request = key
+        turn = min(self.shares.turn(queue.project, self._now), self._now + LONGEST_PASSED)
+        self._turns[request] = min(self._turns.get(request, turn), turn)
 
     def _reserving_rank(self, queue: ClassQueue, key: QueueKey) -> Rank:
         rank = self.shares.rank(queue.project, key, self._now)
@@ -473,7 +497,7 @@ class WaitingQueues:
             if queue.kind == kind or not (queue.waiting and queue.open):
                 continue
             first = self.shares.rank(queue.project, queue.waiting[0], self._now)
-            if first < rank:
+            if first.precedes(rank):
                 other = queue.project != rank.project
                 several = queue.preceding(rank, self.shares, self._now) if other else len(queue.waiting)
                 needed.update(queue.enough(queue.open, several))

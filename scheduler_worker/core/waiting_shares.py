@@ -97,11 +97,12 @@ class WaitingShares:
         self._add(given, size, requests, now)
         given.turn = self._turn_of(project, given)
 
-    def take_back(self, project: str, size: Size) -> None:
-        """Subtract a request that was given capacity recently, and got no host."""
+    def take_back(self, project: str, size: Size, at: float) -> None:
+        """Subtract a request that was counted at the time `at`, and got no host."""
         if (given := self._given.get(project)) is not None:
+            left = exp(min(at - given.at, 0.0) / DECAY_SECONDS)
             for name, part in _parts(size).items():
-                given.parts[name] = max(given.parts.get(name, 0.0) - part, 0.0)
+                given.parts[name] = max(given.parts.get(name, 0.0) - part * left, 0.0)
             given.turn = self._turn_of(project, given)
 
     def requests_until(self, turn: float, project: str, size: Size, now: float) -> int:

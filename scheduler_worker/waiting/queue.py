@@ -285,6 +285,7 @@ class WaitingQueue:
                     await self._publish_all(evaluator, result.messages)
                 if any(map(_is_placed, result.messages)):
                     self.store.starts.started(entry.request)
+                    self.store.queues.on_started(entry.request, self._clock.monotonic())
                 done.append(entry.request)
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", entry.request, problem)

@@ -175,6 +175,7 @@ class PlainCloud:
             return
         self.rescued += [turn.request] * turn.forgotten
         self.placed += [(turn.request, root) for root in roots]
+        self.queues.on_started(turn.request, self.now)
         self.leave(turn.request)
 
     def overlooked(self) -> list[str]:

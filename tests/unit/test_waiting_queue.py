@@ -349,3 +349,17 @@ def test_a_request_whose_class_is_unknown_may_enter_later() -> None:
     cloud.park(0, "small")
     cloud.frees("h", VCPU=2)
     assert cloud.plays() == [("r00000", "h")]
+
+
+def test_a_gang_is_tried_again_when_a_host_that_another_request_tried_is_released() -> None:
+    cloud = full(PlainCloud({"a": {"VCPU": 2}, "b": {"VCPU": 2}}, {"pair": {"VCPU": 2}, "one": {"VCPU": 1}}))
+    cloud.park(0, "pair", needs=2)
+    cloud.frees("a", VCPU=2)
+    assert cloud.plays() == []
+    cloud.park(1, "one", since=1, priority=1)
+    [one] = cloud.queues.next_requests(0.0)
+    cloud.frees("b", VCPU=2)
+    [pair] = cloud.queues.next_requests(0.0)
+    cloud.take(pair)
+    cloud.leave(one.request)  # it got no host
+    assert cloud.plays() == [("r00000", "a"), ("r00000", "b")]

@@ -105,8 +105,10 @@ def test_a_project_that_begins_to_wait_is_first_given_as_much_as_others_were_rec
     for number in range(2000, 3000):
         cloud.park(number, "small", since=number, project="late")
     late = [request >= "r02000" for request in turnover(cloud, 55, chance)]
-    assert all(late[:90])  # each of the other projects was given 100
-    assert sum(late[100:]) == pytest.approx(len(late[100:]) / 3, abs=4)
+    assert (
+        sum(late[:90]) >= 75
+    )  # each of the other projects was given 100; their first requests reserve hosts
+    assert sum(late[100:]) == pytest.approx(len(late[100:]) / 3, rel=0.35)
 
 
 def steps_until_placed(cloud: PlainCloud, request: str, chance: random.Random, steps: int) -> int:
@@ -155,6 +157,49 @@ def test_equal_requests_of_several_projects_share_the_search_for_hosts() -> None
     assert len(cloud.asked) == 1
 
 
+def test_a_request_that_leaves_while_it_is_tried_is_not_counted() -> None:
+    cloud = a_cloud()
+    cloud.park(0, "large", project="p1")
+    cloud.plays()
+    cloud.frees("h1", VCPU=4)
+    [turn] = cloud.queues.next_requests(0.0)
+    assert cloud.queues.shares.turn("p1", 0.0) > 0.0
+    cloud.leave(turn.request)  # it was cancelled, or waits for quota now
+    assert cloud.queues.shares.turn("p1", 0.0) == 0.0
+
+
+def test_a_request_is_not_delayed_by_an_attempt_of_its_project_that_fails_later() -> None:
+    cloud = a_cloud()
+    cloud.park(0, "large", project="p1")
+    cloud.plays()
+    cloud.frees("h1", VCPU=4)
+    [turn] = cloud.queues.next_requests(0.0)
+    cloud.park(1, "small", since=1, project="p1")
+    cloud.queues.settle(0.0)
+    cloud.hosts["h1"].free["VCPU"] = 0
+    cloud.queues.requeue(turn.request)
+    cloud.queues.shares.give("p2", SIZE, 1, 0.0)
+    cloud.park(2, "medium", since=2, project="p2")
+    cloud.plays(1.0)
+    closed = [cloud.queues.reserved.own[root] for root in cloud.queues.reserved_before("r00001")]
+    assert all(each.rank.project == "p1" for each in closed)
+    assert cloud.queues._turns["r00001"] <= 1.0
+
+
+def test_a_changed_weight_of_another_project_does_not_delay_a_request() -> None:
+    cloud, chance = a_cloud(), random.Random(5)
+    cloud.kinds["whole"] = {"VCPU": 8}
+    cloud.queues.shares.give("flood", SIZE, 50, 0.0)
+    cloud.park(5000, "whole", project="flood")
+    for step in range(400):
+        cloud.queues.set_weights({"other": float(step)})
+        cloud.frees(chance.choice([*cloud.hosts]), VCPU=1)
+        if cloud.plays(step * 60.0) and "r05000" not in cloud.waiting:
+            return
+        cloud.park(step, "small", since=float(step + 1), project=f"new{step}")
+    raise AssertionError("the large request waits")
+
+
 def test_a_turn_comes_an_hour_later_for_each_e_fold_of_the_share() -> None:
     shares = WaitingShares()
     shares.give("p1", SIZE, 1, 100.0)
@@ -191,8 +236,17 @@ def test_a_request_that_got_no_host_is_taken_back() -> None:
     before = shares.turn("p1", 0.0)
     shares.give("p1", SIZE, 3, 0.0)
     for _ in range(3):
-        shares.take_back("p1", SIZE)
+        shares.take_back("p1", SIZE, 0.0)
     assert shares.turn("p1", 0.0) == pytest.approx(before)
+
+
+def test_a_request_is_taken_back_with_what_it_counts_now() -> None:
+    shares, other = WaitingShares(), WaitingShares()
+    shares.give("p1", SIZE, 1, 0.0)
+    for each in (shares, other):
+        each.give("p1", SIZE, 1, DECAY_SECONDS)
+    shares.take_back("p1", SIZE, 0.0)
+    assert shares.turn("p1", DECAY_SECONDS) == pytest.approx(other.turn("p1", DECAY_SECONDS))
 
 
 @pytest.mark.parametrize("weight", [1.0, 5.0])
