@@ -53,6 +53,7 @@ class ClassQueue:
     refused: set[Root] = field(default_factory=set)  # hosts that fit, but that a filter rejects
     failed_roots: set[Root] = field(default_factory=set)  # unchanged hosts on which placing has failed
     closed: set[Root] = field(default_factory=set)  # hosts that other requests tried when placing failed
+    retried: set[Root] = field(default_factory=set)  # unchanged hosts tried again after a release
     searched: Rank | None = None  # rank for which hosts were searched last
     swept: bool = False  # True if no change but only the periodic search of all hosts found the fitting hosts
     more: bool = False  # True if more hosts may fit: the search stopped when all waiting requests had one

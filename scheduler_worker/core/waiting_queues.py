@@ -184,6 +184,12 @@ class WaitingQueues:
 
     def release(self, roots: Roots) -> None:
         """Let waiting requests try hosts where capacity reserved for a choice has been released."""
+        for queue in self._queues.values():
+            # The capacity may have been missing when placing failed. Once, because the release may also be
+            # that of the failed attempt itself.
+            again = queue.failed_roots.intersection(roots) - queue.retried
+            queue.retried |= again
+            queue.failed_roots -= again
         if self._queues:
             self._recheck(roots)
 
@@ -356,6 +362,7 @@ class WaitingQueues:
             for queue in self._concerned(root):
                 queue.untested[root] = None
                 queue.failed_roots.discard(root)
+                queue.retried.discard(root)
             if root in self.reserved.own:
                 self._shuffled = True
         for root in released:
@@ -392,6 +399,7 @@ class WaitingQueues:
             queue.refused.clear()
             queue.failed_roots.clear()
             queue.closed.clear()
+            queue.retried.clear()
         else:
             closed = [root for root in changed if queue.open.pop(root, 0)]
             queue.refused.difference_update(changed)

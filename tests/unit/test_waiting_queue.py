@@ -363,3 +363,16 @@ def test_a_gang_is_tried_again_when_a_host_that_another_request_tried_is_release
     cloud.take(pair)
     cloud.leave(one.request)  # it got no host
     assert cloud.plays() == [("r00000", "a"), ("r00000", "b")]
+
+
+def test_a_host_is_tried_once_more_when_capacity_held_for_another_choice_is_released() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 2}}, {"small": {"VCPU": 2}}))
+    cloud.park(0, "small")
+    cloud.frees("h", VCPU=2)
+    for released in ("held for another choice", "held for this request"):
+        tried = cloud.queues.next_requests(0.0)
+        assert [turn.request for turn in tried] == ["r00000"], released
+        cloud.queues.requeue("r00000")  # at this moment the capacity is held
+        assert cloud.queues.next_requests(0.0) == []
+        cloud.queues.release(["h"])
+    assert cloud.queues.next_requests(0.0) == []
