@@ -105,10 +105,8 @@ def test_a_project_that_begins_to_wait_is_first_given_as_much_as_others_were_rec
     for number in range(2000, 3000):
         cloud.park(number, "small", since=number, project="late")
     late = [request >= "r02000" for request in turnover(cloud, 55, chance)]
-    assert (
-        sum(late[:90]) >= 75
-    )  # each of the other projects was given 100; their first requests reserve hosts
-    assert sum(late[100:]) == pytest.approx(len(late[100:]) / 3, rel=0.35)
+    assert sum(late[:90]) >= 75  # the others have 100 each; some hosts are reserved for their first requests
+    assert sum(late) == pytest.approx((200 + len(late)) / 3, abs=8)
 
 
 def steps_until_placed(cloud: PlainCloud, request: str, chance: random.Random, steps: int) -> int:
@@ -134,11 +132,16 @@ def test_small_requests_of_any_project_do_not_starve_a_large_one() -> None:
     assert steps_until_placed(cloud, "r05000", chance, 500) > 0
 
 
-def test_a_released_host_is_tried_only_while_it_has_room() -> None:
+def a_cloud_for_which_fifty_projects_wait() -> PlainCloud:
     cloud = a_cloud()
     for number in range(50):
         cloud.park(number, "large", since=number, project=f"p{number}")
     cloud.plays()
+    return cloud
+
+
+def test_a_released_host_is_tried_only_while_it_has_room() -> None:
+    cloud = a_cloud_for_which_fifty_projects_wait()
     cloud.frees("h1", VCPU=4)
     assert [turn.request for turn in cloud.queues.next_requests(0.0)] == ["r00000"]
     cloud.place("large", ())
@@ -147,10 +150,7 @@ def test_a_released_host_is_tried_only_while_it_has_room() -> None:
 
 
 def test_equal_requests_of_several_projects_share_the_search_for_hosts() -> None:
-    cloud = a_cloud()
-    for number in range(50):
-        cloud.park(number, "large", since=number, project=f"p{number}")
-    cloud.plays()
+    cloud = a_cloud_for_which_fifty_projects_wait()
     cloud.asked.clear()
     cloud.frees("h1", VCPU=4)
     cloud.queues.settle(0.0)
