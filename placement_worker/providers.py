@@ -14,7 +14,7 @@ from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne, EditOfOneInventory
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
-from placement_worker.store import tree_reads, tree_writes
+from placement_worker.store import reshapes, tree_reads
 from placement_worker.transactions import PlacementOperations, again, changing, contended, contended_each
 
 EDITS_A_TRANSACTION = 200
@@ -93,9 +93,9 @@ class ProviderOperations(PlacementOperations):
         )
         try:
             async with changing(self.database, self.book) as tx:
-                reshaped = await tree_writes.reshape(tx, self.book, self._known(), order, now)
+                reshaped = await reshapes.reshape(tx, self.book, self._known(), order, now)
                 number = await self.log.write(tx, *reshaped)
-        except tree_writes.Undone as undone:
+        except reshapes.Undone as undone:
             return undone.why
         return resources.Edited(number=number)
 

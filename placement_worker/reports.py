@@ -27,7 +27,7 @@ from placement_worker.core.reports import (
 )
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
-from placement_worker.store import changes, hosts, tree_reads, tree_writes
+from placement_worker.store import changes, hosts, reshapes, tree_reads, tree_writes
 from placement_worker.transactions import PlacementOperations, again, changing
 
 PROVIDERS_A_TRANSACTION = 2000
@@ -135,7 +135,7 @@ class ReportOperations(PlacementOperations):
                 provider, home = min(homes.items())
                 refused[report.root] = f"reshape.moves: {provider} belongs to the tree of {home}"
                 continue
-            holders = await tree_writes.read_holders(tx, self.book, report.root)
+            holders = await reshapes.read_holders(tx, self.book, report.root)
             try:
                 goes[report.root] = moves(before[report.root], report, holders)
             except Unmovable as why:
@@ -262,7 +262,7 @@ class ReportOperations(PlacementOperations):
         further = [
             write
             for was, then, some in moved
-            for write in tree_writes.holder_writes(self.book, was, then, some, now)
+            for write in reshapes.holder_writes(self.book, was, then, some, now)
         ]
         saving = [hosts.saving([then for _, then in changed], now)]
         consumers = [

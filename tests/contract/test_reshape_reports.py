@@ -18,7 +18,7 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Allocations, Contended, Message
 from placement_worker import Placement
-from placement_worker.store import tree_writes
+from placement_worker.store import reshapes
 from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, Gate, T, every_commit
@@ -339,7 +339,7 @@ async def test_a_claim_on_a_concurrently_reshaped_provider_reads_it_again(
         await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(3))))
         if back:
             await report(placement, in_cells())
-        monkeypatch.setattr(tree_writes, "read_holders", gate.before(tree_writes.read_holders))
+        monkeypatch.setattr(reshapes, "read_holders", gate.before(reshapes.read_holders))
         says = flat_again(3) if back else in_cells()
         async with under_way(gate, report(placement, says)) as reporting, begun(goes_on(placement)) as going:
             await waits(placement, going)
