@@ -12,9 +12,8 @@ from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.history import ConsumerChange
 from bus.messages import BuildReshaped
-from bus.replication import PlacementChanged, ProviderChange
+from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
@@ -22,7 +21,9 @@ from bus.sql.transaction import Transaction
 from placement_worker.core.trees import Tree, carried
 from placement_worker.memory import Memory, StoreReader
 from placement_worker.store import changes, tree_reads, tree_writes
+from placement_worker.store.changes import CommitRecord
 from placement_worker.store.numbered_names import Book
+from placement_worker.store.reshapes import NONE_MOVED, MovedAllocations
 
 HELD_UP = Gauge("berth_relay_held_up", "1 while committed changes cannot be published", ["what"])
 
@@ -244,36 +245,27 @@ class ChangeLog:
     async def write(
         self,
         tx: Transaction,
-        altered: Sequence[ProviderChange],
-        shaped: Mapping[str, Tree],
+        record: CommitRecord,
         writes: Sequence[BoundStatement] = (),
-        consumers: Sequence[ConsumerChange] = (),
         *,
         edition: int | None = None,
-        renamed: tuple[str, str] | None = None,
-        projects: Sequence[str] = (),
         urgent: bool = True,
     ) -> int:
-        """Execute `writes`, the last statements of a transaction, and log the provider changes `altered`.
-        Return the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees,
-        `consumers` the changed consumers. After a change of a name of a resource class or trait, `edition` is
-        the new version of these names, and `renamed` are the old and new names of a renamed resource class.
-        `projects` are projects with a quota that may use less now. Changes that are not `urgent` may be
-        published later, together with further changes.
+        """Execute `writes`, the last statements of a transaction, and log its changes. Return the change
+        number, or 0 if no provider was changed. After a resource class was renamed, `edition` is the new
+        version of the stored names. Changes that are not `urgent` may be published later, together with
+        further changes.
         """
-        if not altered:
+        if not record.changes:
             for write in writes:
                 await write(tx)
             return 0
-        details = changes.ArchivedDetails(
-            at=self._clock.now(), shaped=shaped, consumers=consumers, renamed=renamed
-        )
-        messages, now, quotas = await changes.announce(tx, altered, details, writes, projects)
-        if now != (self._book.edition if edition is None else edition):
-            await self._book.turn_to(tx, now)
+        messages, stored, quotas = await changes.announce(tx, record, self._clock.now(), writes)
+        if stored != (self._book.edition if edition is None else edition):
+            await self._book.turn_to(tx, stored)
             raise Conflict("a class was renamed meanwhile")
         await self._book.check_quotas(tx, quotas)
-        tx.after_commit(lambda: self._learn(messages, shaped, urgent=urgent))
+        tx.after_commit(lambda: self._learn(messages, record.shaped, urgent=urgent))
         return messages[-1].number
 
     async def write_trees(
@@ -282,20 +274,21 @@ class ChangeLog:
         pairs: Sequence[tuple[Tree, Tree]],
         now: float,
         numbers: Iterator[int] = tree_writes.NONE_NEW,
-        further: Sequence[BoundStatement] = (),
+        moved: MovedAllocations = NONE_MOVED,
         last: Sequence[BoundStatement] = (),
-        consumers: Sequence[ConsumerChange] = (),
     ) -> int:
-        """Store changed provider trees (`pairs`: a tree as it was read, and as it is now), log the change,
-        and return its number. `numbers` yields database ids for new providers. `further` are statements that
-        need the new inventories; `last` are statements independent of all other statements.
+        """Store changed provider trees (`pairs`: a tree as it was read, and as it is now) and the allocations
+        `moved` between their providers, log the change, and return its number. `numbers` yields database ids
+        for new providers. `last` are statements independent of all other statements.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
-        for write in (*first, *further):
+        for write in (*first, *moved.writes):
             await write(tx)
         # Leave out unchanged trees: they were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
-        return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last], consumers)
+        altered = tree_reads.changes_between(pairs)
+        record = CommitRecord(changes=altered, shaped=shaped, consumers=moved.consumers)
+        return await self.write(tx, record, [*writes, *last])
 
     async def write_facts(
         self,

@@ -121,9 +121,12 @@ class ClassesAndTraits(PlacementOperations):
             await RENAME_CLASS(tx, id=entry.id, called=to, now=now)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
-            shaped = {then.root: then for _, then in pairs}
-            altered = tree_reads.changes_between(pairs)
-            await self.log.write(tx, altered, shaped, edition=edition, renamed=(name, to))
+            record = changes.CommitRecord(
+                changes=tree_reads.changes_between(pairs),
+                shaped={then.root: then for _, then in pairs},
+                renamed=(name, to),
+            )
+            await self.log.write(tx, record, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:

@@ -7,7 +7,6 @@ from msgspec import structs
 
 from bus.domains import LabelEditAnswered, LabelEditRequested, LabelsEdited, LevelReserved
 from bus.errors import Poison
-from bus.history import ConsumerChange
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
@@ -259,18 +258,9 @@ class ReportOperations(PlacementOperations):
         if not changed:
             return
         moved = [(was, then, goes[then.root].moved) for was, then in changed if then.root in goes]
-        further = [
-            write
-            for was, then, some in moved
-            for write in reshapes.holder_writes(self.book, was, then, some, now)
-        ]
+        allocations = reshapes.moved_allocations(self.book, moved, now)
         saving = [hosts.saving([then for _, then in changed], now)]
-        consumers = [
-            ConsumerChange(each.holder.uuid, each.holder.generation, {**each.holder.elsewhere, **each.held})
-            for _, _, some in moved
-            for each in some
-        ]
-        number = await self.log.write_trees(tx, changed, now, numbers, further, saving, consumers)
+        number = await self.log.write_trees(tx, changed, now, numbers, allocations, saving)
         messages = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
         if messages:  # not stored in the log, which is trimmed when it is too long
             await changes.store_reshaped(tx, number, messages)

@@ -39,7 +39,7 @@ from placement_worker.core.claim_world import ClaimWorld, changed_consumers
 from placement_worker.core.preempting import victims_of
 from placement_worker.core.reservations import SlotRecord
 from placement_worker.store import claimed_providers, claims, preemptions, quotas, reservations, server_groups
-from placement_worker.store.changes import ProviderNumbers
+from placement_worker.store.changes import CommitRecord, ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
 A = TypeVar("A")
@@ -278,9 +278,12 @@ class ClaimOperations(PlacementOperations):
 
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
         altered, writes = await claims.save_world(tx, self.book, world, now)
-        projects = await quotas.released(tx, self.book, world.released_projects())
-        consumers = changed_consumers(world)
-        return await self.log.write(tx, altered, {}, writes, consumers, projects=projects, urgent=world.frees)
+        record = CommitRecord(
+            changes=altered,
+            consumers=changed_consumers(world),
+            projects=await quotas.released(tx, self.book, world.released_projects()),
+        )
+        return await self.log.write(tx, record, writes, urgent=world.frees)
 
     async def prune(self, before: float) -> None:
         async with self.database.write() as tx:

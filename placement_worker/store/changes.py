@@ -84,13 +84,14 @@ _projects = msgspec.json.Decoder(tuple[str, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedDetails:
-    """The parts of a commit that only the archive of past states records: time, trees, consumers, names."""
+class CommitRecord:
+    """The changes of a commit that the log records; only the archive reads its trees, consumers and names."""
 
-    at: float
+    changes: Sequence[ProviderChange]
     shaped: Mapping[str, Tree] = field(default_factory=dict)  # created, reshaped and deleted trees
     consumers: Sequence[ConsumerChange] = ()
     renamed: tuple[str, str] | None = None  # a resource class: its former and its new name
+    projects: Sequence[str] = ()  # projects with a quota that may use less now
 
     def of_part(self, nth: int, part: Sequence[ProviderChange]) -> tuple[str | None, str | None, str | None]:
         """Return the columns `trees`, `consumers` and `renamed` of the log entry for part `nth` of a commit,
@@ -105,30 +106,27 @@ class ArchivedDetails:
 
 
 async def announce(
-    tx: Transaction,
-    changes: Sequence[ProviderChange],
-    details: ArchivedDetails,
-    writes: Sequence[BoundStatement] = (),
-    projects: Sequence[str] = (),
+    tx: Transaction, record: CommitRecord, now: float, writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int, int]:
-    """Execute the statements `writes` and log changes of providers. Return the messages to publish, the
+    """Execute the statements `writes` and log the changes of a commit. Return the messages to publish, the
     version of the stored names of resource classes and traits, and the version of the limits of
     projects.
     """
-    parts = list(portions(changes, CHANGES_A_MESSAGE))
-    rows = [(nth, _encode(part).decode(), *details.of_part(nth, part)) for nth, part in enumerate(parts, 1)]
+    parts = list(portions(record.changes, CHANGES_A_MESSAGE))
+    rows = [(nth, _encode(part).decode(), *record.of_part(nth, part)) for nth, part in enumerate(parts, 1)]
+    projects = tuple(record.projects)
     named = _text(projects)
     if tx.dialect == "postgresql":
         [(last, edition, quotas)] = await _NEXT_LOGGED.together(
-            writes, tx, rows, more=len(parts), projects=named, now=details.at
+            writes, tx, rows, more=len(parts), projects=named, now=now
         )
     else:
         [(last, edition, quotas)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
         numbered = [(last - len(parts) + nth, *columns) for nth, *columns in rows]
-        await _LOG(tx, numbered, projects=named, now=details.at)
+        await _LOG(tx, numbered, projects=named, now=now)
     announced = [
         PlacementChanged(
-            number=last - len(parts) + nth, changes=tuple(part), projects=tuple(projects), history=tx.history
+            number=last - len(parts) + nth, changes=tuple(part), projects=projects, history=tx.history
         )
         for nth, part in enumerate(parts, 1)
     ]

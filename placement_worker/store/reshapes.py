@@ -6,12 +6,11 @@ old allocations detects the changed shape of their providers, and is retried (se
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from bus.claims import HOLDER_TYPES, Claimed, ClaimRequested
 from bus.history import ConsumerChange
-from bus.replication import ProviderChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, sql
@@ -21,6 +20,7 @@ from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Stock
 from placement_worker.core.reshape import MovedHolder, TreeHolder
 from placement_worker.core.trees import KnownNames, Tree, WorkingTrees
 from placement_worker.store import claims, tree_reads, tree_writes
+from placement_worker.store.changes import CommitRecord
 from placement_worker.store.numbered_names import Book
 
 
@@ -32,15 +32,13 @@ class Undone(Exception):
         self.why = why
 
 
-_Consumers = Sequence[ConsumerChange]
-Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundStatement], _Consumers]
-
-
-async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
+async def reshape(
+    tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float
+) -> tuple[CommitRecord, Sequence[BoundStatement]]:
     """Store a reshape: add the new inventories, move the allocations, remove the old inventories.
 
-    Return the rows for the change log, the changed provider trees, the SQL statements still to execute, and
-    the changed consumers. Raise Undone if the reshape or one of its claims is refused.
+    Return the record for the change log, and the SQL statements still to execute. Raise Undone if the reshape
+    or one of its claims is refused.
     """
     world, working = await _open(tx, book, order, now)
     if (refusal := edits.widen(order, working, known)) is not None:
@@ -68,8 +66,12 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
         await write(tx)
     altered, writes = await claims.save_world(tx, book, world, now)
     elsewhere = [change for change in altered if change.provider not in working.homes]
-    changes = elsewhere + tree_reads.changes_between(pairs)
-    return changes, {then.root: then for _, then in pairs}, writes, changed_consumers(world)
+    record = CommitRecord(
+        changes=elsewhere + tree_reads.changes_between(pairs),
+        shaped={then.root: then for _, then in pairs},
+        consumers=changed_consumers(world),
+    )
+    return record, writes
 
 
 async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[ClaimWorld, WorkingTrees]:
@@ -145,7 +147,32 @@ async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolde
     return sorted(holders.values(), key=lambda holder: holder.uuid)
 
 
-def holder_writes(
+@dataclass(frozen=True)
+class MovedAllocations:
+    """The allocations that reshapes move: the statements that store them, and their consumers."""
+
+    writes: Sequence[BoundStatement] = ()
+    consumers: Sequence[ConsumerChange] = ()
+
+
+NONE_MOVED = MovedAllocations()
+
+
+def moved_allocations(
+    book: Book, moves: Sequence[tuple[Tree, Tree, Sequence[MovedHolder]]], now: float
+) -> MovedAllocations:
+    """Return the allocations that reshapes move; `moves`: each tree before and after, with the consumers."""
+    return MovedAllocations(
+        [write for before, after, some in moves for write in _holder_writes(book, before, after, some, now)],
+        [
+            ConsumerChange(each.holder.uuid, each.holder.generation, {**each.holder.elsewhere, **each.held})
+            for _, _, some in moves
+            for each in some
+        ],
+    )
+
+
+def _holder_writes(
     book: Book, before: Tree, after: Tree, moved: Sequence[MovedHolder], now: float
 ) -> Iterator[BoundStatement]:
     """Yield the statements that store the allocations which a reshape has moved."""

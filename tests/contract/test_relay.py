@@ -75,9 +75,6 @@ async def placement(url: str) -> AsyncIterator[Placement]:
         yield one
 
 
-DETAILS = changes.ArchivedDetails(at=1.0)
-
-
 def a_change(of: int = 1) -> ProviderChange:
     return ProviderChange(uid(of, "a"), uid(of, "a"), 1, {"VCPU": 0})
 
@@ -86,7 +83,7 @@ async def change(placement: Placement, times: int = 1, *, noticed: bool = True) 
     """Commit `times` changes; wake this process's relay unless `noticed` is False, as after a crash."""
     for _ in range(times):
         async with placement.database.write() as tx:
-            await changes.announce(tx, [a_change()], DETAILS)
+            await changes.announce(tx, changes.CommitRecord(changes=[a_change()]), 1.0)
             if noticed:
                 tx.after_commit(placement.log.relay.wake)
 
@@ -130,10 +127,10 @@ async def test_a_commit_is_published_immediately(placement: Placement, wire: Rem
 async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:
     with pytest.raises(KeyError):
         async with placement.database.write() as tx:
-            await changes.announce(tx, [a_change(of=1)], DETAILS)
+            await changes.announce(tx, changes.CommitRecord(changes=[a_change(of=1)]), 1.0)
             raise KeyError
     async with placement.database.write() as tx:
-        await changes.announce(tx, [a_change(of=2)], DETAILS)
+        await changes.announce(tx, changes.CommitRecord(changes=[a_change(of=2)]), 1.0)
     async with relaying((placement, wire)):
         await wire.holds(1)
     assert [replace(told, history="") for told in wire.told] == [
@@ -206,7 +203,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def commit(placement: Placement, times: int = 1, *, urgent: bool = True) -> None:
     for _ in range(times):
         async with placement.database.write() as tx:
-            await placement.log.write(tx, [a_change()], {}, urgent=urgent)
+            await placement.log.write(tx, changes.CommitRecord(changes=[a_change()]), urgent=urgent)
 
 
 async def test_claims_that_free_nothing_are_published_with_the_next_release(

@@ -346,7 +346,7 @@ async def main(url, when):
         for number in (1, 2):
             async with placement.database.write() as tx:
                 change = ProviderChange(uid(number, "a"), uid(number, "a"), 1, {})
-                await changes.announce(tx, [change], changes.ArchivedDetails(at=1.0))
+                await changes.announce(tx, changes.CommitRecord(changes=[change]), 1.0)
                 if (number, when) == (2, "committed"):
                     tx.after_commit(die)
         await placement.log.relay.run(publish)
