@@ -123,7 +123,22 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return herd
 
 
+def _agent_of_machines(site: Site, bus: RecordingBus) -> Worker:
+    (machines,) = fleet((VIRTUAL_CELL,), site.hosts)
+    return compute_sim(machines, clock=Clock(), providers=bus.asker(topics.CELL_PROVIDERS))
+
+
+def _conductor(site: Site, bus: RecordingBus, cell: str) -> Worker:
+    return cell_conductor(
+        cell,
+        Database(site.database_url, namespace=f"cell_{cell}"),
+        bus.asker_of_many(topics.CELL_CLAIM),
+        bus.asker_of_many(topics.CELL_RELEASE),
+    )
+
+
 def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
+    """Return how to make each worker of the site, by name; the workers share one bus."""
     clock = Clock()
     shared = SharedMemory() if site.compact else None
     place = candidate_source(bus, shared)
@@ -133,19 +148,6 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
         if shared is not None:
             shared.give(placement.memory)
         return placement_worker(placement, bus.publish, site.cells)
-
-    def agent() -> Worker:
-        (one,) = fleet((VIRTUAL_CELL,), site.hosts)
-        return compute_sim(one, clock=clock, providers=bus.asker(topics.CELL_PROVIDERS))
-
-    def conductor(cell: str) -> Worker:
-        return cell_conductor(
-            cell,
-            Database(site.database_url, namespace=f"cell_{cell}"),
-            bus.asker_of_many(topics.CELL_CLAIM),
-            bus.asker_of_many(topics.CELL_RELEASE),
-            clock=clock,
-        )
 
     return {
         "placement": a_placement,
@@ -162,9 +164,9 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
             )
         ),
         "replica": lambda: place.workers[0],
-        "conductor": lambda: conductor(CELL),
-        "conductor of c2": lambda: conductor(VIRTUAL_CELL),
-        "agent of c2": agent,
+        "conductor": lambda: _conductor(site, bus, CELL),
+        "conductor of c2": lambda: _conductor(site, bus, VIRTUAL_CELL),
+        "agent of c2": lambda: _agent_of_machines(site, bus),
         "ironic_sync": lambda: ironic_sync(
             site.ironic(), bus.publish, bus.asker(topics.PROVIDERS), clock=clock
         ),
