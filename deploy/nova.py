@@ -19,7 +19,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ from deploy.nova_placements import (
 )
 from deploy.nova_processes import Program, find_nova, nova_processes
 from deploy.nova_region import START_SECONDS, NovaRegion
-from deploy.placement import ROOT, HttpServer
+from deploy.placement import ROOT, HttpServer, KeystoneUser
 from deploy.processes import Server, exchange
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory, start_all, stop_all
 from deploy.stand_ins import IMAGE
@@ -88,6 +88,54 @@ async def running_nova(
             await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
 
 
+class _Servers:
+    """The servers that Nova needs: RabbitMQ, databases, Keystone and the stand-ins."""
+
+    def __init__(self, directory: Path, options: NovaOptions, rabbitmq: RabbitMQ | None) -> None:
+        self._directory = directory
+        self.database_names = [API_DATABASE, CELL0, *(cell_database(cell) for cell in options.cells)]
+        self.broker = rabbitmq or RabbitMQ(directory / "rabbitmq")
+        self.postgres = Postgres(directory / "postgres")
+        self.keystone = KeystoneServer(directory / "keystone", python=find_nova())
+        self.stand_ins = StandIns(directory / "stand-ins")
+        self.databases: RegionDatabases = PostgresNova(self.postgres)
+        self.started: list[Server] = [self.postgres, self.keystone, self.stand_ins]
+        if rabbitmq is None:
+            self.started.append(self.broker)
+        if options.has_mariadb:
+            mariadb = MariaDB(directory / "mariadb", [*self.database_names, PLACEMENT_DATABASE])
+            self.started.append(mariadb)
+            self.databases = MariaNova(mariadb)
+
+    async def make(self, buses: Mapping[str, str]) -> None:
+        """Create the databases, and the virtual hosts of RabbitMQ."""
+        making = [
+            self.databases.create([*self.database_names, PLACEMENT_DATABASE]),
+            asyncio.to_thread(_make_virtual_hosts, self.broker, set(buses.values())),
+        ]
+        if isinstance(self.databases, MariaNova):  # berth's placement uses PostgreSQL
+            making.append(PostgresNova(self.postgres).create([PLACEMENT_DATABASE]))
+        await asyncio.gather(*making)
+
+    def foundation(self, placement_user: KeystoneUser) -> Foundation:
+        return Foundation(
+            directory=self._directory,
+            keystone=self.keystone,
+            placement_user=placement_user,
+            rabbitmq=self.broker,
+            database_url=f"{self.postgres.url.rpartition('/')[0]}/{PLACEMENT_DATABASE}",
+            openstack_database_url=self.databases.url(PLACEMENT_DATABASE),
+        )
+
+    def addresses(self, nova_user: KeystoneUser, buses: Mapping[str, str]) -> Addresses:
+        return Addresses(
+            user=nova_user,
+            database_urls={name: self.databases.url(name) for name in self.database_names},
+            bus_urls={cell: f"{self.broker.url.rstrip('/')}/{bus}" for cell, bus in buses.items()},
+            paste=find_nova().parent.parent / "etc/nova/api-paste.ini",
+        )
+
+
 async def _start(
     stack: AsyncExitStack,
     directory: Path,
@@ -95,57 +143,30 @@ async def _start(
     placement: PlacementFactory,
     rabbitmq: RabbitMQ | None,
 ) -> NovaRegion:
-    cells = [cell_database(cell) for cell in options.cells]
-    names = [API_DATABASE, CELL0, *cells]
-    broker = rabbitmq or RabbitMQ(directory / "rabbitmq")
-    postgres = Postgres(directory / "postgres")
-    databases: RegionDatabases = PostgresNova(postgres)
-    keystone = KeystoneServer(directory / "keystone", python=find_nova())
-    stand_ins = StandIns(directory / "stand-ins")
-    servers: list[Server] = [postgres, keystone, stand_ins, *([] if rabbitmq else [broker])]
-    if options.has_mariadb:
-        mariadb = MariaDB(directory / "mariadb", [*names, PLACEMENT_DATABASE])
-        servers.append(mariadb)
-        databases = MariaNova(mariadb)
-    stack.push_async_callback(asyncio.to_thread, stop_all, *servers)
+    servers = _Servers(directory, options, rabbitmq)
+    stack.push_async_callback(asyncio.to_thread, stop_all, *servers.started)
     logs = directory / "nova"
     logs.mkdir(parents=True, exist_ok=True)
-    starting = asyncio.to_thread(start_all, *servers)
+    starting = asyncio.to_thread(start_all, *servers.started)
     processes, _ = await asyncio.gather(
         stack.enter_async_context(nova_processes(logs / "launcher.log")), starting
     )
 
     buses = _buses(directory.name, options)
-    await asyncio.gather(
-        databases.create([*names, PLACEMENT_DATABASE]),
-        *([PostgresNova(postgres).create([PLACEMENT_DATABASE])] if options.has_mariadb else []),
-        asyncio.to_thread(_make_virtual_hosts, broker, set(buses.values())),
-    )
-    http = await stack.enter_async_context(TokenClient(keystone.admin))
-    identity, port = RegionUsers(http, keystone), free_port()
+    await servers.make(buses)
+    http = await stack.enter_async_context(TokenClient(servers.keystone.admin))
+    identity, port = RegionUsers(http, servers.keystone), free_port()
     users = await identity.make_users()
     await identity.make_endpoints({
-        "compute": f"http://127.0.0.1:{port}/v2.1", "image": f"{stand_ins.base_url}/image",
-        "network": f"{stand_ins.base_url}/network",
+        "compute": f"http://127.0.0.1:{port}/v2.1", "image": f"{servers.stand_ins.base_url}/image",
+        "network": f"{servers.stand_ins.base_url}/network",
     })  # fmt: skip
-    foundation = Foundation(
-        directory=directory,
-        keystone=keystone,
-        placement_user=users["placement"],
-        rabbitmq=broker,
-        database_url=f"{postgres.url.rpartition('/')[0]}/{PLACEMENT_DATABASE}",
-        openstack_database_url=databases.url(PLACEMENT_DATABASE),
-    )
+    foundation = servers.foundation(users["placement"])
     region = NovaRegion(
         options=options,
         directory=logs,
         foundation=foundation,
-        addresses=Addresses(
-            user=users["nova"],
-            database_urls={name: databases.url(name) for name in names},
-            bus_urls={cell: f"{broker.url.rstrip('/')}/{bus}" for cell, bus in buses.items()},
-            paste=find_nova().parent.parent / "etc/nova/api-paste.ini",
-        ),
+        addresses=servers.addresses(users["nova"], buses),
         users=users,
         placement_factory=placement,
         placement_url="",

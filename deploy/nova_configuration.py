@@ -94,10 +94,8 @@ def sections_of(
     is_compute: bool = False,
 ) -> dict[str, dict[str, object]]:
     """Return the configuration of a Nova process; without a cell, of a process that serves all cells."""
-    pool = {"max_pool_size": 10, "max_overflow": 20, "max_retries": -1}
     identity: dict[str, object] = {**at.user.options, "auth_type": "password"}
     client = identity | {"region_name": REGION}
-    database = at.database_urls[cell_database(cell) if cell else CELL0]
     sections: dict[str, dict[str, object]] = {
         "DEFAULT": {
             "host": name, "state_path": directory, "transport_url": at.api_bus, "my_ip": "127.0.0.1",
@@ -132,12 +130,20 @@ def sections_of(
     if cell in at.bus_urls:
         sections["DEFAULT"]["transport_url"] = at.transport_url(cell)
     if not is_compute:
-        sections["database"] = {"connection": database, **pool}
-    if not is_compute and (not cell or options.has_shared_bus):
-        sections["api_database"] = {"connection": at.database_urls[API_DATABASE], **pool}
+        sections |= _databases(options, at, cell)
     for section, values in options.sections.items():
         sections.setdefault(section, {}).update(values)
     return sections
+
+
+def _databases(options: NovaOptions, at: Addresses, cell: str) -> dict[str, dict[str, object]]:
+    """Return the settings of the databases of a process that is no compute service."""
+    pool = {"max_pool_size": 10, "max_overflow": 20, "max_retries": -1}
+    url = at.database_urls[cell_database(cell) if cell else CELL0]
+    databases: dict[str, dict[str, object]] = {"database": {"connection": url, **pool}}
+    if not cell or options.has_shared_bus:
+        databases["api_database"] = {"connection": at.database_urls[API_DATABASE], **pool}
+    return databases
 
 
 def write(path: Path, sections: Sections) -> Path:
