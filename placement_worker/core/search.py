@@ -7,10 +7,11 @@ from typing import TypeVar
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
 from placement_worker.core.explain import Why, explain
+from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.host_order import IN_A_ROW, BestFirst, Round, first_row, in_order
 from placement_worker.core.index import Snapshot
 from placement_worker.core.row import Row, lone_candidate, sums
-from placement_worker.core.search_plan import Fit, FitFinder, SearchPlan, plan
+from placement_worker.core.search_plan import SearchPlan, plan
 from placement_worker.core.ways import BREATH
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ import msgspec
 from bus.queries import CandidatesFound, FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
+from placement_worker.core.fits import Fit
 from placement_worker.core.index import Index
-from placement_worker.core.search_plan import Fit
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.provider_trees import SHARES, page
 
