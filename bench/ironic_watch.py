@@ -16,7 +16,8 @@ from bus.requests import ResourceGroup
 from ironic_sync import Notifications
 from ironic_sync.core.node import ReceivedNotification, opened
 from ironic_sync.core.rule import reserved
-from placement_worker.core.trees import Tree, unpacked
+from placement_worker.core.packed_trees import unpacked
+from placement_worker.core.trees import Tree
 
 PATIENCE = 120.0  # seconds, for each stage of the benchmark
 

@@ -18,7 +18,8 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from placement_worker.core.trees import Tree, carried
+from placement_worker.core.packed_trees import carried
+from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory, StoreReader
 from placement_worker.store import changes, tree_reads, tree_writes
 from placement_worker.store.changes import CommitRecord

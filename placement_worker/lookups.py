@@ -13,7 +13,7 @@ from bus.resources import (
 )
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
-from placement_worker.core.trees import ROOM, Packing
+from placement_worker.core.packed_trees import ROOM, Packing
 from placement_worker.store import changes, lookups, tree_reads
 from placement_worker.store.hosts import limits
 from placement_worker.store.labels import with_labels

@@ -12,7 +12,8 @@ from bus.cells import RegisteredCell
 from bus.replication import ChangesFound, PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
-from placement_worker.core.trees import Tree, unpacked
+from placement_worker.core.packed_trees import unpacked
+from placement_worker.core.trees import Tree
 from placement_worker.store import aggregates, changes, hosts, tree_reads
 from placement_worker.store.numbered_names import Book
 

@@ -20,8 +20,9 @@ from bus.history import FindHistory, HistoryFound, LoggedCommit, SnapshotPart
 from bus.resources import Provider
 from bus.vocabulary import MAX_ORDINAL
 from control_room.core.hosts import KnownHost, host_of_tree
+from placement_worker.core.packed_trees import packed
 from placement_worker.core.past import PastCloud
-from placement_worker.core.trees import Tree, packed
+from placement_worker.core.trees import Tree
 
 SECONDS = 60.0  # for an answer: placement may have to archive the latest changes first
 

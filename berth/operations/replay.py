@@ -26,8 +26,8 @@ from bus.policy_trials import TrialPolicy, TrialResult, TryPolicy
 from bus.reports import HostState
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
+from placement_worker.core.packed_trees import unpacked
 from placement_worker.core.past import PastCloud
-from placement_worker.core.trees import unpacked
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials

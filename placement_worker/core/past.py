@@ -11,7 +11,8 @@ from bus.cells import RegisteredCell
 from bus.history import ConsumerChange, LoggedCommit, SnapshotPart
 from bus.replication import KnownTrees, ProviderChange
 from placement_worker.core.index import Index
-from placement_worker.core.trees import ProviderState, Tree, unpacked
+from placement_worker.core.packed_trees import unpacked
+from placement_worker.core.trees import ProviderState, Tree
 
 
 class PastCloud:

@@ -12,7 +12,8 @@ from msgspec import Raw
 from bus.history import ConsumerChange, SnapshotPart
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.trees import Tree, packed
+from placement_worker.core.packed_trees import packed
+from placement_worker.core.trees import Tree
 from placement_worker.store import aggregates, hosts, tree_reads
 from placement_worker.store.changes import LAST_ARCHIVED, last_number
 from placement_worker.store.numbered_names import Book

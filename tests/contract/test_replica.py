@@ -253,7 +253,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.core.trees.CARRIED", 0)
+    monkeypatch.setattr("placement_worker.core.packed_trees.CARRIED", 0)
 
 
 @pytest.mark.parametrize("seed", range(2))

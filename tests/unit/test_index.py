@@ -23,8 +23,9 @@ from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from placement_worker.core.index import Index
+from placement_worker.core.packed_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
 from placement_worker.core.row_table import FIRST_ROWS, SHARES
-from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
+from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.memory import FAR_AHEAD, Forgotten, Memory, Take, check_history
 from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier, Uints
 from tests.support.ids import uid
