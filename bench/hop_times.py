@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from bus.delivery.queue_reader import QueueReader
 from bus.delivery.runner import Bus
-from bus.delivery.serving import QueueReader
 from bus.delivery.settling import Readable, ServedRow
 from bus.direct import Handed
 from bus.protocol import Delivery

@@ -13,8 +13,8 @@ import pytest
 
 from berth.process_watch import EXIT_BLOCKED, ProcessWatch, WatchLimits, watched
 from bus import topics
+from bus.delivery.queue_reader import READERS
 from bus.delivery.runner import Bus
-from bus.delivery.serving import READERS
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested
 from bus.worker import Worker, on
