@@ -23,8 +23,6 @@ from bus.queries import (
     FindWaiting,
     InstancesFound,
     WaitingFound,
-    WhatIf,
-    WhatIfAnswered,
 )
 from bus.resources import Consumer, FindUsages, UsagesFound
 from bus.vocabulary import (
@@ -40,6 +38,7 @@ from bus.vocabulary import (
     Value,
     Word,
 )
+from bus.what_if import WhatIf, WhatIfAnswered
 
 ClientName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")

@@ -320,32 +320,3 @@ class HostFailed(Message, frozen=True, kw_only=True):
     attempt: Amount  # with `build`, identifies the failure: duplicates are ignored
     cause: Cause = ""
     ours: bool = True  # the host caused the failure; False: the request did, such as by a corrupt image
-
-
-MOST_REPORTED = 1000
-
-
-class IronicSpoke(Message, frozen=True, kw_only=True):
-    """A hint that Ironic nodes changed, so that open web pages refresh; it may arrive twice or not at all."""
-
-    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_REPORTED)] = ()  # empty: too many to list
-
-
-class NodeChanged(Message, frozen=True, kw_only=True):
-    """A state change of an Ironic node, published by a tool or the simulator. Of several such messages about
-    a node, the one with the latest time counts."""
-
-    event: Word
-    node: Id
-    at: Number  # seconds since the epoch
-    name: Text = ""
-    cell: Word
-    agent: Word
-    resource_class: Text | None
-    provision_state: Text | None
-    power_state: Text | None = "power off"
-    maintenance: bool = False
-    instance_uuid: Text | None = None
-    traits: ShortList[Text] = ()
-    zone: Zone = ""
-    deleted: bool = False

@@ -11,7 +11,6 @@ from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
 from bus.moves import MovePlan, MoveRequested
-from bus.queries import PlacedThere
 from bus.vocabulary import (
     Cause,
     ClassName,
@@ -27,6 +26,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
+from bus.what_if import PlacedThere
 
 MOST_MOVES = 1000  # moves in one plan
 # reason codes of requests without a host that may fit after other instances have moved

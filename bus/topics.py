@@ -15,6 +15,7 @@ from bus import (
     guests,
     history,
     host_health,
+    ironic,
     leases,
     maintenance,
     messages,
@@ -30,6 +31,7 @@ from bus import (
     resources,
     room,
     shadow,
+    what_if,
 )
 from bus.addressing import ANYONE as ANYONE
 from bus.addressing import Address as Address
@@ -123,9 +125,9 @@ HOST_FAILED = Topic("host.failed.{cell}", messages.HostFailed,
     expected=False)
 PLACEMENT_CHANGED = Topic("placement.changed", replication.PlacementChanged,
     "numbered changes of placement, in commit order", "placement", ANYONE, expected=False, outsiders=True)
-IRONIC_NODE = Topic("ironic.node.{cell}.{event}", messages.NodeChanged,
+IRONIC_NODE = Topic("ironic.node.{cell}.{event}", ironic.NodeChanged,
     "state change of an Ironic node, from a tool or the simulator", ANYONE, "ironic_sync")
-IRONIC_SPOKE = Topic("ironic.spoke", messages.IronicSpoke,
+IRONIC_SPOKE = Topic("ironic.spoke", ironic.IronicSpoke,
     "Ironic published events about these nodes: refresh pages that show them", "ironic_sync", "control_room",
     expected=False)
 CLIENT_REQUESTED = Topic("client.{client}", clients.ClientRequested,
@@ -213,9 +215,9 @@ REFUSED = Query("scheduler.refused", decisions.FindRefused, decisions.RefusedFou
     "builds that ended without a host", ANYONE, "scheduler")
 DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,
     "why a build has no host, or waits for one", ANYONE, "scheduler")
-WHAT_IF = Query("scheduler.what_if", queries.WhatIf, queries.WhatIfAnswered,
+WHAT_IF = Query("scheduler.what_if", what_if.WhatIf, what_if.WhatIfAnswered,
     "the decision about a request, without claiming", ANYONE, "scheduler")
-WHAT_IF_MOVES = Query("scheduler.what_if_moves", queries.WhatIfMoves, queries.WhatIfMovesAnswered,
+WHAT_IF_MOVES = Query("scheduler.what_if_moves", what_if.WhatIfMoves, what_if.WhatIfMovesAnswered,
     "the decisions about moves, without claiming", ANYONE, "scheduler")
 PRIORITIES = Query("scheduler.priorities", preemption.FindPriorities, preemption.PrioritiesFound,
     "priority classes", ANYONE, "scheduler")

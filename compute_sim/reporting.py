@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from bus.clock import Clock, ReportSequence
 from bus.errors import Unavailable
-from bus.messages import HostReported, InventoryReported, NodeChanged
+from bus.ironic import NodeChanged
+from bus.messages import HostReported, InventoryReported
 from bus.protocol import Ask
 from bus.reports import HostState
 from bus.resources import FindAllocations, FindProviders, Provider, ProvidersFound

@@ -10,6 +10,7 @@ from typing import Any
 from bus import topics
 from bus.audit_trail import ActsRecorded
 from bus.clock import Clock
+from bus.ironic import IronicSpoke
 from bus.messages import (
     Attempt,
     BuildCancelRequested,
@@ -17,7 +18,6 @@ from bus.messages import (
     BuildUnplaceable,
     HostFailed,
     HostReported,
-    IronicSpoke,
     SchedulerAlive,
 )
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered

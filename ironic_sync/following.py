@@ -12,7 +12,8 @@ import msgspec
 from bus.clock import Clock, RateLimitedPublisher
 from bus.context import NO_CONTEXT, StoredContext, current_tracer, resumed
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
-from bus.messages import MOST_REPORTED, InventoryReported, IronicSpoke
+from bus.ironic import MOST_REPORTED, IronicSpoke
+from bus.messages import InventoryReported
 from bus.protocol import Envelope
 from bus.replication import PlacementChanged
 from bus.resources import Provider

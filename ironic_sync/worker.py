@@ -10,7 +10,8 @@ from typing import Any
 
 from bus.clock import Clock
 from bus.errors import Poison
-from bus.messages import InventoryReported, IronicSpoke, NodeChanged
+from bus.ironic import IronicSpoke, NodeChanged
+from bus.messages import InventoryReported
 from bus.protocol import Ask
 from bus.resources import FindProviders, ProvidersFound
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS

@@ -18,10 +18,10 @@ from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable
 from bus.messages import HostReported
 from bus.protocol import Ask
-from bus.queries import WhatIf, WhatIfAnswered
 from bus.rabbit.foreign import ForeignListener
 from bus.shadow import FindNovaReport, NovaReportFound
 from bus.sql.database import Database
+from bus.what_if import WhatIf, WhatIfAnswered
 from bus.worker import Worker, answers, every
 from nova_bridge import shadow_store
 from nova_bridge.core.fragmentation import free_memory

@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from prometheus_client import Gauge
 
+from bus.bare_metal import is_bare_metal
 from bus.candidates import kind_of
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
@@ -27,7 +28,6 @@ from bus.reservations import (
     HeadroomTurn,
     Reservation,
 )
-from bus.resources import is_bare_metal
 from bus.vocabulary import UNSAID_ID, Allocations
 from placement_worker.core.forms import node_of
 from placement_worker.core.headroom import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom

@@ -10,9 +10,9 @@ from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.policy_trials import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
-from bus.queries import WhatIfAnswered
 from bus.reservations import FindReservations
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from bus.what_if import WhatIfAnswered
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
 from scheduler_worker.dependencies import Supposing

@@ -14,9 +14,9 @@ from msgspec import structs
 from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
-from bus.queries import PlacedThere
 from bus.room import PlannedStep, PlanRoom, RoomPlanned
 from bus.vocabulary import Allocations, Id
+from bus.what_if import PlacedThere
 from scheduler_worker.cloud_reading import CloudReading, accepting, on_closed, only_on
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import required_constraints

@@ -10,7 +10,9 @@ from msgspec import structs
 
 from bus.candidates import PlacedHost
 from bus.decisions import Decision
-from bus.queries import (
+from bus.quotas import FindQuotas
+from bus.vocabulary import Id
+from bus.what_if import (
     CapacityLeft,
     PlacedThere,
     RankedHost,
@@ -19,8 +21,6 @@ from bus.queries import (
     WhatIfMoves,
     WhatIfMovesAnswered,
 )
-from bus.quotas import FindQuotas
-from bus.vocabulary import Id
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.gang_choice import is_gang

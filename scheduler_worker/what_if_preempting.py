@@ -6,7 +6,7 @@ from msgspec import structs
 
 from bus.messages import BuildRequested
 from bus.preemption import FindPreemptions
-from bus.queries import PlacedThere, WhatIf, WhatIfAnswered
+from bus.what_if import PlacedThere, WhatIf, WhatIfAnswered
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import NoVictims
 from scheduler_worker.core.order_claims import claims_of

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from msgspec import structs
 
 from bus.messages import BuildRequested
-from bus.queries import BacklogPlace, WhatIfAnswered
 from bus.quotas import WEIGHT, FindQuotas
+from bus.what_if import BacklogPlace, WhatIfAnswered
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import backlog, parked

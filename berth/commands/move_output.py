@@ -15,7 +15,8 @@ from bus.decisions import Decision, Record, RecordedHost
 from bus.masking import printable
 from bus.messages import Attempt
 from bus.moves import MoveProgress, MoveRequested, MoveStands
-from bus.queries import WaitingRequest, WhatIfAnswered
+from bus.queries import WaitingRequest
+from bus.what_if import WhatIfAnswered
 
 NAME, NUMBER = 34, 8  # widths of columns
 MOST_WEIGHERS = 4  # weighers with a separate column; further weighers count only in the total

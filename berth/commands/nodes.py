@@ -11,7 +11,7 @@ from berth.operations.publishing import checked, publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
-from bus.messages import NodeChanged
+from bus.ironic import NodeChanged
 
 commands = Commands(name="node", no_args_is_help=True)
 

@@ -55,8 +55,9 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
-from bus.queries import FindBuilds, FindCandidates, WhatIf
+from bus.queries import FindBuilds, FindCandidates
 from bus.requests import ResourceGroup
+from bus.what_if import WhatIf
 
 R = TypeVar("R")
 

@@ -19,11 +19,11 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.messages import BuildRequested
-from bus.queries import WhatIf, WhatIfAnswered
 from bus.quotas import FindQuotas, Quota
 from bus.requests import Flavor
 from bus.reservations import FindHeadroom, FindReservations, HeadroomFound
 from bus.room import MOVES_MAY_HELP
+from bus.what_if import WhatIf, WhatIfAnswered
 from control_room.core.headroom import headroom_after
 from control_room.core.now import Reply
 from control_room.core.planning import (

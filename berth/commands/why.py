@@ -23,8 +23,9 @@ from bus.maintenance import FindMaintenance, MaintenanceFound
 from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
-from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
+from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from bus.reservations import FAILOVER, FindReservations, Reservation
+from bus.what_if import WhatIf
 from control_room.core.words import expected_evaluation, expected_start
 
 SECONDS = 5.0  # time limit for an answer to a query

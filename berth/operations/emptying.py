@@ -25,9 +25,10 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.moves import FindMoves, MoveRequested
-from bus.queries import PRESENT, FindInstances, Instance, WhatIfAnswered
+from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 from bus.vocabulary import portions
+from bus.what_if import WhatIfAnswered
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress

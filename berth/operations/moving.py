@@ -26,10 +26,11 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildCancelled, BuildCancelRequested
 from bus.moves import FindMoves, MoveProgress, MoveRequested, MoveStands, MoveSteered, Steering
-from bus.queries import BuildStands, WaitingRequest, WhatIfAnswered, WhatIfMoves
+from bus.queries import BuildStands, WaitingRequest
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Provider
 from bus.vocabulary import portions
+from bus.what_if import WhatIfAnswered, WhatIfMoves
 
 ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
 SECONDS = 30.0  # time limit for the evaluation of moves

@@ -13,16 +13,9 @@ from starlette.responses import RedirectResponse, Response
 from bus.errors import OperationRefused
 from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
-from bus.queries import (
-    BuildStands,
-    DecisionFound,
-    FindBuilds,
-    FindDecision,
-    FindWaiting,
-    WaitingFound,
-    WhatIf,
-)
+from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, FindWaiting, WaitingFound
 from bus.reservations import FindReservations, Reservation
+from bus.what_if import WhatIf
 from control_room.core import words
 from control_room.core.builds import latest, shown, timeline
 from control_room.core.now import Reply

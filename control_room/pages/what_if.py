@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import OperationRefused
-from bus.queries import WhatIf, WhatIfAnswered
 from bus.quotas import FindQuotas
 from bus.reservations import FindHeadroom, FindReservations, HeadroomFound
 from bus.room import MOVES_MAY_HELP, PlanRoom, RoomPlanned
+from bus.what_if import WhatIf, WhatIfAnswered
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.headroom import headroom_after
 from control_room.core.hosts import KnownHost

@@ -13,7 +13,8 @@ class is not reported, so placement keeps its provider unchanged. No other field
 import re
 from typing import Any
 
-from bus.messages import InventoryReported, NodeChanged
+from bus.ironic import NodeChanged
+from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from ironic_sync.core.node import FREE, IronicNode, Place
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import os_traits  # type: ignore[import-untyped]
 
+from bus.bare_metal import PROCESSORS
 from bus.requests import Flavor, Image, ResourceGroup
-from bus.resources import PROCESSORS
 from bus.vocabulary import Resources
 from scheduler_worker.core.attributes import (
     NUMA_POLICIES,

@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from bus.bare_metal import is_bare_metal
 from bus.claims import Choice, ConsumerClaim, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.groups import ServerGroup
@@ -19,7 +20,7 @@ from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
-from bus.resources import Provider, is_bare_metal
+from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 
 # types of moves that need a destination

@@ -5,8 +5,8 @@ from collections import Counter
 from msgspec import structs
 
 from bus.decisions import OVER_QUOTA, Decision
-from bus.queries import WhatIfAnswered
 from bus.quotas import INSTANCES, Quota, over_quota, quota_bound
+from bus.what_if import WhatIfAnswered
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.roles import parts_of
 

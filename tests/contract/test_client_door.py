@@ -33,13 +33,12 @@ from bus.queries import (
     InstancesFound,
     WaitingFound,
     WaitingRequest,
-    WhatIf,
-    WhatIfAnswered,
 )
 from bus.requests import BuildSpec, Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.what_if import WhatIf, WhatIfAnswered
 from scheduler_worker.client_door import ClientDoor
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock

@@ -28,21 +28,18 @@ from bus.moves import MovesFound, MoveStands
 from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import (
-    BacklogPlace,
     BuildsFound,
     BuildStands,
-    CapacityLeft,
     DecisionFound,
     FindWaiting,
-    PlacedThere,
     WaitingFound,
     WaitingKind,
     WaitingRequest,
-    WhatIfAnswered,
 )
 from bus.requests import BuildSpec, Flavor
 from bus.reservations import Reservation, ReservationsFound
 from bus.room import PlannedStep, RoomPlanned
+from bus.what_if import BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
 from bus.worker import Worker, on
 from control_room.core.builds import EndedBuild
 from control_room.pages import builds as pages

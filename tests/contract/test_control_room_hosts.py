@@ -21,13 +21,14 @@ from bus.host_health import DRAIN as MARK
 from bus.maintenance import HostEvacuation, MaintenanceFound, MaintenanceWindow, WindowHost, WindowState
 from bus.messages import Attempt
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
-from bus.queries import CapacityLeft, Instance, InstancesFound, PlacedThere, WhatIf, WhatIfAnswered
+from bus.queries import Instance, InstancesFound
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.reservations import FindHeadroom, Headroom, HeadroomFound, Reservation, ReservationsFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
+from bus.what_if import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from control_room import shared_data
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 from control_room.core.what_if_form import Plan

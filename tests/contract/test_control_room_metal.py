@@ -11,7 +11,7 @@ import pytest
 import berth.ironic
 from berth.settings import Settings
 from bus.claims import Choice
-from bus.messages import IronicSpoke
+from bus.ironic import IronicSpoke
 from control_room.pages import hosts as pages
 from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest

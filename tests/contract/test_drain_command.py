@@ -18,9 +18,9 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
-from bus.queries import WhatIfAnswered
 from bus.resources import Provider
 from bus.vocabulary import Message
+from bus.what_if import WhatIfAnswered
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine

@@ -21,7 +21,6 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
-from bus.queries import PlacedThere
 from bus.resources import AllocationsFound, FindAllocations
 from bus.room import (
     BalanceMove,
@@ -40,6 +39,7 @@ from bus.room import (
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
+from bus.what_if import PlacedThere
 from bus.worker import Worker, answers
 from placement_worker import IndexedSource
 from scheduler_worker.host_holds import HostHolds

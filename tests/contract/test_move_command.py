@@ -18,10 +18,10 @@ from bus.decisions import Decision, Removal
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested, MovesFound, PhaseOver
-from bus.queries import WhatIfAnswered
 from bus.requests import Image
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
+from bus.what_if import WhatIfAnswered
 from bus.worker import Worker, answers
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine

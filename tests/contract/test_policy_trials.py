@@ -5,10 +5,10 @@ from msgspec.structs import replace
 from bus import topics
 from bus.messages import BuildRequested
 from bus.policy_trials import PolicyTried, TrialPolicy, TryPolicy
-from bus.queries import WhatIf
 from bus.reports import Inventory
 from bus.requests import Hints
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationEditRequested
+from bus.what_if import WhatIf
 from tests.contract.test_waiting import a_world
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL, a_request

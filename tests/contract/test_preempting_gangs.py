@@ -12,9 +12,10 @@ from bus.domains import DomainConstraints, GangRole, LabelEditRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.preemption import PriorityClass
-from bus.queries import FindInstances, Instance, InstancesFound, WhatIf
+from bus.queries import FindInstances, Instance, InstancesFound
 from bus.requests import Flavor, Hints
 from bus.resources import FindAllocations
+from bus.what_if import WhatIf
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from scheduler_worker import victim_search

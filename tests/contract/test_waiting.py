@@ -27,13 +27,14 @@ from bus.clock import Clock
 from bus.context import envelope_of
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.queries import FindDecision, WhatIf
+from bus.queries import FindDecision
 from bus.quotas import WEIGHT, QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.vocabulary import Contended
+from bus.what_if import WhatIf
 from scheduler_worker.core.backlog_paces import BacklogPace
 from scheduler_worker.core.events import End
 from scheduler_worker.core.order import CANCELLED, Begins

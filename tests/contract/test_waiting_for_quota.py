@@ -13,11 +13,11 @@ from bus import topics
 from bus.claims import ReleaseRequested
 from bus.clock import Clock
 from bus.messages import BuildCancelRequested
-from bus.queries import WhatIf
 from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
+from bus.what_if import WhatIf
 from scheduler_worker.waiting.evaluating import WaitingBuilds
 from scheduler_worker.waiting.queue import Evaluated, Woken
 from tests.contract.test_waiting_moves import waiting_movers

@@ -32,7 +32,6 @@ from bus.delivery.runner import Bus, Listener
 from bus.leases import AgentEditRequested
 from bus.messages import BuildEnded, BuildRequested, HostReported, InventoryReported
 from bus.protocol import Envelope
-from bus.queries import WhatIf
 from bus.relays import HeartbeatRelayed, HeartbeatsMerged
 from bus.replication import PlacementChanged
 from bus.reports import HostState, Inventory
@@ -40,6 +39,7 @@ from bus.requests import Flavor
 from bus.resources import FindProviders
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import MAX_INT, Message
+from bus.what_if import WhatIf
 from scheduler_worker import host_records
 from tests.support.berth_processes import LAYOUTS, running
 from tests.support.ids import uid

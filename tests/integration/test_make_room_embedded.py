@@ -13,8 +13,9 @@ from berth.operations.host_states import host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener, plan_room
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.queries import FindWaiting, WhatIf
+from bus.queries import FindWaiting
 from bus.room import PlanRoom, RoomPlanned
+from bus.what_if import WhatIf
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 

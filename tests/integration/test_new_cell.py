@@ -28,9 +28,10 @@ from bus import topics
 from bus.cells import FindCells
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import FindBuilds, FindDecision, WhatIf
+from bus.queries import FindBuilds, FindDecision
 from bus.requests import Flavor
 from bus.resources import FindProviders
+from bus.what_if import WhatIf
 from deploy.servers import RabbitMQ
 from tests.support.ids import uid
 from tests.support.servers import ExternalServer, rabbitmqctl_in

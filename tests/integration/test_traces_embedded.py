@@ -20,7 +20,8 @@ from bus import topics
 from bus.clock import Clock
 from bus.context import trace_by
 from bus.delivery.runner import Bus
-from bus.messages import BuildRequested, NodeChanged
+from bus.ironic import NodeChanged
+from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.requests import Flavor
 from bus.resources import FindProviders

@@ -17,7 +17,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import BuildPlaced, BuildRequested, NodeChanged
+from bus.ironic import NodeChanged
+from bus.messages import BuildPlaced, BuildRequested
 from bus.queries import FindWaiting
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders

@@ -11,6 +11,7 @@ from bus.cells import CellEditRequested, RegisterCell
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.host_health import DISABLED
+from bus.ironic import NodeChanged
 from bus.messages import (
     BuildCancelRequested,
     BuildDeleted,
@@ -18,7 +19,6 @@ from bus.messages import (
     BuildEnded,
     BuildRequested,
     BuildUnplaceable,
-    NodeChanged,
 )
 from bus.preemption import BuildPreempted
 from bus.resources import EditRequested, SetTraits

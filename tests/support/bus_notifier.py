@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from bus.clock import Backoff, Clock
 from bus.errors import Unavailable, Unroutable
-from bus.messages import NodeChanged
+from bus.ironic import NodeChanged
 from compute_sim.ironic.conductor import Notification
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode

@@ -29,16 +29,13 @@ from bus.queries import (
     FindWaiting,
     Instance,
     InstancesFound,
-    PlacedThere,
     WaitingFound,
     WaitingRequest,
-    WhatIfAnswered,
-    WhatIfMoves,
-    WhatIfMovesAnswered,
 )
 from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Message
+from bus.what_if import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
 from bus.worker import Worker, answers, on
 from tests.support.ids import uid
 

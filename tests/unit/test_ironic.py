@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus.errors import Poison
-from bus.messages import InventoryReported, NodeChanged
+from bus.ironic import NodeChanged
+from bus.messages import InventoryReported
 from bus.reports import Inventory
 from ironic_sync import ironic_sync
 from ironic_sync.core.node import IronicNode, Place

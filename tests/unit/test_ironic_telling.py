@@ -4,7 +4,8 @@ import asyncio
 
 from bus.clock import Clock
 from bus.errors import BrokerRefused, Unroutable
-from bus.messages import InventoryReported, IronicSpoke
+from bus.ironic import IronicSpoke
+from bus.messages import InventoryReported
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.node import from_rest
 from ironic_sync.following import Following, NotifiedNodes

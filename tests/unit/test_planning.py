@@ -17,10 +17,10 @@ from bus.clock import Clock
 from bus.groups import ServerGroup
 from bus.host_health import DISABLED, HELD
 from bus.moves import MoveRequested
-from bus.queries import WhatIf, WhatIfAnswered, WhatIfMoves
 from bus.quotas import Quota
 from bus.requests import Flavor, Image
 from bus.vocabulary import capacity_of
+from bus.what_if import WhatIf, WhatIfAnswered, WhatIfMoves
 from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.planning import PlanAnswer, PlanStopped, planned, with_quota
 from control_room.core.what_if_form import InvalidPlan, parse_plan

@@ -15,10 +15,10 @@ from bus.aggregates import Aggregate
 from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
 from bus.host_health import DISABLED, HELD
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
-from bus.queries import WhatIf
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
+from bus.what_if import WhatIf
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy, placing, what_if

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.errors import Unroutable
-from bus.messages import NodeChanged
+from bus.ironic import NodeChanged
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
 from tests.support.bus_notifier import BusNotifier

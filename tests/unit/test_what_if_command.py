@@ -16,9 +16,10 @@ from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.decisions import BACKLOG, Decision
-from bus.queries import BacklogPlace, DecisionFound, WhatIfAnswered
+from bus.queries import DecisionFound
 from bus.requests import Flavor
 from bus.reservations import Headroom, HeadroomFound, Reservation
+from bus.what_if import BacklogPlace, WhatIfAnswered
 from control_room.core.now import Reply
 from tests.support.ids import uid
 

@@ -1,0 +1,105 @@
+"""What-if questions to the scheduler: how would requests or moves be placed if they were made now?"""
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from bus.claims import ConsumerClaim
+from bus.decisions import Decision
+from bus.messages import BuildRequested
+from bus.moves import MoveRequested
+from bus.preemption import Victim
+from bus.quotas import QuotaBound
+from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
+
+
+class PlacedThere(Value, frozen=True, kw_only=True):
+    """In the answer to a what-if question: a host, and how many instances it would get."""
+
+    root: Id
+    host: Text
+    cell: Text
+    zone: Text = ""
+    instances: Amount = 1
+
+
+class RankedHost(Value, frozen=True, kw_only=True):
+    """In the answer to a what-if question: a host that would fit, with its score from each weigher."""
+
+    root: Id
+    host: Text
+    cell: Text
+    zone: Text = ""
+    scores: LargeMap[Text, Number] = field(default_factory=dict)
+
+
+class CapacityLeft(Value, frozen=True, kw_only=True):
+    """The number of further instances that would fit into one availability zone of a cell."""
+
+    cell: Text
+    zone: Text = ""
+    hosts: Count = 0
+    instances: Count = 0
+
+
+class WhatIf(Message, frozen=True, kw_only=True):
+    """A what-if question: how would this request be placed if it were made now? Nothing is claimed."""
+
+    request: BuildRequested
+    best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return, best first
+    room: bool = False  # also return how many further instances would fit
+    # Number of instances, which may exceed the limit of one boot; 0: as in the request.
+    count: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    is_external: bool = False  # another system, such as Nova, would build the instances
+    preempt: bool = False  # if the request fits nowhere, also return the instances that it would preempt
+    claims: bool = False  # also return the claims that the request would make
+
+
+class BacklogPlace(Value, frozen=True, kw_only=True):
+    """In the answer to a what-if question: the place of the request among the backlogged requests of its
+    project, which takes turns with other projects in proportion to the weights.
+    """
+
+    before: Count  # number of the project's requests, at all schedulers, that are served earlier
+    weight: Number = 1.0
+    # times by which it would be evaluated with a probability of 50 % and 90 %; None: unknown
+    start_p50: Seconds | None = None
+    start_p90: Seconds | None = None
+
+
+class WhatIfAnswered(Message, frozen=True, kw_only=True):
+    """The answer to WhatIf: the hosts that the request would get now, or why it would get no host."""
+
+    fits: bool
+    refusal: Cause = ""  # why the request is invalid
+    flavor: Count = 0  # the flavor that fits; 0: the requested flavor; n: alternative flavor number n
+    placed: LongList[PlacedThere] = ()  # hosts of the request's instances
+    best: LongList[RankedHost] = ()  # the best hosts for one instance
+    decision: Decision = Decision()  # the decision about the first instance; or why there is no host
+    room: LongList[CapacityLeft] = ()
+    cut: Cause = ""  # why more instances may fit than in `room`
+    quota: QuotaBound | None = None  # how many more instances the quota permits; None: no limit applies
+    victims: LongList[Victim] = ()  # instances to preempt, so that the request fits on the hosts in `placed`
+    spares: Cause = ""  # why the request would preempt nothing, if the query has `preempt`
+    backlog: BacklogPlace | None = None  # None: the project has no backlog
+    # if the request would wait: times by which it gets a host with a probability of 50 % and 90 %
+    start_p50: Seconds | None = None
+    start_p90: Seconds | None = None
+    claims: LongList[ConsumerClaim] = ()  # the claim of each instance, on the hosts in `placed`
+
+
+class WhatIfMoves(Message, frozen=True, kw_only=True):
+    """A what-if question about several moves, each evaluated as if all previous moves were done."""
+
+    moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
+    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
+    best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return for the first move, best first
+
+
+class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
+    """The answer to WhatIfMoves, with one answer for each move. If a move was refused before any host was
+    searched, its answer has a `refusal`, and the reason code in `decision.code`. To keep the message small,
+    only the first move with a destination has its decision.
+    """
+
+    answers: LongList[WhatIfAnswered]
