@@ -5,12 +5,11 @@ After a crash in between, the event is redelivered and yields the same messages 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, ReleaseAnswered, ReleaseRequested
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Retry, Unavailable
+from bus.errors import Retry
 from bus.messages import (
     AgentReported,
     BuildDeleteRequested,
@@ -30,19 +29,17 @@ from bus.worker import Outcome
 from cell_conductor import move_store, store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
+from cell_conductor.build_claims import AskMany, BuildClaims
+from cell_conductor.core import leftovers
 from cell_conductor.core.answers import to_be_placed
-from cell_conductor.core.build import Build, Effects, overdue, stands, undone
-from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
+from cell_conductor.core.build import Build, Effects, overdue, stands
+from cell_conductor.core.events import AttemptLimits, Event, Stalled
 from cell_conductor.core.phases import reminder
 from cell_conductor.core.step import step
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
 
 log = logging.getLogger(__name__)
-
-A = TypeVar("A")
-R = TypeVar("R")
-AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
 _Order = BuildOrdered | DestroyOrdered | MoveOrdered | Vacating
 _Reminder = _Order | AgentReported | HandoverReported | MoveReported
@@ -67,8 +64,7 @@ class Builds:
         removed: RemovedAgents | None = None,
     ) -> None:
         self.database = database
-        self.claim_many = claim_many
-        self.release_many = release_many
+        self.placement = BuildClaims(claim_many, release_many)
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
         self.ring = Ring(database, self.clock, self.limits.agent_lease)
@@ -249,7 +245,8 @@ class Builds:
         now = self.clock.now()
         effects: list[Message] = []
         for build in builds:
-            effects += (*step(build, Stalled(), now, self.limits)[1], *undone(build, roots=roots))
+            effects += step(build, Stalled(), now, self.limits)[1]
+            effects += leftovers.destroy_all(build, roots=roots)
         addressed = await self.removed.addressed(effects, self.ring)
         return [message for message in addressed if isinstance(message, _Reminder)]
 
@@ -301,50 +298,13 @@ class Builds:
                     else:
                         emitted[id_].append(effect)
             asked = [build.id for build, _ in (*swaps, *releases)]
-            events = await self._swap(swaps) | await self._release(releases)
+            events = await self.placement.swap(swaps) | await self.placement.release(releases)
             for id_ in asked:
                 if id_ not in events:
                     fates[id_] = Retry(1.0, "placement is away")
             if not events:
                 return fates
         return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
-
-    async def _swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
-        try:
-            answers = await self.claim_each([question for _, question in swaps])
-        except Unavailable as away:
-            log.warning("%d builds wait to swap hosts: %s", len(swaps), away)
-            return {}
-        return {
-            build.id: SwapAnswered(build.attempt, answer, "" if build.moving is None else build.moving.asks)
-            for (build, _), answer in zip(swaps, answers, strict=True)
-        }
-
-    async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
-        """Send claims to placement; return for each its result, or a text why placement refused to answer."""
-        if not questions:
-            return []
-        try:
-            return [answer.results[0] for answer in await self.claim_many(questions)]
-        except AnswerRefused as refused:
-            if len(questions) == 1:
-                return [str(refused)]
-        return [(await self.claim_each([question]))[0] for question in questions]
-
-    async def _release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
-        if not releases:
-            return {}
-        try:
-            answers = await self.release_many([question for _, question in releases])
-        except Unavailable as away:
-            log.warning("%d builds wait for the release of their allocations: %s", len(releases), away)
-            return {}
-        return {
-            build.id: ReleaseAnswer(build.status, answer.result)
-            if question.consumer == build.id
-            else CleanedUp(question.consumer, answer.result)
-            for (build, question), answer in zip(releases, answers, strict=True)
-        }
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
         added = {row["id"] for row in await self.database.write_single(*store.adding(made, now))}

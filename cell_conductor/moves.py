@@ -73,9 +73,9 @@ class CellMoves:
         result: object = None
         try:
             if isinstance(question, ClaimRequested):
-                result = (await self.builds.claim_many([question]))[0].results[0]
+                result = (await self.builds.placement.claim_many([question]))[0].results[0]
             elif question is not None:
-                result = (await self.builds.release_many([question]))[0].result
+                result = (await self.builds.placement.release_many([question]))[0].result
         except Unavailable as away:
             return Retry(1.0, f"placement is away: {away}")
         return Retry(0.5, "placement is contended") if isinstance(result, Contended) else None
@@ -117,7 +117,7 @@ class CellMoves:
             )
         ]
         seen: list[tuple[BuildAdoptRequested, Held]] = []
-        answers = await self.builds.claim_each([claim_of(request) for request in asking])
+        answers = await self.builds.placement.claim_each([claim_of(request) for request in asking])
         for request, answer in zip(asking, answers, strict=True):
             build = known.get(request.build)
             held = checked_allocations(build, request, answer)
@@ -127,7 +127,7 @@ class CellMoves:
                 adoptions[request.build] = Adoption(request, held)
             else:
                 seen.append((request, held))
-        answers = await self.builds.claim_each([claim_of(request, held) for request, held in seen])
+        answers = await self.builds.placement.claim_each([claim_of(request, held) for request, held in seen])
         for (request, held), answer in zip(seen, answers, strict=True):
             match answer:
                 case Claimed(generation=generation):

@@ -13,7 +13,8 @@ from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
 from bus.worker import Every, Worker, answers, every, on_many, prune_period
 from cell_conductor.applying import show_outcomes
-from cell_conductor.builds import AskMany, Builds
+from cell_conductor.build_claims import AskMany
+from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
 from cell_conductor.removed_agents import RemovedAgents

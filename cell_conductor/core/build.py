@@ -1,6 +1,5 @@
 """Defines the state of a build in its cell, and makes the messages about the build."""
 
-from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
@@ -8,12 +7,12 @@ from msgspec.structs import replace
 
 from bus import messages
 from bus.agent_builds import sent_allocations
-from bus.claims import Choice, ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
 from bus.moves import SHELVED, MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
-from bus.vocabulary import MAX_CAUSE, Compact, Contended, Message
+from bus.vocabulary import MAX_CAUSE, Compact, Message
 from cell_conductor.core.move import AT_SOURCE, BuildMove
 
 Status = Literal[
@@ -111,6 +110,10 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         waits = move.phase in AT_SOURCE or (move.phase in ("build", "undo") and move.kind == "evacuate")
         return self.hosts[move.source] if waits else self.host
 
+    def holder_of(self, left: Leftover) -> str:
+        """Return the id of the consumer that holds the resources of a guest left behind."""
+        return holder_consumer(self.id, left.kept or left.attempt)
+
     @property
     def as_placed(self) -> messages.BuildPlaced:
         assert self.placed is not None, f"{self.id} was deleted before it was placed"
@@ -201,11 +204,7 @@ def claim_of(
 def leftover_holder(build: Build) -> str | None:
     """Return the id of the holder consumer for the guest that the current attempt left behind, or None."""
     leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
-    return next((_holder(build, left) for left in leftovers), None)
-
-
-def _holder(build: Build, left: Leftover) -> str:
-    return holder_consumer(build.id, left.kept or left.attempt)
+    return next(map(build.holder_of, leftovers), None)
 
 
 def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
@@ -230,10 +229,6 @@ def destroy_reported(
     and including the attempt of the report.
     """
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
-
-
-def destroy_left(build: Build, left: Leftover) -> messages.DestroyOrdered:
-    return destroy(replace(build, attempt=left.attempt, at=left.at), left.above)
 
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFailed:
@@ -287,55 +282,6 @@ def attempt_over(
 
 
 SETTLED = ("active", "shelved", "moved", "error", "deleted")
-
-
-def add_leftover(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
-    return with_leftover(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
-
-
-def with_leftover(build: Build, left: Leftover) -> Build:
-    if any(leftover.attempt == left.attempt for leftover in build.leftovers):
-        return build
-    return replace(build, leftovers=(*build.leftovers, left))
-
-
-def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
-    if not any(left.attempt == attempt and not left.gone for left in build.leftovers):
-        return build
-    leftovers = tuple(
-        replace(left, gone=True, until=now) if left.attempt == attempt else left for left in build.leftovers
-    )
-    return replace(build, leftovers=leftovers)
-
-
-def release_due_leftover(build: Build, now: float) -> Effects:
-    """Return the request to release the resources of the first guest left behind whose time limit has passed;
-    if its destruction is not confirmed, preceded by an order to destroy it again. Return () if no time limit
-    has passed.
-    """
-    for left in build.leftovers:
-        # Until placement has answered a claim, it is open whether the holder consumer has the resources of
-        # the last attempt.
-        undecided = left.attempt == build.attempt and build.status not in SETTLED
-        if now >= left.until and not undecided:
-            release = ReleaseRequested(consumer=_holder(build, left), generation=None, fenced=False)
-            return (release,) if left.gone else (destroy_left(build, left), release)
-    return ()
-
-
-def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy guests left behind: of `attempt` (None: any), on `roots` (None: any)."""
-    left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
-    leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
-    return tuple(destroy_left(build, each) for each in leftovers)
-
-
-def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:
-    """Return the build without the guest left behind that `consumer` holds, if placement has released it."""
-    if isinstance(result, Contended | Held):
-        return build
-    remaining = tuple(left for left in build.leftovers if _holder(build, left) != consumer)
-    return build if remaining == build.leftovers else replace(build, leftovers=remaining)
 
 
 def timed(build: Build) -> Build:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from cell_conductor.core import build as builds
-from cell_conductor.core import phases
+from cell_conductor.core import leftovers, phases
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed, half_of
@@ -75,7 +75,7 @@ def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: A
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
-        build = builds.with_leftover(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
+        build = leftovers.keep(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
     return build, (not_going(order, DELETED, "deleted"), *phases.repeated_move_end(build))
 
 
@@ -103,7 +103,7 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
         case AgentReported() if (
             event.outcome != "destroyed"
         ):  # only guests left behind are destroyed, not the guest that is leaving
-            return build, builds.undone(build, event.attempt)
+            return build, leftovers.destroy_all(build, event.attempt)
         case _:
             return build, ()
 
@@ -236,6 +236,6 @@ def event_of_moved(build: Build, event: Event) -> Stepped:
             return build, (deleted_elsewhere(move, event),)
         case AgentReported(outcome="built" | "failed" | "progress"):  # the guest is not needed any more
             left = next((leftover for leftover in build.leftovers if leftover.attempt == build.attempt), None)
-            return build, (builds.destroy(build) if left is None else builds.destroy_left(build, left),)
+            return build, (builds.destroy(build) if left is None else leftovers.destroy(build, left),)
         case _:
             return build, ()

@@ -11,7 +11,7 @@ from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, Build
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from bus.vocabulary import MAX_CAUSE
 from cell_conductor.core import build as builds
-from cell_conductor.core import events, phases
+from cell_conductor.core import events, leftovers, phases
 from cell_conductor.core.answers import reshaped
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event
@@ -109,7 +109,7 @@ def _not_started(build: Build, cause: str, now: float, limits: AttemptLimits, le
     failed = builds.host_failed(build, cause)
     build = phases.tried(phases.end_phase(build, "failed", cause, now), "failed", cause, now)
     if left:
-        build = builds.add_leftover(build, now, limits.cleanup_timeout, above=phases.open_move(build).was)
+        build = leftovers.add(build, now, limits.cleanup_timeout, above=phases.open_move(build).was)
     return phases.way_back(build, "error", "it could not be started", now, limits, failed)
 
 
@@ -118,7 +118,7 @@ def _not_sent(build: Build, why: str, now: float, limits: AttemptLimits) -> Step
     if move.leaves:
         return recalled(build, "error", why, now, limits)
     if move.kind != "shelve":  # a guest whose shelve failed is started again
-        build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+        build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
     return phases.way_back(build, "error", why, now, limits)
 
 
@@ -141,7 +141,7 @@ def _agent_reported(build: Build, report: AgentReported, now: float, limits: Att
     if report.attempt == move.was or report.attempt > build.attempt:
         return build, ()
     again = () if report.outcome == "progress" else phases.waited_for(build)
-    return build, again if move.phase == "undo" else (*builds.undone(build, report.attempt), *again)
+    return build, again if move.phase == "undo" else (*leftovers.destroy_all(build, report.attempt), *again)
 
 
 def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) -> Stepped:
@@ -198,7 +198,7 @@ def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> 
         case "undo":
             return undoing(build, now, limits)
         case _:  # the phase destroy: a holder consumer keeps the resources until the guest is destroyed
-            build = builds.add_leftover(late, now, limits.cleanup_timeout)
+            build = leftovers.add(late, now, limits.cleanup_timeout)
             return phases.enter(build, "release", now, limits)
 
 
@@ -227,7 +227,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
             return phases.arrived(phases.end_phase(build, "done", "confirmed", now), now, limits)
         case "revert", "verify":
             build = phases.end_phase(build, "given up", "reverted", now)
-            build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+            build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
             build = replace(build, move=replace(phases.open_move(build), may_run=True))
             return phases.way_back(build, "reverted", "", now, limits)
         case "abort", "send" if move.leaves:
@@ -236,7 +236,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
             if move.phase != "swap":
                 build = phases.end_phase(build, "given up", "aborted", now)
             if move.phase in ("prepare", "build") or (move.phase == "send" and move.kind != "shelve"):
-                build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+                build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
             return phases.way_back(build, "aborted", "", now, limits)
         case "force", "send" if move.kind == "live":
             build = replace(build, move=replace(move, forced=True))

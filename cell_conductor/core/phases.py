@@ -30,6 +30,7 @@ from bus.messages import AgentReported
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message, seconds_of
 from cell_conductor.core import build as builds
+from cell_conductor.core import leftovers
 from cell_conductor.core import move as moves
 from cell_conductor.core.build import Build, Effects, Leftover, Status
 from cell_conductor.core.events import AttemptLimits
@@ -119,7 +120,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     held_attempt = move.placed.attempt if move.placed.attempt != move.was else 0
     left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=held_attempt)
-    return builds.with_leftover(build, left)
+    return leftovers.keep(build, left)
 
 
 def trimmed(build: Build) -> Build:
@@ -155,7 +156,7 @@ def failed_there(
     build = tried(build, outcome, cause, now)
     move = open_move(build)
     if outcome == "timed out" or (report is not None and report.leftover):
-        build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+        build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
     counted = sum(attempt.outcome != "refused" for attempt in move.attempts)
     if not retry:
         why = "aborted"
@@ -182,7 +183,7 @@ def way_back(
     cause = f"{why}: {chain}" if chain and goal == "error" else why
     move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in moves.BUILT)
     build = replace(build, move=move)
-    undone = tuple(builds.destroy_left(build, left) for left in pending(build))
+    undone = tuple(leftovers.destroy(build, left) for left in pending(build))
     if move.kind == "unshelve":
         return enter(build, "release", now, limits, *before, *undone)
     if not move.kept and move.half != "arriving":
@@ -242,7 +243,7 @@ def waited_for(build: Build) -> Effects:
         case "build":
             return (builds.order(build),)
         case "undo":
-            return tuple(builds.destroy_left(build, left) for left in pending(build))
+            return tuple(leftovers.destroy(build, left) for left in pending(build))
         case "destroy":
             return (builds.destroy(build),)
         case "verify":
@@ -279,7 +280,7 @@ def repeated_move_end(build: Build) -> Effects:
     """Return the end message of a build's last move, and the orders to destroy its guests left behind."""
     if build.move is None:  # a preempted instance was shelved without a move
         return ()
-    return (*builds.undone(build), *moves.end_messages(build.move))
+    return (*leftovers.destroy_all(build), *moves.end_messages(build.move))
 
 
 def ended_before(build: Build) -> Effects:

@@ -25,7 +25,7 @@ from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlac
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from bus.preemption import Vacating
 from cell_conductor.core import build as builds
-from cell_conductor.core import events
+from cell_conductor.core import events, leftovers
 from cell_conductor.core.answers import adopted, doomed, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event
@@ -55,13 +55,13 @@ def step(
         return _unknown(event, now, limits)
     effects: Effects = ()
     if isinstance(event, events.CleanedUp):
-        build = builds.leftover_released(build, event.consumer, event.result)
+        build = leftovers.without_released(build, event.consumer, event.result)
     else:
         if isinstance(event, AgentReported) and event.outcome == "destroyed":
-            build = builds.confirm_leftover(build, event.attempt, now)
+            build = leftovers.confirm(build, event.attempt, now)
         build, effects = _known(build, event, now, limits)
     if not any(isinstance(effect, ClaimRequested | ReleaseRequested) for effect in effects):
-        effects = (*effects, *builds.release_due_leftover(build, now))
+        effects = (*effects, *leftovers.release_due(build, now))
     if build.vacates is not None:
         effects = (*effects, *has_left(build))
     return builds.timed(build), effects
@@ -178,7 +178,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             tried = builds.attempt_over(build.host, "failed", cause, build.started, now)
             failed = builds.host_failed(build, cause, ours=event.retry)
             if event.leftover:
-                build = builds.add_leftover(build, now, limits.cleanup_timeout)
+                build = leftovers.add(build, now, limits.cleanup_timeout)
             build, effects = _attempt_failed(build, tried, limits, abort=not event.retry)
             return build, (failed, *effects)
         case AgentReported(outcome="destroyed"):
@@ -192,7 +192,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             cause = f"no result within {build.deadline - build.started:g} s"
             tried = builds.attempt_over(build.host, "timed out", cause, build.started, now)
             failed = builds.host_failed(build, cause)
-            build = builds.add_leftover(build, now, limits.cleanup_timeout)
+            build = leftovers.add(build, now, limits.cleanup_timeout)
             build, effects = _attempt_failed(build, tried, limits)
             return build, (failed, *effects)
         case _:
@@ -260,7 +260,7 @@ def _error(build: Build, event: Event) -> Stepped:
 def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case AgentReported(outcome="overdue") if now >= build.deadline:
-            build = builds.add_leftover(build, now, limits.cleanup_timeout)
+            build = leftovers.add(build, now, limits.cleanup_timeout)
             return build, (builds.question(build),)
         case AgentReported(outcome="built" | "failed" | "overdue"):
             return build, builds.repeated_end(build)

@@ -13,7 +13,7 @@ from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, Vacating
 from bus.vocabulary import seconds_of
 from cell_conductor.core import build as builds
-from cell_conductor.core import events
+from cell_conductor.core import events, leftovers
 from cell_conductor.core.build import Build, Effects, Leftover, Vacate
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.phases import Stepped
@@ -77,7 +77,7 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         there = build.status in ("active", "deleting")
         until = now + limits.cleanup_timeout + event.grace if there else now
         kept = event.attempt if event.attempt != build.attempt else 0
-        build = builds.with_leftover(build, Leftover(build.attempt, build.at, until, not there, kept=kept))
+        build = leftovers.keep(build, Leftover(build.attempt, build.at, until, not there, kept=kept))
     elif event.other not in build.vacates.by:
         build = replace(build, vacates=replace(build.vacates, by=(*build.vacates.by, event.other)))
     if build.status == "active":
@@ -86,7 +86,7 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
     # unshelved.
     elif build.status == "shelved" and not event.requeue:
         build = replace(build, status="deleted")
-    return build, (builds.destroy(build),) if build.status == "deleting" else builds.undone(build)
+    return build, (builds.destroy(build),) if build.status == "deleting" else leftovers.destroy_all(build)
 
 
 def has_left(build: Build) -> Effects:

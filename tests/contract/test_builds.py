@@ -181,14 +181,14 @@ async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
 ) -> None:
     other = a_placed(2)
     await placed(builds, books, ONE, other)
-    claim_many = builds.claim_many
+    claim_many = builds.placement.claim_many
 
     async def picky(questions: Any) -> Any:
         if any(question.claims[0].consumer == ONE.build for question in questions):
             raise AnswerRefused("placement.claim: no such class")
         return await claim_many(questions)
 
-    builds.claim_many = picky
+    builds.placement.claim_many = picky
     bad, good = await builds.report_many([FAILED, an_agent_report(a_build_order(other), "failed")])
     (end,) = ends(plain(bad))  # type: ignore[arg-type]
     assert end.reason.startswith("placement refused to judge the claim (placement.claim: no such class)")

@@ -16,7 +16,7 @@ from bus.errors import Unavailable
 from bus.messages import AgentReported
 from bus.moves import MoveOrdered
 from cell_conductor.builds import Builds
-from cell_conductor.core import build as core_build
+from cell_conductor.core import leftovers
 from cell_conductor.core import step as core_step
 from compute_sim import moving
 from compute_sim.agent import SimulatedAgent
@@ -93,7 +93,7 @@ def _no_group_check() -> Sequence[Any]:
 
 
 def _leftovers_released() -> Sequence[Any]:
-    return [patch.object(core_build, "add_leftover", lambda build, *_: build)]
+    return [patch.object(leftovers, "add", lambda build, *_: build)]
 
 
 def _source_released() -> Sequence[Any]:
@@ -239,7 +239,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         "placement_worker.core.group_places.GroupPlaces.refusal: policies of server groups", _no_group_check
     ),
     "leftover": PlantedBug(
-        "cell_conductor.core.build.add_leftover: resources of a guest that may still exist are held",
+        "cell_conductor.core.leftovers.add: resources of a guest that may still exist are held",
         _leftovers_released,
     ),
     "handed-over": PlantedBug(
