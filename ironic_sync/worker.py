@@ -85,14 +85,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         following = Following(
             rules, publish, clock, lambda uuid: reader.request(uuid), lambda: schedule.hinted(), notified.add
         )
-        reader = Reader(
-            ironic.api,
-            clock,
-            at_once=ironic.reads_at_once,
-            fields=[name for name in ironic.selection.fields() if name not in WITH_ALL],
-            filters=ironic.selection.filters(),
-            closed=following.closed,
-        )
+        reader = _reader(ironic, ironic.api, following, clock)
         survey = Survey(ironic.api, find, ironic.selection, rules, following.moment)
         schedule = _sweeps(ironic, survey, following, reader, clock)
         after_gap = [schedule.missed]
@@ -117,6 +110,17 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         runs=runs,
         stops=[ironic.api.close] if ironic.api is not None else [],
         announces=frozenset({InventoryReported, IronicSpoke}),
+    )
+
+
+def _reader(ironic: FollowedIronic, api: IronicApi, following: Following, clock: Clock) -> Reader:
+    return Reader(
+        api,
+        clock,
+        at_once=ironic.reads_at_once,
+        fields=[name for name in ironic.selection.fields() if name not in WITH_ALL],
+        filters=ironic.selection.filters(),
+        closed=following.closed,
     )
 
 

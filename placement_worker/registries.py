@@ -121,11 +121,8 @@ class ClassesAndTraits(PlacementOperations):
             await RENAME_CLASS(tx, id=entry.id, called=to, now=now)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
-            record = changes.CommitRecord(
-                changes=tree_reads.changes_between(pairs),
-                shaped={then.root: then for _, then in pairs},
-                renamed=(name, to),
-            )
+            altered, shaped = tree_reads.changes_between(pairs), {then.root: then for _, then in pairs}
+            record = changes.CommitRecord(changes=altered, shaped=shaped, renamed=(name, to))
             await self.log.write(tx, record, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
 
