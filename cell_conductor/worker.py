@@ -11,7 +11,7 @@ from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRe
 from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
-from bus.worker import Every, Worker, answers, every, on_many, prune_period
+from bus.worker import Every, On, Worker, answers, every, on_many, prune_period
 from cell_conductor.applying import show_outcomes
 from cell_conductor.build_claims import AskMany
 from cell_conductor.builds import Builds
@@ -64,28 +64,7 @@ def cell_conductor(
     show_outcomes(cell)
     return Worker(
         f"conductor.{cell}",
-        consumes=[
-            on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=_BUILD),
-            on_many(
-                AGENT_REPORT.at(cell=cell),
-                builds.report_many,
-                emits=_MOVE,
-                concurrency=1,
-                linger=LINGER,
-                prefetch=2048,  # keeps free space for other reports while placement does not answer
-                slow=lambda report: report.outcome not in ("built", "progress"),
-            ),
-            on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
-            on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_BUILD),
-            on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
-            on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
-            on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),
-            on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_MOVE),
-            on_many(
-                AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_MOVE, concurrency=1, linger=LINGER
-            ),
-            on_many(topics.MOVE_STEER.at(cell=cell), builds.receive_many, emits=_MOVE),
-        ],
+        consumes=_consumed(cell, builds, moves),
         answers=[
             answers(topics.FIND_BUILDS, builds.find, cell=cell),
             answers(topics.FIND_INSTANCES, builds.find_instances, cell=cell),
@@ -98,6 +77,29 @@ def cell_conductor(
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
         timers=_timers(builds),
     )
+
+
+def _consumed(cell: str, builds: Builds, moves: CellMoves) -> list[On]:
+    return [
+        on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=_BUILD),
+        on_many(
+            AGENT_REPORT.at(cell=cell),
+            builds.report_many,
+            emits=_MOVE,
+            concurrency=1,
+            linger=LINGER,
+            prefetch=2048,  # keeps free space for other reports while placement does not answer
+            slow=lambda report: report.outcome not in ("built", "progress"),
+        ),
+        on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
+        on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_BUILD),
+        on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
+        on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
+        on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),
+        on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_MOVE),
+        on_many(AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_MOVE, concurrency=1, linger=LINGER),
+        on_many(topics.MOVE_STEER.at(cell=cell), builds.receive_many, emits=_MOVE),
+    ]
 
 
 def _timers(builds: Builds) -> list[Every]:

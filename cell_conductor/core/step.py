@@ -78,6 +78,11 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
         if isinstance(event, MovePlaced) and event.move != build.moving.id:
             return build, end_of_refused(event, now, f"the instance is in the move {build.moving.id}")
         return step_of_move(build, event, now, limits)
+    return _in_any_status(build, event, now, limits) or _in_its_status(build, event, now, limits)
+
+
+def _in_any_status(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped | None:
+    """Return the result of an event that means the same in all statuses; None: the status decides."""
     match event:
         case HandoverProgress():
             return handover(build, event, now, limits)
@@ -106,6 +111,10 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
             return build, (builds.destroy(build),)  # the guest is not needed any more
         case BuildDeleteRequested() if build.status in ("building", "swapping", "active", "deleting"):
             return _delete(build, event, now, limits)
+    return None
+
+
+def _in_its_status(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match build.status:
         case "building":
             return _building(build, event, now, limits)
