@@ -17,7 +17,7 @@ from bus.messages import InventoryReported
 from bus.protocol import Envelope
 from bus.replication import PlacementChanged
 from bus.resources import Provider
-from ironic_sync.core.known_state import KnownStateRules, Moment, Step
+from ironic_sync.core.known_state import InPlacement, KnownStateRules, Moment, Step
 from ironic_sync.core.known_states import KnownStates
 from ironic_sync.core.node import IronicNode, Place, ReceivedNotification, Skipped, opened
 from ironic_sync.core.rule import Invalid, is_open
@@ -90,7 +90,7 @@ class Following:
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
         """Report nodes that a sweep found to differ from placement; return after reports are published."""
         reports = (
-            self._apply_read(node.uuid, node.node, node.began, node.provider, again=True) for node in seen
+            self._apply_read(node.uuid, node.node, node.began, _in_placement(node.provider)) for node in seen
         )
         await self.report([report for report in reports if report is not None])
 
@@ -197,18 +197,10 @@ class Following:
         return step
 
     def _apply_read(
-        self,
-        uuid: str,
-        node: IronicNode | None,
-        began: Moment,
-        placed: Provider | None = None,
-        *,
-        again: bool = False,
+        self, uuid: str, node: IronicNode | None, began: Moment, differs: InPlacement | None = None
     ) -> InventoryReported | None:
-        was = None if placed is None else Place.of(placed)
-        known = 0 if placed is None else placed.sequence
         try:
-            step = self.beliefs.read(uuid, node, began, known=known, again=again, was=was)
+            step = self.beliefs.read(uuid, node, began, differs)
         except Invalid as problem:
             log.warning("node %s: %s", uuid, problem)
             return None
@@ -230,6 +222,10 @@ class Following:
         self._opened.pop(uuid, None)
         if at is not None and is_open(report):
             self._opened[uuid] = at
+
+
+def _in_placement(provider: Provider | None) -> InPlacement:
+    return InPlacement() if provider is None else InPlacement(provider.sequence, Place.of(provider))
 
 
 class NotificationTraces:

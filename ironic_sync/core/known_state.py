@@ -69,6 +69,15 @@ class Moment(NamedTuple):
     received: int
 
 
+class InPlacement(NamedTuple):
+    """The sequence number and the place of the report that placement last applied to a node; by default, that
+    placement does not have the node.
+    """
+
+    sequence: int = 0
+    place: Place | None = None
+
+
 class KnownState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one node in Ironic as notifications and reads have shown it so far."""
 
@@ -112,11 +121,7 @@ def handle(
         return _deleted(belief, notification, node, rules, max(at, ahead))
     if belief.gone and notification.event != "create":
         return Step(belief, "echo", read=rules.can_read)
-    seen = _whole(node, belief.node)
-    merged = _merged(belief, notification.event, seen) if notification.event in _SNAPSHOTS else seen
-    return _seen(
-        belief, merged, notification, rules, max(at, ahead), behind=behind, doubt=behind or merged != seen
-    )
+    return _seen(belief, notification, node, rules, max(at, ahead), behind=behind)
 
 
 def read(
@@ -125,26 +130,23 @@ def read(
     node: IronicNode | None,  # None: Ironic has no such node
     began: Moment,
     rules: KnownStateRules,
-    *,
-    known: int = 0,  # the sequence number of the node's last report in placement
-    again: bool = False,  # placement lacks the last report: send it again
-    was: Place | None = None,  # the node's place in placement
+    differs: InPlacement | None = None,
 ) -> Step:
     """Return the new known state of a node after a read, and what to do; `belief` is the known state before.
-    `known` and `was`: sequence number and place of the report that placement last applied to the node. With
-    `again`, report even an unchanged state.
+    With `differs`, placement lacks the last report of the node: report even an unchanged state.
 
     If a notification arrived during the read, request another read unless nothing would be reported.
     """
+    known = 0 if differs is None else differs.sequence
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received
     if node is None:
-        has = (was if again else None) or _last_place(belief, rules)
+        has = (None if differs is None else differs.place) or _last_place(belief, rules)
         return _not_found(belief, uuid, began, sequence, overtaken, has)
     place = rules.place(node)
     report = None if place is None else rules.report(node, place, sequence)
     outcome: Outcome = "not ours" if place is None else "no class" if report is None else "same"
-    if report is not None and (again or not _same(report, belief.reported)):
+    if report is not None and (differs is not None or not _same(report, belief.reported)):
         outcome = "told"
     if overtaken:
         was_open = belief.reported is not None and is_open(belief.reported)
@@ -161,14 +163,15 @@ def read(
 
 def _seen(
     belief: KnownState,
-    node: IronicNode,
     notification: ReceivedNotification,
+    received: IronicNode,
     rules: KnownStateRules,
     sequence: int,
     *,
     behind: bool,
-    doubt: bool,
 ) -> Step:
+    whole = _whole(received, belief.node)
+    node = _merged(belief, notification.event, whole) if notification.event in _SNAPSHOTS else whole
     if rules.only_reads_place and not node.whole:
         return Step(belief, "read", read=rules.can_read)
     place = rules.place(node)
@@ -183,7 +186,9 @@ def _seen(
     date = version if opens and notification.event in _SNAPSHOTS else notification.at
     date, version = max(belief.date, date), max(belief.version or 0.0, version)
     belief = replace(belief, node=node, gone=False, date=date, version=version)
-    doubt = doubt or (notification.event == "update" and (not same or rules.only_reads_place))
+    doubt = (
+        behind or node != whole or (notification.event == "update" and (not same or rules.only_reads_place))
+    )
     if report is None:
         outcome: Outcome = "not ours" if place is None else "no class"
         return Step(belief, outcome, read=rules.can_read and rules.only_reads_place and doubt)

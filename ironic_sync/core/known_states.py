@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.known_state import KnownState, KnownStateRules, Moment, Step, handle, read
-from ironic_sync.core.node import IronicNode, Place, ReceivedNotification
+from ironic_sync.core.known_state import InPlacement, KnownState, KnownStateRules, Moment, Step, handle, read
+from ironic_sync.core.node import IronicNode, ReceivedNotification
 
 MOST_NODES = 500_000  # a limit, so that invented nodes cannot fill the memory
 
@@ -39,21 +39,12 @@ class KnownStates:
         )
 
     def read(
-        self,
-        uuid: str,
-        node: IronicNode | None,
-        began: Moment,
-        *,
-        known: int = 0,
-        again: bool = False,
-        was: Place | None = None,
+        self, uuid: str, node: IronicNode | None, began: Moment, differs: InPlacement | None = None
     ) -> Step:
-        """Apply the result of a read from Ironic to a node's state; return the new state and what to do.
-        `known` and `was`: sequence number and place of the report that placement last applied to the node.
-        With `again`, report even an unchanged state.
+        """Apply the result of a read from Ironic to a node's state; return the new state and what to do. With
+        `differs`, placement lacks the last report of the node: report even an unchanged state.
         """
-        step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
-        return self._store(uuid, step)
+        return self._store(uuid, read(self.of(uuid), uuid, node, began, self.rules, differs))
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
         """Forget this process's last report of a node, because another process reported the node later."""

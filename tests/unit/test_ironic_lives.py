@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.known_state import KnownStateRules, Moment, Step
+from ironic_sync.core.known_state import InPlacement, KnownStateRules, Moment, Step
 from ironic_sync.core.known_states import KnownStates
 from ironic_sync.core.node import IronicNode, Phase, ReceivedNotification
 from ironic_sync.core.rule import is_open, reserved
@@ -111,7 +111,7 @@ class NodeWorld:
         for uuid, node in self.history.nodes(began.at):
             known = self.placement[uuid].sequence if uuid in self.placement else 0
             if self._differs(uuid, node):
-                self._take(uuid, self.beliefs.read(uuid, node, began, known=known, again=True, was=PLACE))
+                self._take(uuid, self.beliefs.read(uuid, node, began, InPlacement(known, PLACE)))
 
     def differences(self) -> list[str]:
         return [uuid for uuid, node in self.history.nodes(self.now) if self._differs(uuid, node)]
