@@ -39,6 +39,7 @@ class HttpLimits:
 
     idle: float = 75.0  # seconds for which a connection may be without a request
     slow: float = 30.0  # seconds for a client to send a request (plus its size / LEAST_RATE), or to read data
+    drain: float = 1.0  # seconds to complete the requests in progress when the server stops
     connections: int = 1000  # maximum number; at most half of the process's limit of open files
 
 
@@ -78,12 +79,11 @@ async def serve(
     listener: socket.socket,
     *,
     limits: HttpLimits | None = None,
-    drain: float = 1.0,
     format_refusal: FormatRefusal = plainly,
     closing: Callable[[], None] | None = None,
     tls: TlsFiles | None = None,
 ) -> None:
-    """Serve HTTP, or HTTPS with `tls`, until cancelled; then complete requests within `drain` seconds.
+    """Serve HTTP, or HTTPS with `tls`, until cancelled; then complete the requests in progress.
 
     `format_refusal` returns headers and body of a response to a request that the server refuses before `app`
     gets it. `closing` is called before the requests in progress are completed; it ends long-lived responses.
@@ -99,7 +99,7 @@ async def serve(
         access_log=False,
         server_header=False,
         timeout_keep_alive=limits.idle,  # type: ignore[arg-type]  # fractions of a second are fine
-        timeout_graceful_shutdown=max(1, round(drain)),
+        timeout_graceful_shutdown=max(1, round(limits.drain)),
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )

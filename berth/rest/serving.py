@@ -36,8 +36,7 @@ async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: End
         await serve(
             app,
             listener,
-            limits=HttpLimits(connections=settings.rest.http_connections),
-            drain=settings.process.drain,
+            limits=HttpLimits(connections=settings.rest.http_connections, drain=settings.process.drain),
             format_refusal=format_refusal,
             closing=ends.close,
             tls=tls_of(settings),
