@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unavailable
@@ -15,11 +17,11 @@ from bus.groups import GroupEditAnswered, GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildUnplaceable, HostsAnswered, HostsAsked
 from bus.protocol import Ask
 from bus.rabbit.oslo import RpcCall, RpcFailure, RpcResult
-from nova_bridge.core.cloud import NovaCloud
 from nova_bridge.core.request_spec import MalformedSpec, RequestSpec, decoded, from_legacy
 from nova_bridge.core.scheduler_notifications import Phase
 from nova_bridge.core.selections import plain_selections, present_host, selections
 from nova_bridge.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, Translated, translated
+from nova_bridge.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +36,17 @@ _WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulingQueries:
-    """The queries that the bridge sends to berth's scheduler and placement to answer Nova's calls."""
+    """The queries that the bridge sends to answer Nova's calls: to berth's scheduler and placement, and to
+    Nova.
+    """
 
     select: Ask[HostsAsked, HostsAnswered]
     make_group: Ask[GroupEditRequested, GroupEditAnswered]
     release: Ask[ReleaseRequested, ReleaseAnswered]
+    # forwards a call that berth cannot judge to a nova-scheduler; None: there is none
+    fallback: Callable[[RpcCall], Awaitable[object]] | None = None
+    # whether Nova still waits for hosts of the given instances; None: unknown, so each call is answered
+    still_waits: Callable[[Sequence[str]], Awaitable[bool]] | None = None
 
 
 class NovaScheduling:
@@ -47,24 +55,18 @@ class NovaScheduling:
     def __init__(
         self,
         queries: SchedulingQueries,
-        cloud: Callable[[], NovaCloud],
-        refresh: Callable[[], Awaitable[None]],
+        mirror: Mirror,
         options: BridgeOptions,
         clock: Clock,
         *,
         wait: float = 0.0,
-        fallback: Callable[[RpcCall], Awaitable[object]] | None = None,
-        still_waits: Callable[[Sequence[str]], Awaitable[bool]] | None = None,
         notify: Callable[[RpcCall, Phase], None] | None = None,
     ) -> None:
         self._queries = queries
-        self._cloud = cloud
-        self._refresh = refresh  # reads hosts and aggregates of Nova again
+        self._mirror = mirror
         self._options = options
         self._clock = clock
         self._wait = wait  # seconds that a call may wait for capacity
-        self._fallback = fallback
-        self._still_waits = still_waits  # whether Nova still waits for hosts of the given instances
         # queues the notifications that Nova's scheduler publishes when a call starts or ends
         self._notify = notify or (lambda call, phase: None)
         self._groups: set[str] = set()  # server groups that exist in placement
@@ -81,7 +83,7 @@ class NovaScheduling:
         if call.method == "select_destinations":
             return await self._select(call)
         if call.method in ("update_aggregates", "delete_aggregate"):
-            await self._refresh()
+            await self._mirror.refresh()
         elif call.method not in IGNORED:
             raise RpcFailure("oslo_messaging.rpc.dispatcher.NoSuchMethod", f"no method {call.method}")
         return RpcResult()
@@ -92,7 +94,8 @@ class NovaScheduling:
             instances = _instances(call, spec)
         except MalformedSpec as problem:
             raise RpcFailure("builtins.ValueError", str(problem)) from None
-        if call.redelivered and self._still_waits is not None and not await self._still_waits(instances):
+        still_waits = self._queries.still_waits
+        if call.redelivered and still_waits is not None and not await still_waits(instances):
             raise _no_valid_host("nova does not wait for this call any more")
         return_objects = bool(call.args.get("return_objects"))
         try:
@@ -100,15 +103,15 @@ class NovaScheduling:
         except NoSuchDestination as problem:
             raise _no_valid_host(str(problem)) from None
         except CannotJudge as why:
-            if self._fallback is None:
+            if self._queries.fallback is None:
                 raise _no_valid_host(f"berth cannot decide about {why}") from None
             log.info("forwarded to nova-scheduler: %s: %s", ", ".join(instances), why)
-            return RpcResult(await self._fallback(call))
+            return RpcResult(await self._queries.fallback(call))
         self._notify(call, "start")
         answer = await self._placed(question)
         if answer.refused is not None:
             raise _no_valid_host(answer.refused.reason)
-        strange = [build for build in answer.placed if build.chosen.root not in self._cloud().hosts]
+        strange = [build for build in answer.placed if build.chosen.root not in self._mirror.cloud.hosts]
         if strange:
             await self._undo(answer.placed)
             raise _no_valid_host(f"{strange[0].chosen.host} is no compute node of Nova")
@@ -134,17 +137,16 @@ class NovaScheduling:
             return translated(
                 spec,
                 instances,
-                self._cloud(),
+                self._mirror.cloud,
                 self._options,
                 request=_request_id(call, self._clock),
-                user=str(call.context.get("user_id") or ""),
                 wants_alternates=bool(call.args.get("return_objects") and call.args.get("return_alternates")),
             )
 
         try:
             found = translate()
         except NoSuchDestination:
-            await self._refresh()
+            await self._mirror.refresh()
             found = translate()
         if found.group is not None:
             await self._make_group(found.group)
@@ -181,7 +183,7 @@ class NovaScheduling:
                 return answer
 
     def _result(self, question: HostsAsked, placed: Sequence[BuildPlaced], return_objects: bool) -> object:
-        cloud, zone = self._cloud(), self._options.default_zone
+        cloud, zone = self._mirror.cloud, self._options.default_zone
         if question.do == "check":
             return [
                 [present_host(question.request.forced_host, cloud, zone)] for _ in question.request.instances
@@ -196,10 +198,13 @@ def _no_valid_host(reason: str) -> RpcFailure:
 
 
 def _spec_of(call: RpcCall) -> RequestSpec:
+    """Return the RequestSpec of an RPC call; if it names no user, with the user who made the call."""
     args: Mapping[str, Any] = call.args
     if args.get("spec_obj") is not None:
-        return decoded(args["spec_obj"])
-    return from_legacy(args.get("request_spec") or {}, args.get("filter_properties") or {})
+        spec = decoded(args["spec_obj"])
+    else:
+        spec = from_legacy(args.get("request_spec") or {}, args.get("filter_properties") or {})
+    return spec if spec.user_id else replace(spec, user_id=str(call.context.get("user_id") or ""))
 
 
 def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:

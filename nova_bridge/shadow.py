@@ -42,7 +42,7 @@ from nova_bridge.core.observed_request import (
     shown_roots,
 )
 from nova_bridge.core.request_spec import MalformedSpec, RequestSpec
-from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, of_instance, report
+from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, merged_periods, of_instance, report
 from nova_bridge.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
 from nova_bridge.databases import NovaDatabases
 from nova_bridge.mirror import Mirror
@@ -83,33 +83,25 @@ class Shadow:
 
     def __init__(
         self,
+        nova: ShadowedNova,
         database: Database,
-        databases: NovaDatabases,
         mirror: Mirror,
         what_if: Ask[WhatIf, WhatIfAnswered],
-        options: BridgeOptions,
         clock: Clock,
-        *,
-        days: float = 14.0,
-        notifications: ForeignListener,
-        unread: UnreadQueues,
     ) -> None:
+        self._nova = nova
         self._database = database
-        self._databases = databases
         self._mirror = mirror
         self._what_if = what_if
-        self._options = options
         self._clock = clock
-        self._days = days
-        self._notifications = notifications
-        self._unread = unread
+        self.unread = UnreadQueues(nova.notifications, nova.topics)
         self._lost_until: float | None = None  # end of a period with losses that is not stored yet
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def subscribed(self) -> None:
         """Record the present time as that of the subscription, if earlier notifications may be lost."""
         log.warning("subscribed to Nova's notifications")
-        if self._notifications.has_lost:
+        if self._nova.notifications.has_lost:
             self._lost_until = self._clock.now()
 
     async def record_loss(self) -> None:
@@ -149,20 +141,13 @@ class Shadow:
         cloud = self._mirror.cloud
         hosts = {shown_host(cloud, host.host, host.node) for host in cloud.hosts.values()}
         found = await asyncio.to_thread(
-            report,
-            requests,
-            outcomes,
-            hosts,
-            since=question.since,
-            until=now,
-            listed=question.listed,
-            missing=missing,
+            report, requests, outcomes, hosts, since=question.since, until=now, listed=question.listed
         )
-        return structs.replace(found, unread=self._unread.growing)
+        return structs.replace(found, missing=merged_periods(missing), unread=self.unread.growing)
 
     async def prune(self) -> None:
         """Delete stored requests to Nova's scheduler, and Nova's results, that are older than `days`."""
-        before = self._clock.now() - self._days * DAY
+        before = self._clock.now() - self._nova.days * DAY
         await self._database.delete_old(shadow_store.prune, before, PRUNE_PAGE)
 
     async def _of_instance(self, question: FindNovaReport, now: float) -> NovaReportFound:
@@ -233,7 +218,7 @@ class Shadow:
         """
         is_asked = notification.event == "asked"
         try:
-            stored = await self._databases.request_spec(notification.instance)
+            stored = await self._nova.databases.request_spec(notification.instance)
         except (Unavailable, MalformedSpec):
             if not is_asked:
                 raise
@@ -250,7 +235,7 @@ class Shadow:
 
         def question() -> WhatIf:
             request = str(uuid5(NAMESPACE_OID, found.id))
-            made = translated(alone, instances, self._mirror.cloud, self._options, request=request)
+            made = translated(alone, instances, self._mirror.cloud, self._nova.options, request=request)
             return WhatIf(request=made.question.request, best=1, is_external=True)
 
         found = replace(found, free=free_memory(self._mirror.cloud, spec.flavor))
@@ -318,26 +303,15 @@ def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) 
     """Return the worker of shadow mode, which sends each request of a running Nova to berth too, and reports
     where Nova's and berth's decisions differ.
     """
-    unread = UnreadQueues(nova.notifications, nova.topics)
     mirror = mirror_of(nova.databases, bus, clock)
-    shadow = Shadow(
-        database,
-        nova.databases,
-        mirror,
-        bus.asker(topics.WHAT_IF, timeout=ANSWER_SECONDS),
-        nova.options,
-        clock,
-        days=nova.days,
-        notifications=nova.notifications,
-        unread=unread,
-    )
+    shadow = Shadow(nova, database, mirror, bus.asker(topics.WHAT_IF, timeout=ANSWER_SECONDS), clock)
     return Worker(
         "nova_shadow",
         answers=[answers(topics.NOVA_REPORT, shadow.answer, concurrency=2)],
         asks=(topics.WHAT_IF, *MIRROR_ASKS),
         timers=[
             every(PRUNE_SECONDS, shadow.prune, at_once=True),
-            every(QUEUE_SECONDS, unread.check, at_once=True),
+            every(QUEUE_SECONDS, shadow.unread.check, at_once=True),
             every(LOSS_SECONDS, shadow.record_loss),
         ],
         starts=[mirror.refresh],

@@ -51,14 +51,13 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
             select=bus.asker(topics.SELECT_HOSTS, timeout=SELECT_TIMEOUT),
             make_group=bus.asker(topics.EDIT_GROUP),
             release=bus.asker(topics.RELEASE),
+            fallback=None if client is None else partial(client.forward, timeout=FALLBACK_TIMEOUT),
+            still_waits=nova.databases.still_waits,
         ),
-        lambda: mirror.cloud,
-        mirror.refresh,
+        mirror,
         nova.options,
         clock,
         wait=nova.wait,
-        fallback=None if client is None else partial(client.forward, timeout=FALLBACK_TIMEOUT),
-        still_waits=nova.databases.still_waits,
         notify=nova.notifications.add if nova.notifications else None,
     )
     server = RpcServer(nova.rpc, scheduling.answer, name="berth nova", clock=clock)

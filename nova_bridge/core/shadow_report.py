@@ -158,12 +158,10 @@ def report(
     since: float = 0.0,
     until: float = 0.0,
     listed: int = 100,
-    missing: Iterable[MissingPeriod] = (),
 ) -> NovaReportFound:
     """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, even if empty.
 
-    `listed`: the number of requests to list for each kind of difference, at most; `missing`: periods in which
-    notifications may have been lost.
+    `listed`: the number of requests to list for each kind of difference, at most.
     """
     cases = _joined(decided, outcomes)
     verdicts = Counter(case.verdict for case in cases)
@@ -191,7 +189,6 @@ def report(
         berth=_figures(
             by_berth, everywhere, answered, _fragmentation(compared, lambda case: case.decided.hosts)
         ),
-        missing=_merged(missing),
         shares=tuple(shares[:MOST_SHARES]),
         more_hosts=max(0, len(shares) - MOST_SHARES),
         listed=tuple(_listed(cases, listed)),
@@ -271,7 +268,7 @@ def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequen
     return sum(found) / len(found) if found else None
 
 
-def _merged(periods: Iterable[MissingPeriod]) -> tuple[MissingPeriod, ...]:
+def merged_periods(periods: Iterable[MissingPeriod]) -> tuple[MissingPeriod, ...]:
     """Merge overlapping periods of missing notifications; return the newest `MOST_PERIODS` periods."""
     found: list[MissingPeriod] = []
     for period in sorted(periods, key=lambda each: each.since):

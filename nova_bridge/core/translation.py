@@ -53,7 +53,6 @@ def translated(
     options: BridgeOptions,
     *,
     request: str,
-    user: str = "",
     wants_alternates: bool = False,
 ) -> Translated:
     """Translate a RequestSpec for the given instances into a query to berth's scheduler with the request id
@@ -70,7 +69,7 @@ def translated(
         flavor=flavor_of(spec),
         image=image_of(spec),
         project=spec.project_id or UNSAID_ID,
-        user=spec.user_id or user or UNSAID_ID,
+        user=spec.user_id or UNSAID_ID,
         zone=spec.availability_zone if spec.availability_zone in cloud.zones else "",
         cell=place.cell,
         aggregates=place.aggregates,

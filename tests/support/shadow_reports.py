@@ -11,7 +11,7 @@ from bus.decisions import Decision, Removal
 from bus.shadow import FindNovaReport, MissingPeriod, NovaReportFound, UnreadQueue
 from bus.worker import Worker, answers
 from nova_bridge.core.fragmentation import FreeMemory
-from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, of_instance, report
+from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, merged_periods, of_instance, report
 from tests.support.ids import uid
 
 SHADOWED = uid(41)  # an instance that berth refused
@@ -69,9 +69,8 @@ def a_shadow_worker(clock: Clock | None = None) -> Worker:
             return NovaReportFound(until=clock.now(), requests=len(listed), listed=listed)
         recent = [request for request in requests if request.at >= question.since]
         since, until, missing = question.since, clock.now(), [MissingPeriod(since=600, until=900)]
-        found = report(
-            recent, outcomes, _HOSTS, since=since, until=until, listed=question.listed, missing=missing
-        )
-        return replace(found, unread=(UnreadQueue(queue="versioned_notifications.info", messages=1234),))
+        found = report(recent, outcomes, _HOSTS, since=since, until=until, listed=question.listed)
+        unread = UnreadQueue(queue="versioned_notifications.info", messages=1234)
+        return replace(found, missing=merged_periods(missing), unread=(unread,))
 
     return Worker("nova_shadow", answers=[answers(topics.NOVA_REPORT, answer)])

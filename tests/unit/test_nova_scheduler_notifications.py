@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec import structs
@@ -27,6 +28,7 @@ from nova_bridge.core.scheduler_notifications import (
     payload_of,
 )
 from nova_bridge.core.translation import BridgeOptions
+from nova_bridge.mirror import Mirror
 from nova_bridge.notifying import SchedulerNotifications
 from nova_bridge.scheduling import NovaScheduling, SchedulingQueries
 from tests.support.conductor_builders import a_placed
@@ -156,10 +158,11 @@ async def test_a_call_that_berth_decides_is_published(
         chosen = structs.replace(build.chosen, root=uid(1, "a"))  # a host of the cloud
         return HostsAnswered(placed=(structs.replace(build, chosen=chosen),))
 
-    recorded, cloud = RecordedPhases(), a_cloud()
+    recorded, mirror = RecordedPhases(), Mirror(AsyncMock(), AsyncMock(), unused, Clock())
+    mirror.cloud = a_cloud()
     queries = SchedulingQueries(select=select, make_group=unused, release=unused)
     options = BridgeOptions()
-    scheduling = NovaScheduling(queries, lambda: cloud, unused, options, Clock(), notify=recorded.add)
+    scheduling = NovaScheduling(queries, mirror, options, Clock(), notify=recorded.add)
     is_answered = True
     try:
         await scheduling.answer(a_call(a_spec(**spec)))

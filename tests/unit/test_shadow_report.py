@@ -14,6 +14,7 @@ from nova_bridge.core.shadow_report import (
     DecidedRequest,
     NovaOutcome,
     imbalance,
+    merged_periods,
     of_instance,
     percentile,
     report,
@@ -180,7 +181,7 @@ def test_fragmentation_is_the_mean_share_of_memory_on_hosts_where_the_flavor_fit
 def test_missing_periods_that_overlap_are_one() -> None:
     periods = [MissingPeriod(since=since, until=until) for since, until in ((5, 8), (1, 3), (2, 4))]
     expected = (MissingPeriod(since=1, until=4), MissingPeriod(since=5, until=8))
-    assert found([], [], missing=periods).missing == expected
+    assert merged_periods(periods) == expected
 
 
 def test_a_rebuild_keeps_its_kind_after_it_ended() -> None:
