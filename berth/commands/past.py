@@ -21,8 +21,8 @@ from bus.errors import OperationRefused
 from bus.history import ConsumerChange
 from bus.masking import printable
 from bus.vocabulary import capacity_of
+from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import planned
-from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import amounts_text, several
 from placement_worker.core.past import PastCloud
 from placement_worker.core.trees import Tree

@@ -26,15 +26,9 @@ from bus.room import MOVES_MAY_HELP
 from bus.what_if import WhatIf, WhatIfAnswered
 from control_room.core.headroom import headroom_after
 from control_room.core.now import Reply
-from control_room.core.planning import (
-    FlavorCapacity,
-    PlanAnswer,
-    PlanSide,
-    planned,
-    with_quota,
-    with_reserved,
-)
-from control_room.core.what_if_form import InvalidPlan, parse_plan
+from control_room.core.packing import FlavorCapacity
+from control_room.core.plan_form import InvalidPlan, parse_plan
+from control_room.core.planning import PlanAnswer, PlanSide, planned, with_quota, with_reserved
 from control_room.core.words import amounts_text, expected_evaluation, expected_start, listed, several
 from control_room.queries import known_hosts, query
 

@@ -18,7 +18,8 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
 from bus.policy_trials import TrialPolicy
 from bus.preemption import FindPriorities, PriorityClass
-from control_room.core.what_if_form import MOST_INSTANCES, MOST_PRIORITY, InvalidPlan, parse_plan
+from control_room.core.plan_form import InvalidPlan, parse_plan
+from control_room.core.what_if_form import MOST_INSTANCES, MOST_PRIORITY
 
 _TYPES: Mapping[str, type[int]] = {"value": int, "budget": int, "preempts": bool}
 

@@ -12,7 +12,7 @@ from bus.host_health import DISABLED, FORCED_DOWN
 from bus.replication import KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAPACITY
-from control_room.core.what_if_form import AMOUNT
+from control_room.core.plan_form import AMOUNT
 
 MOST_FIT = 9999
 

@@ -20,18 +20,9 @@ from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.headroom import headroom_after
 from control_room.core.hosts import KnownHost
 from control_room.core.now import Reply
+from control_room.core.plan_form import MOST_NAME, InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned, with_quota, with_reserved
-from control_room.core.what_if_form import (
-    FIELDS,
-    MORE_FIELDS,
-    MOST_NAME,
-    InvalidForm,
-    InvalidPlan,
-    form_texts,
-    parse_plan,
-    parse_request,
-    words,
-)
+from control_room.core.what_if_form import FIELDS, MORE_FIELDS, InvalidForm, form_texts, parse_request, words
 from control_room.pages.frame import (
     PageContext,
     PageGroup,

@@ -30,8 +30,9 @@ from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from bus.what_if import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from control_room import shared_data
-from control_room.core.planning import PlanAnswer, PlanStopped, planned
-from control_room.core.what_if_form import Plan
+from control_room.core.packing import PlanStopped
+from control_room.core.plan_form import Plan
+from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
 from control_room.pages import what_if
 from placement_worker import Placement

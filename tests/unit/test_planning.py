@@ -22,8 +22,9 @@ from bus.requests import Flavor, Image
 from bus.vocabulary import capacity_of
 from bus.what_if import WhatIf, WhatIfAnswered, WhatIfMoves
 from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.planning import PlanAnswer, PlanStopped, planned, with_quota
-from control_room.core.what_if_form import InvalidPlan, parse_plan
+from control_room.core.packing import PlanStopped
+from control_room.core.plan_form import InvalidPlan, parse_plan
+from control_room.core.planning import PlanAnswer, planned, with_quota
 from placement_worker.core.trees import Tree
 from scheduler_worker import placing, what_if
 from scheduler_worker.placing import Scheduler
