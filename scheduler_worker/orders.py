@@ -21,9 +21,10 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
+from scheduler_worker.core.build_specs import size_of, too_much
 from scheduler_worker.core.events import Begun, Chosen, Located, NoVictims
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Begins, Order, size_of, too_much
+from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.roles import group_id, own_group

@@ -14,8 +14,9 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selectio
 from bus.moves import MovePlaced, MoveRefused
 from bus.preemption import PriorityClass, Victim
 from bus.queries import Candidate
-from bus.requests import BuildSpec, Hints
+from bus.requests import Hints
 from bus.vocabulary import MAX_CAUSE, Id
+from scheduler_worker.core.build_specs import spec_of
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Begun, Fence
 from scheduler_worker.core.move_start import MoveStart, refused
@@ -26,9 +27,6 @@ from scheduler_worker.core.scale import Pick
 
 MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
 MAX_CHOICES_EACH = 64  # hosts in one claim of an order
-MAX_METADATA_BYTES = 64 * 1024
-MAX_SPEC_BYTES = 256 * 1024  # bytes of one build's spec: the agent's message also contains hosts and decision
-MAX_SPECS_BYTES = 16 * 1024 * 1024  # bytes of the specs of all builds of a request together
 
 # Reason for ending a single build; other builds of the request continue.
 CANCELLED = "cancelled while it waited for a host"
@@ -37,8 +35,6 @@ DELETED = "deleted before it had a host"
 _NO_HINTS = Hints()
 _FURTHER_FIELDS = tuple(name for name in AlsoAsked.__struct_fields__ if name != "hints")
 _further_fields = attrgetter(*_FURTHER_FIELDS)
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
@@ -125,6 +121,18 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         flavor being evaluated.
         """
         return self.alternative_index + role_of(self.request, instance)
+
+    @property
+    def sharing_project(self) -> str:
+        """Return the project whose share decides the turn of the request; none for moves."""
+        return "" if self.move is not None else self.request.project
+
+    def waits_since(self, now: float) -> float:
+        """Return when the request began to wait: for a preempted instance, the time of its original request;
+        else `now`.
+        """
+        since = self.move.asked.since if self.move is not None else 0.0
+        return min(since, now) if since else now
 
     @property
     def has_lost_a_slot(self) -> bool:
@@ -262,18 +270,6 @@ def selection_of(way: Candidate) -> Selection:
     )
 
 
-def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return the spec of a build for its agent, with the flavor of an alternative or of a role."""
-    return BuildSpec(
-        flavor=flavors_of(request)[alternative_index],
-        image=request.image,
-        project=request.project,
-        user=request.user,
-        metadata=request.metadata,
-        name=request.name,
-    )
-
-
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
     """Return why placement refused the claimed hosts, and the providers that later choices should avoid."""
     texts, avoid = [], set()
@@ -282,30 +278,6 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
         if not isinstance(refusal, Moved) and (provider := getattr(refusal, "provider", "")):
             avoid.add(provider)
     return texts, avoid
-
-
-def too_much(request: BuildRequested, size: int, together: int) -> str:
-    """Return why a request is too large to be sent to agents, or "" if it is not. `size` is the size of one
-    build's spec, `together` the size of all builds' specs.
-    """
-    metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
-    if metadata > MAX_METADATA_BYTES:
-        return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
-    if size > MAX_SPEC_BYTES:
-        return f"flavor, image and metadata: {size} bytes together, at most {MAX_SPEC_BYTES} can be built"
-    if together > MAX_SPECS_BYTES:
-        return (
-            f"instances: {len(request.instances)} of them, with {size} bytes of flavor, image and metadata"
-            f" each, are {together} bytes in all, at most {MAX_SPECS_BYTES} in one request"
-        )
-    return ""
-
-
-def size_of(request: BuildRequested) -> int:
-    """Return the size in bytes of the longest spec of a build of this request: each flavor of the
-    request gives another spec.
-    """
-    return max([len(_encode(spec_of(request, index))) for index in range(len(flavors_of(request)))])
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
