@@ -10,30 +10,22 @@ from dataclasses import dataclass, field
 from msgspec import structs
 from prometheus_client import Counter
 
-from bus import claims
-from bus.claims import Claimed, Held, NothingHeld, Refused, Released, Retired
+from bus.claims import Held, Released, Retired
 from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
-from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from bus.vocabulary import Contended, Id
+from bus.moves import BEGUN, MovePlaced, MoveRefused, MoveRequested
+from bus.vocabulary import Id
 from scheduler_worker.begun_claims import claims_of_begun
 from scheduler_worker.core import move_state
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
-from scheduler_worker.core.move_start import (
-    SEEKING,
-    Barred,
-    MoveStart,
-    no_conductor_reason,
-    refused,
-    undo_claim_id,
-    undoing,
-)
+from scheduler_worker.core.move_start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
-from scheduler_worker.dependencies import log, together
+from scheduler_worker.dependencies import together
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.move_undoing import MoveUndoing
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import without_roots
@@ -83,6 +75,7 @@ class MoveCourses:
     ) -> None:
         self.scheduler = scheduler
         self.lookups = lookups
+        self.undoing = MoveUndoing(scheduler, handovers)
         self._handovers = handovers
         self._store_refusals = store_refusals
 
@@ -260,7 +253,7 @@ class MoveCourses:
                 # The scheduler that undid this unshelve may have stopped before it marked the instance as
                 # shelved.
                 if course.asked.kind == "unshelve":
-                    await self.park_again(course.asked.build, start.cell)
+                    await self.undoing.park_again(course.asked.build, start.cell)
                 course.take((refused(course.asked, no_conductor_reason(start.cell), "no_conductor"),))
             else:
                 going.append((course, start))
@@ -319,45 +312,6 @@ class MoveCourses:
                 course.take(())
             else:
                 course.take((start.placed(None, None) if start.seeks else start.stays(),))
-
-    async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Raise `Retry` for a begun move if its cell has no conductor. After a time limit, undo the move and
-        return its refusal, or None if its cell continues it.
-        """
-        move, why, reply_to = placed.move, no_conductor_reason(placed.cell), placed.reply_to
-        asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
-        refusal = refused(asked, why, "no_conductor", placed.decision)
-        if isinstance(placed, HandoverProgress):
-            return refusal if await self._handovers.unheard(placed) else None
-        self.scheduler.ending.wait_for_consumer(placed.move, placed.cell)
-        match await self._undo(placed):
-            case Released() | Claimed() | Retired():
-                log.warning("move %s: %s", placed.move, why)
-                return refusal
-            case Held():
-                return None  # the cell has received the order, and continues the move
-            case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
-                return None
-            case _:
-                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
-
-    async def _undo(self, placed: MovePlaced) -> claims.ClaimResult | claims.ReleaseResult:
-        if placed.kind not in SEEKING or placed.generation is None:  # the move made no claim
-            return await self.scheduler.ending.retire(
-                undo_claim_id(placed.move), no_conductor_reason(placed.cell)
-            )
-        claim = undoing(placed, placed.generation)
-        [answer] = await self.scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])
-        result = answer.results[0]
-        if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
-            await self.park_again(placed.build, placed.cell)
-        return result
-
-    async def park_again(self, build: Id, cell: str) -> None:
-        """Mark an instance as shelved in placement after a refused unshelve, unless it has a host by now."""
-        question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
-        if isinstance((await self.scheduler.placement.release(question)).result, Contended):
-            raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
 
 
 def messages_of(course: MoveCourse) -> move_state.MoveMessages:

@@ -5,7 +5,7 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -27,22 +27,20 @@ from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.roles import group_id
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.drawn_reservations import DrawnReservations
+from scheduler_worker.help_search import helps_of
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.orders import Orders, Preempting, Resolving, put_off
+from scheduler_worker.pending_choices import PendingChoices
 from scheduler_worker.refusal_counts import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
-
-HELP_SECONDS = 0.02  # seconds per batch to find changes that would make its requests fit
-MOST_HELP_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +68,7 @@ class Scheduler:
         self.placement = placement
         self.undeliverable_for = options.undeliverable_for
         self.book = HostBook(clock.monotonic(), options.grace)
-        self.pending = dependencies.PendingChoices(source, self.book, clock)
+        self.pending = PendingChoices(source, self.book, clock)
         self.retries = dependencies.RetryTimes(self.clock)
         self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
         self._resolving = Resolving(placement, self.ending)
@@ -276,27 +274,12 @@ class Scheduler:
                 self._take(course, events.AlternatesFound(choosing.spares(course.order)))
 
     async def _find_help(self, courses: Sequence[_Course]) -> None:
-        if not courses:
-            return
-        held = await self.drawn.read_held()
-        choosing, began = self.choosing(), self.clock.monotonic()
-        found: dict[Hashable, tuple[str, ...]] = {}
-        for course in courses:
-            alternative, needed = course.order.alternatives[0], course.order.needed
-            kind = self.policy.kind(alternative), needed
-            # a request with `draw` names its reservation, so the changes would not help it
-            if (
-                kind not in found
-                and alternative.draw is None
-                and self.clock.monotonic() - began < HELP_SECONDS
+        if courses:
+            held, orders = await self.drawn.read_held(), [course.order for course in courses]
+            for course, helpful in zip(
+                courses, helps_of(orders, self.choosing(), held, self.clock), strict=True
             ):
-                found[kind] = all_helps(course.order, choosing, self.late_help(), held)
-            self._take(course, events.HelpFound(found.get(kind, ())))
-
-    def late_help(self) -> Callable[[], bool]:
-        """Return a function that returns whether more than MOST_HELP_SECONDS have passed since this call."""
-        until = self.clock.monotonic() + MOST_HELP_SECONDS
-        return lambda: self.clock.monotonic() > until
+                self._take(course, events.HelpFound(helpful))
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
         """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""

@@ -15,7 +15,7 @@ from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from bus.what_if import WhatIfAnswered
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
-from scheduler_worker.dependencies import Supposing
+from scheduler_worker.pending_choices import Supposing
 from scheduler_worker.priorities import Priorities
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import PATIENCE, WhatIfs

@@ -9,23 +9,11 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from bus.candidates import PlacedHost
-from bus.decisions import Decision
 from bus.quotas import FindQuotas
-from bus.vocabulary import Id
-from bus.what_if import (
-    CapacityLeft,
-    PlacedThere,
-    RankedHost,
-    WhatIf,
-    WhatIfAnswered,
-    WhatIfMoves,
-    WhatIfMovesAnswered,
-)
+from bus.what_if import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.gang_choice import is_gang
-from scheduler_worker.core.move_start import Barred, MoveStart
-from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.quota_growth import within_quota
@@ -34,10 +22,9 @@ from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
-from scheduler_worker.dependencies import Supposing
-from scheduler_worker.move_courses import MoveCourse, MoveCourses
+from scheduler_worker.help_search import REQUEST_SECONDS, late_after
+from scheduler_worker.pending_choices import Supposing
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.hosts import without_roots
 
 SLICE = 0.003  # seconds of counting after which other tasks such as boots may run
 AT_ONCE = 50  # instances chosen before other tasks may run
@@ -145,7 +132,7 @@ class WhatIfs:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order
         held = await self._scheduler.drawn.read_held()
         with self._choosing_with(supposing) as choosing:
-            helpful = all_helps(order, choosing, self._scheduler.late_help(), held)
+            helpful = all_helps(order, choosing, late_after(REQUEST_SECONDS, self._scheduler.clock), held)
         decision = structs.replace(first.decision(()), helps=helpful)
         return WhatIfAnswered(fits=False, decision=decision), order
 
@@ -272,82 +259,3 @@ class WhatIfs:
             yield choosing
         finally:
             supposing.suspend()
-
-
-@dataclass(slots=True)
-class _SupposedHosts:
-    """The hosts that members of server groups would have after the moves of a what-if question; a move is
-    added when its destination is found.
-    """
-
-    members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
-    left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → holder consumer → roots
-
-    def goes(self, start: MoveStart, roots: tuple[Id, ...]) -> None:
-        if start.group is not None:
-            self.members.setdefault(start.group, {})[start.asked.build] = roots
-            if start.keep is not None:
-                self.left.setdefault(start.group, {})[start.keep] = tuple(start.current_roots)
-
-    def seen_by(self, order: Order) -> Order:
-        alternatives = []
-        for alternative in order.alternatives:
-            if (group := alternative.group) is not None:
-                members = {**group.members, **self.members.get(group.id, {})}
-                left = {**group.left, **self.left.get(group.id, {})}
-                alternative = replace(alternative, group=structs.replace(group, members=members, left=left))
-            alternatives.append(alternative)
-        return structs.replace(order, alternatives=tuple(alternatives))
-
-
-class WhatIfsOfMoves:
-    """Answers what-if questions about moves; only one what-if question is answered at a time."""
-
-    def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
-        self._scheduler = courses.scheduler
-        self._what_ifs = what_ifs
-        self._courses = courses
-
-    async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
-        async with self._what_ifs.lock:
-            courses = [MoveCourse(move) for move in question.moves]
-            for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
-                if found is not None:
-                    course.take(Stopped(found.barred))
-            ready = [course for course in courses if course.state.begins]
-            await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])
-            seeking = [course for course in ready if (start := course.state.start) and start.seeks]
-            chosen = await self._chosen(seeking, question)
-            answers = [chosen.get(id(course)) or _unsought(course) for course in courses]
-            return WhatIfMovesAnswered(answers=tuple(answers))
-
-    async def _chosen(self, courses: list[MoveCourse], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
-        starts = [start for course in courses if (start := course.state.start) is not None]
-        supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
-        answers: dict[int, WhatIfAnswered] = {}
-        orders = await self._scheduler.resolved((), starts)
-        for course, start, (order, begun) in zip(courses, starts, orders, strict=True):
-            if begun.refusal:
-                unreadable = Decision(code="unreadable")
-                answers[id(course)] = WhatIfAnswered(fits=False, refusal=begun.refusal, decision=unreadable)
-                continue
-            order = emptied.seen_by(without_roots(order, question.closed, lambda root: "being emptied"))
-            answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
-            if answer.fits:
-                emptied.goes(start, tuple(placed.root for placed in answer.placed))
-                if answers:
-                    answer = structs.replace(answer, best=(), decision=Decision())
-            answers[id(course)] = answer
-        return answers
-
-
-def _unsought(course: MoveCourse) -> WhatIfAnswered:
-    barred, start = course.state.barred, course.state.start
-    if barred is None and start is None:
-        barred = Barred(code="moving", why="it has begun before, and its cell sees it through")
-    if barred is not None:
-        return WhatIfAnswered(fits=False, refusal=barred.why, decision=Decision(code=barred.code))
-    stays = start.source if start is not None and course.asked.kind == "rebuild" else None
-    if stays is None or start is None:
-        return WhatIfAnswered(fits=True)
-    return WhatIfAnswered(fits=True, placed=(PlacedThere(root=stays.root, host=stays.host, cell=start.cell),))

@@ -39,13 +39,15 @@ from scheduler_worker.role_door import RoleDoor
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.victim_search import VictimSearch
+from scheduler_worker.waiting.builds import WaitingBuilds
 from scheduler_worker.waiting.cancelling import Cancelling
-from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.host_changes import HostChanges
+from scheduler_worker.waiting.moves import WaitingMoves
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import WaitingStore
-from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
+from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_moves import WhatIfsOfMoves
 from scheduler_worker.what_if_preempting import WhatIfsPreempting
 from scheduler_worker.what_if_waiting import WhatIfWaits
 
@@ -99,7 +101,7 @@ class _Parts:
         scheduler.leave_out_reserved(store.released, store.without_reserved)
         self.handovers = Handovers(database, placement, scheduler.ending, clock)
         lookups = MoveLookups(source, scheduler.ending, placement, needs.cells)
-        self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
+        self.courses = MoveCourses(scheduler, lookups, self.handovers, store.refusals.add_moves)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
         self.backlog = RequestBacklog(store, clock, store.sizes, needs.options.concurrency)
@@ -209,7 +211,7 @@ class _Parts:
                 topics.MOVE_REQUESTED,
                 self.moves.place_many,
                 emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
-                unheard=self.courses.undo_placed,
+                unheard=self.courses.undoing.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
                 concurrency=concurrency,
             ),

@@ -123,10 +123,10 @@ class Cancelling:
             refusal = refused(start.asked, why, "cancelled", decision)
             if why != CANCELLED:  # the move ended before, for another reason
                 refusal = refused(start.asked, why, "")
-            await self._store.store_refusals([(start.asked, message, refusal)])
+            await self._store.refusals.add_moves([(start.asked, message, refusal)])
             return refusal
         end = unplaceable(message, tuple(fenced.ended), CANCELLED, decision)
-        await self._store.store_decisions([(message, [end])])
+        await self._store.refusals.add_builds([(message, [end])])
         return end
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:

@@ -26,7 +26,8 @@ from scheduler_worker.waiting.store import WaitingStore
 from scheduler_worker.waiting.suspects import WaitingSuspects
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
+    from scheduler_worker.waiting.builds import WaitingBuilds
+    from scheduler_worker.waiting.moves import WaitingMoves
 
 Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # both return results in the sequence of requests
 

@@ -13,24 +13,22 @@ import msgspec
 
 from bus.context import StoredContext
 from bus.decisions import OVER_QUOTA, Decision
-from bus.messages import BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
-from scheduler_worker.agents import QUOTA_WAITING, RESCUED, UNPLACEABLE, WAITING_NOW
+from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.quota_waits import QUOTA_WAKES, QuotaWaits
 from scheduler_worker.core.reserved_hosts import Root
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
-from scheduler_worker.move_courses import RefusedMoves
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.refusal_counts import count_unplaceable
+from scheduler_worker.refusal_records import RefusalRecords
 from scheduler_worker.request_sizes import RequestSizes
-from scheduler_worker.store import decisions, parked
+from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
 from scheduler_worker.waiting.start_estimates import StartEstimates
@@ -64,6 +62,7 @@ class WaitingStore:
         self.queues = WaitingQueues(self.sight)
         self.quota_waits = QuotaWaits()
         self.requests: dict[Id, ParkedRequest] = {}
+        self.refusals = RefusalRecords(database, scheduler.clock)
         self.related = RelatedHosts(scheduler.resolved)
         self.starts = StartEstimates(scheduler.clock)
         self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
@@ -219,7 +218,7 @@ class WaitingStore:
         self._changed()
 
     def kind(self, order: Order) -> str:
-        return self.sight.kind(order.request, order.alternatives, project_of(order))
+        return self.sight.kind(order.request, order.alternatives, order.sharing_project)
 
     def wakes(self, kind: str, decision: Decision) -> str:
         """Describe for operators which change lets a request with this `decision` be tried again."""
@@ -254,7 +253,7 @@ class WaitingStore:
         return ParkedRequest(
             message=order.request,
             kind=kind,
-            since=age_of(order, now),
+            since=order.waits_since(now),
             until=now + seconds_of(order.request.wait),
             seen=seen,
             lacks=why[:MAX_CAUSE],
@@ -336,22 +335,6 @@ class WaitingStore:
                 await parked.drop(tx, requests)
             self.leave(requests)
 
-    async def store_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
-        """Store why builds got no host, from the messages that report an unplaceable build."""
-        listed = [(request, message) for request, messages in ended for message in messages]
-        ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
-        if ending:
-            UNPLACEABLE.inc(len(ending))
-            count_unplaceable(ending)
-            async with self.database.write() as tx:
-                await decisions.add(tx, ending, self._clock.now())
-
-    async def store_refusals(self, ending: RefusedMoves) -> None:
-        """Store why moves were refused, for later queries."""
-        if ending:
-            async with self.database.write() as tx:
-                await decisions.add_moves(tx, ending, self._clock.now())
-
     def rescue(self, entry: ParkedRequest) -> None:
         """Count and log a waiting request that fitted a host although no change had woken it."""
         self.rescued += 1
@@ -362,18 +345,5 @@ class WaitingStore:
         )
 
 
-def age_of(order: Order, now: float) -> float:
-    """Return when the wait of an order began: for a preempted instance, the time of its original request;
-    else `now`.
-    """
-    since = order.move.asked.since if order.move is not None else 0.0
-    return min(since, now) if since else now
-
-
 def contender_of(order: Order, now: float) -> Contender:
-    return Contender(project_of(order), order.request.priority, age_of(order, now))
-
-
-def project_of(order: Order) -> str:
-    """Return the project whose share decides the turn of a request; none for moves."""
-    return "" if order.move is not None else order.request.project
+    return Contender(order.sharing_project, order.request.priority, order.waits_since(now))

@@ -18,7 +18,7 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.what_if import WhatIf
-from scheduler_worker.waiting.evaluating import WaitingBuilds
+from scheduler_worker.waiting.builds import WaitingBuilds
 from scheduler_worker.waiting.queue import Evaluated, Woken
 from tests.contract.test_waiting_moves import waiting_movers
 from tests.support.ids import uid

@@ -28,7 +28,7 @@ from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from scheduler_worker.store import parked
-from scheduler_worker.waiting.evaluating import WaitingMoves
+from scheduler_worker.waiting.moves import WaitingMoves
 from scheduler_worker.waiting.queue import Ended
 from scheduler_worker.waiting.suspects import MAX_STRIKES, WHY
 from tests.contract.test_waiting import a_world

@@ -20,8 +20,8 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
-from scheduler_worker.dependencies import PendingChoices
 from scheduler_worker.hosts import HostBook
+from scheduler_worker.pending_choices import PendingChoices
 from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import a_candidate, a_request
 

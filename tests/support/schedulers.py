@@ -121,7 +121,7 @@ class MovesWithoutWaiting:
 
     def __init__(self, courses: MoveCourses) -> None:
         self.courses = courses
-        self.undo_placed = courses.undo_placed
+        self.undo_placed = courses.undoing.undo_placed
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
         return await self.courses.place_new([MoveCourse(request) for request in requests])

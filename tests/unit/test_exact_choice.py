@@ -30,7 +30,7 @@ from scheduler_worker.core.order import Order, also_asked
 from scheduler_worker.core.ranking_order import drawn, tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
 from scheduler_worker.core.scale import Pick, replay
-from scheduler_worker.dependencies import PendingChoice
+from scheduler_worker.pending_choices import PendingChoice
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.plain_search import PlainSearch, Way

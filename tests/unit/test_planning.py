@@ -26,9 +26,10 @@ from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned, with_quota
 from placement_worker.core.trees import Tree
-from scheduler_worker import placing, what_if
+from scheduler_worker import help_search, what_if
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
+from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_moves import WhatIfsOfMoves
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.move_builders import BUILD, a_build_that_stands, a_move
@@ -478,7 +479,7 @@ async def test_a_what_if_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "MOST_HELP_SECONDS", 0.1)
+    monkeypatch.setattr(help_search, "REQUEST_SECONDS", 0.1)
     specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
     specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
     scheduler = a_scheduler(source_of([a_host_of_cells(1, cells=1000, vcpus=100)]))

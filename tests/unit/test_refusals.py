@@ -21,8 +21,8 @@ from bus.vocabulary import Resources
 from bus.what_if import WhatIf
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
-from scheduler_worker import ChoicePolicy, placing, what_if
-from scheduler_worker.core import helping
+from scheduler_worker import ChoicePolicy, help_search, what_if
+from scheduler_worker.core import helping, relaxing
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
 from scheduler_worker.core.order import Order
@@ -306,7 +306,7 @@ async def test_only_an_unplaceable_request_has_remedies_and_equal_requests_share
         looked.append(order.request.request)
         return all_helps(order, *given)
 
-    monkeypatch.setattr(placing, "all_helps", counted)
+    monkeypatch.setattr(help_search, "all_helps", counted)
     scheduler = a_scheduler(FakePlacement(*HOSTS))
     await scheduler.place_many([a_request(1), a_request(2)])
     assert not looked
@@ -389,11 +389,10 @@ async def test_pairs_of_remedies_are_not_built_after_the_search_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A flavor of 190 groups has 18,000 pairs."""
-    made: list[helping.Lessened] = []
-    each_lessened = helping.lessened
+    made: list[relaxing.Lessened] = []
 
-    def lessened(alternative: Alternative) -> Iterator[helping.Lessened]:
-        for lessened in each_lessened(alternative):
+    def lessened(alternative: Alternative) -> Iterator[relaxing.Lessened]:
+        for lessened in relaxing.lessened(alternative):
             made.append(lessened)
             yield lessened
 

@@ -27,8 +27,8 @@ from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
 from scheduler_worker.core.ranking_order import mixed, slice_of
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.dependencies import PendingChoice, PendingChoices
 from scheduler_worker.hosts import HostBook
+from scheduler_worker.pending_choices import PendingChoice, PendingChoices
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take

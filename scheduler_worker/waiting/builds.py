@@ -1,4 +1,4 @@
-"""Places new and waiting builds and moves, and stores requests that must wait for capacity."""
+"""Places new and waiting builds, and stores requests that must wait for capacity."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,18 +7,13 @@ from msgspec import structs
 
 from bus.claims import Held, Retired
 from bus.context import stored_context
-from bus.decisions import CRASHED, OVER_QUOTA, Decision
+from bus.decisions import CRASHED, Decision
 from bus.messages import BuildPlaced, BuildRequested
-from bus.moves import MoveRequested
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.vocabulary import Id
 from scheduler_worker.core import events
-from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
-from scheduler_worker.core.move_start import Barred
-from scheduler_worker.core.move_state import SeenThrough, Stopped
+from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
-from scheduler_worker.core.placing import LONGEST_PAUSE
 from scheduler_worker.dependencies import log
-from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.store.parked import ParkedRequest
@@ -33,6 +28,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
+from scheduler_worker.waiting.reasons import decision_of, expired_order
 from scheduler_worker.waiting.store import Marked, Marks, WaitingStore
 
 ENDED_BEFORE = "it has ended before"
@@ -86,7 +82,7 @@ class WaitingBuilds:
         for (index, *_), verdict in zip(waits, again, strict=True):
             verdicts[index] = verdict
         messages = [verdict if isinstance(verdict, list | tuple) else () for verdict in verdicts]
-        await store.store_decisions(list(zip(requests, messages, strict=True)))
+        await store.refusals.add_builds(list(zip(requests, messages, strict=True)))
         return [verdict if verdict is not None else () for verdict in verdicts]
 
     async def _store_waiting(
@@ -178,7 +174,7 @@ class WaitingBuilds:
         results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
         pairs = zip(entries, results, strict=True)
         ended = [(entry.message, result.messages) for entry, result in pairs if isinstance(result, Ended)]
-        await self._store.store_decisions(ended)
+        await self._store.refusals.add_builds(ended)
         return results
 
     def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
@@ -200,166 +196,3 @@ class WaitingBuilds:
 
 def _gives_hosts(verdict: Verdict | None) -> bool:
     return isinstance(verdict, list | tuple) and any(isinstance(each, BuildPlaced) for each in verdict)
-
-
-def expired_order(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
-    """Return the order of an expired waiting request as failed; the reason names the missing capacity."""
-    explained = last.shorts or last.over_quota
-    lacks = last.why if explained else entry.lacks
-    decision = decision_of(last) if explained else entry.decision
-    decision = structs.replace(decision, code="waited")
-    return structs.replace(order, reason=waited_for(entry, lacks), decision=decision, unexplained=True)
-
-
-def waited_for(entry: ParkedRequest, lacks: str) -> str:
-    return f"it has waited {entry.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
-
-
-def decision_of(end: events.Park) -> Decision:
-    if end.shorts:
-        return end.shorts[0].decision(())
-    return Decision(code=OVER_QUOTA if end.over_quota else "refused")
-
-
-LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
-
-
-class WaitingMoves:
-    """Begins, refuses or stores new moves, and evaluates waiting moves again."""
-
-    def __init__(self, store: WaitingStore, courses: MoveCourses) -> None:
-        self._scheduler = courses.scheduler
-        self._store = store
-        self._courses = courses
-        self.undo_placed: UndoPlaced = courses.undo_placed
-        self._looked_at: set[Id] = set()  # moves read since all waiting moves were last read
-
-    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
-        """Begin, refuse or store new moves. Return for each its messages, `Retry` or `Poison`."""
-        store = self._store
-        courses = [MoveCourse(request) for request in requests]
-        for course in courses:
-            if course.asked.move in store.requests:  # the move waits already: nothing is published
-                course.take(SeenThrough())
-        store.queues.settle(self._scheduler.clock.monotonic())
-        now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
-        mark, moved = store.queues.mark, store.marks
-
-        def aside(course: MoveCourse, order: Order) -> bool:
-            course.behind = bool(course.asked.wait) and store.is_behind(order, now)
-            return course.behind
-
-        def entry(course: MoveCourse) -> ParkedRequest:
-            assert course.order is not None
-            context, park = stored_context(course.asked), course.state.park
-            if park is None:
-                return store.behind(course.order, now, seen, context)
-            return store.waiting(course.order, now, seen, park.why, decision_of(park), context)
-
-        async def park(waiting: Sequence[MoveCourse]) -> None:
-            await self._courses.came_before(waiting)
-            keeping = [(course, entry(course)) for course in waiting if course.state.begins]
-            if not keeping:
-                return
-            first, ours = await store.add([request for _, request in keeping])
-            stored: list[Marked] = []
-            for course, request in keeping:
-                other = first[course.asked.build]
-                if other != request.request:
-                    why = f"another move of it waits for room: {other}"
-                    course.take(Stopped(Barred(code="moving", why=why)))
-                    continue
-                course.take(SeenThrough())
-                stored.append((request, None if course.behind else mark))
-            store.enter_stored(stored, ours, moved)
-
-        return await self._courses.place_new(courses, aside, park)
-
-    async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        courses = [self._course_of(item.parked, item.excluding) for item in woken]
-        for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
-            if found is not None:
-                course.take(ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, found.barred.why))
-        await self._courses.begin(courses)
-        await self._courses.finish(courses)
-        return [self._result(course) for course in courses]
-
-    async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        now = self._scheduler.clock.now()
-        courses = [
-            self._course_of(item.parked, item.excluding, waited=max(now - item.parked.since, 0.0))
-            for item in expired
-        ]
-        unknown = await self._courses.look_up(courses)
-        for course, item, found in zip(courses, expired, unknown, strict=True):
-            if found is not None:
-                why = waited_for(item.parked, found.barred.why)
-                course.take(Stopped(Barred(code="waited", why=why)))
-        await self._courses.begin(courses)
-        ending = [
-            (course, (expired_order(course.order, item.parked, course.state.park), Begun()))
-            for course, item in zip(courses, expired, strict=True)
-            if course.state.park is not None and course.order is not None and course.state.begins
-        ]
-        await self._courses.place(ending)
-        await self._courses.finish(courses)
-        return [self._result(course) for course in courses]
-
-    async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
-        courses = [self._course_of(item.parked) for item in woken]
-        for course in courses:
-            course.take(Stopped(Barred(code=CRASHED, why=why)))
-        await self._courses.finish(courses)
-        return [self._result(course) for course in courses]
-
-    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Read the builds of up to `LOOKED_AT` waiting moves from their cells again, and return these moves'
-        results. Successive calls read different moves, until all were read. Publish the orders of moves that
-        have already begun: a begun move may fit nowhere else.
-        """
-        new = [entry for entry in waiting if entry.request not in self._looked_at]
-        if len(new) <= LOOKED_AT:
-            self._looked_at.difference_update(entry.request for entry in waiting)
-        looked_at = new[:LOOKED_AT] or waiting[:LOOKED_AT]
-        self._looked_at.update(entry.request for entry in looked_at)
-        if not looked_at:
-            return ()
-        courses = [self._course_of(entry) for entry in looked_at]
-        await self._courses.look_up(courses)
-        unsure = [course for course in courses if course.asked.move in self._store.unsure]
-        await self._courses.came_before([course for course in unsure if course.state.begins])
-        await self._courses.finish(courses)
-        starts = [None if course.state.end else course.state.start for course in courses]
-        ends = [_ended(course) for course in courses]
-        results = [end or RetryLater(0.0, start) for end, start in zip(ends, starts, strict=True)]
-        return list(zip(looked_at, results, strict=True))
-
-    def _course_of(
-        self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
-    ) -> MoveCourse:
-        assert entry.start is not None
-        why = self._store.why_reserved
-        course = MoveCourse(entry.start.asked, excluding=excluding, why_reserved=why, waited=waited)
-        course.take(entry.start)
-        return course
-
-    def _result(self, course: MoveCourse) -> Evaluated:
-        state = course.state
-        if (ended := _ended(course)) is not None:
-            return ended
-        if isinstance(state.end, ComeAgain):
-            after = self._scheduler.clock.chance.uniform(state.end.least, state.end.most)
-            return RetryLater(after, state.start)
-        if state.park is None or state.end is not None:
-            return RetryLater(PATIENCE, state.start)
-        self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
-        if state.park.shorts or state.park.over_quota:
-            return StillWaiting(state.park.why, decision_of(state.park), state.start)
-        return RetryLater(SOON, state.start)
-
-
-def _ended(course: MoveCourse) -> Ended | None:
-    end = course.state.end
-    if isinstance(end, DeadLetterRequest):
-        log.error("move %s: %s", course.asked.move, end.why)
-    return None if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else Ended(end)

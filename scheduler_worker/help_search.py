@@ -1,0 +1,38 @@
+"""Limits the time in which changes are searched that would make requests without a host fit."""
+
+from collections.abc import Hashable, Sequence
+
+from bus.clock import Clock
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.helping import Late
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.reserved_help import HeldFor, all_helps
+
+BATCH_SECONDS = 0.02  # seconds per batch, after which no further search begins
+REQUEST_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second
+
+
+def helps_of(
+    orders: Sequence[Order], choosing: Choosing, held: HeldFor, clock: Clock
+) -> list[tuple[str, ...]]:
+    """Return for each order the sentences that suggest changes; equal orders share one search.
+
+    If BATCH_SECONDS have passed, the remaining orders get no suggestions.
+    """
+    late = late_after(BATCH_SECONDS, clock)
+    found: dict[Hashable, tuple[str, ...]] = {}
+    helps = []
+    for order in orders:
+        alternative = order.alternatives[0]
+        kind = choosing.policy.kind(alternative), order.needed
+        # a request with `draw` names its reservation, so the changes would not help it
+        if kind not in found and alternative.draw is None and not late():
+            found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), held)
+        helps.append(found.get(kind, ()))
+    return helps
+
+
+def late_after(seconds: float, clock: Clock) -> Late:
+    """Return a function that returns whether more than `seconds` have passed since this call."""
+    until = clock.monotonic() + seconds
+    return lambda: clock.monotonic() > until

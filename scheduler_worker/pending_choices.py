@@ -1,0 +1,158 @@
+"""Reserves the capacity of chosen hosts until their claims are visible, and of hypothetical choices."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+
+import msgspec
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.queries import Candidate
+from bus.vocabulary import Allocations
+from scheduler_worker.core.events import ReserveHost
+from scheduler_worker.core.scale import CapacityReservation
+from scheduler_worker.hosts import HostBook
+
+TIMEOUT = 15.0  # seconds; answers to claims arrive within this time
+
+
+class PendingChoice(msgspec.Struct, eq=False, gc=False):
+    """A host chosen for an instance, with a claim that placement's index does not show yet."""
+
+    allocations: Allocations
+    cell: str
+    root: str
+    at: float  # time of the choice
+    until: float
+    open: bool = True
+    number: int | None = None  # change number of the claim; None: placement has not answered yet
+
+
+class PendingChoices:
+    """Reserves capacity for chosen hosts until placement's index shows their claims or the claims fail.
+
+    Each choice also counts as a build on its host.
+    """
+
+    def __init__(
+        self, source: CandidateSource, book: HostBook, clock: Clock, timeout: float = TIMEOUT
+    ) -> None:
+        self.timeout = timeout
+        self._source = source
+        self._book = book
+        self._clock = clock
+        self._open: deque[PendingChoice] = deque()  # the choice with the earliest time limit is first
+        self._confirmed: list[tuple[int, int, PendingChoice]] = []
+        self._ties = 0
+        self.on_released: Callable[[str], None] = lambda root: None
+
+    def enter(self, way: Candidate) -> PendingChoice:
+        now = self._clock.monotonic()
+        entry = PendingChoice(way.allocations, way.cell, way.root, now, now + self.timeout)
+        self._book.chose(way.cell, way.root, now)
+        self._source.reserve(way.allocations)
+        self._open.append(entry)
+        return entry
+
+    def confirm(self, entry: PendingChoice, number: int) -> None:
+        if number <= self._source.seen:
+            self._end(entry)
+            return
+        self._ties += 1
+        entry.number = number
+        heappush(self._confirmed, (number, self._ties, entry))
+
+    def confirm_claimed(self, choice: ReserveHost) -> None:
+        """Reserve a claimed host, which may be another than the first choice, until its claim is visible."""
+        reservation = choice.pick.reservation
+        if choice.way is not choice.pick.choices[0]:
+            self.drop(reservation)
+            self.on_released(choice.pick.root)
+            reservation = self.enter(choice.way)
+        if isinstance(reservation, PendingChoice):
+            self.confirm(reservation, choice.number)
+
+    def drop(self, reservation: object) -> None:
+        """Release the reservation of a choice after its claim failed or was not sent."""
+        if isinstance(reservation, PendingChoice) and reservation.open:
+            self._book.unchose(reservation.cell, reservation.root, reservation.at)
+            self._withdraw(reservation)
+
+    def expire(self) -> None:
+        """Release reservations if the index shows their claims, or if their time limit has passed."""
+        now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
+        while confirmed and confirmed[0][0] <= seen:
+            self._end(heappop(confirmed)[2])
+        while self._open and (not self._open[0].open or self._open[0].until <= now):
+            self._end(self._open.popleft())
+
+    def _end(self, entry: PendingChoice) -> None:
+        """Release the capacity reserved for a choice, which may wake requests that wait for this host."""
+        if entry.open:
+            self._withdraw(entry)
+            self.on_released(entry.root)
+
+    def _withdraw(self, entry: PendingChoice) -> None:
+        entry.open = False
+        self._source.withdraw(entry.allocations)
+
+    @property
+    def unsettled(self) -> list[PendingChoice]:
+        return [entry for entry in self._open if entry.open and entry.number is None]
+
+
+class Supposing:
+    """Reserves capacity for hypothetical choices; the reservations are suspended during every await."""
+
+    def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
+        self._source = source
+        self._book = book
+        self._now = now
+        # id() of a candidate → the candidate, and whether it counts as a build on its host; in order of
+        # choice
+        self._kept: dict[int, tuple[Candidate, bool]] = {}
+
+    @property
+    def unsettled(self) -> Sequence[CapacityReservation]:
+        return ()
+
+    def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
+        self._kept[id(way)] = way, builds
+        self._reserve(way, builds)
+        return way
+
+    def drop(self, reservation: CapacityReservation) -> None:
+        reserved = self._kept.pop(id(reservation), None)
+        if reserved is not None:
+            self._withdraw(*reserved)
+
+    def on(self, root: str) -> int:
+        return sum(way.root == root for way, _ in self._kept.values())
+
+    def suspend(self) -> None:
+        for reserved in self._kept.values():
+            self._withdraw(*reserved)
+
+    def resume(self) -> None:
+        for reserved in self._kept.values():
+            self._reserve(*reserved)
+
+    @property
+    def several(self) -> int:
+        return len(self._kept)
+
+    def forget(self, after: int = 0) -> None:
+        """Drop all hypothetical choices made after the first `after` choices."""
+        self._kept = dict(islice(self._kept.items(), after))
+
+    def _reserve(self, way: Candidate, builds: bool) -> None:
+        self._source.reserve(way.allocations)
+        if builds:
+            self._book.chose(way.cell, way.root, self._now)
+
+    def _withdraw(self, way: Candidate, builds: bool) -> None:
+        self._source.withdraw(way.allocations)
+        if builds:
+            self._book.unchose(way.cell, way.root, self._now)

@@ -1,0 +1,28 @@
+"""Explains why a request waits, or has expired."""
+
+from msgspec import structs
+
+from bus.decisions import OVER_QUOTA, Decision
+from bus.vocabulary import MAX_CAUSE
+from scheduler_worker.core import events
+from scheduler_worker.core.order import Order
+from scheduler_worker.store.parked import ParkedRequest
+
+
+def expired_order(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
+    """Return the order of an expired waiting request as failed; the reason names the missing capacity."""
+    explained = last.shorts or last.over_quota
+    lacks = last.why if explained else entry.lacks
+    decision = decision_of(last) if explained else entry.decision
+    decision = structs.replace(decision, code="waited")
+    return structs.replace(order, reason=waited_for(entry, lacks), decision=decision, unexplained=True)
+
+
+def waited_for(entry: ParkedRequest, lacks: str) -> str:
+    return f"it has waited {entry.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
+
+
+def decision_of(end: events.Park) -> Decision:
+    if end.shorts:
+        return end.shorts[0].decision(())
+    return Decision(code=OVER_QUOTA if end.over_quota else "refused")
