@@ -1,5 +1,7 @@
 """Maps the URLs of the control room to its pages."""
 
+from collections.abc import Awaitable, Callable, Iterator
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -24,6 +26,8 @@ from control_room.pages.reservations import HeadroomPages, ReservationPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
 
+Endpoint = Callable[[Request], Awaitable[Response]]
+
 
 def pages_app(context: PageContext) -> Starlette:
     renderer = Renderer(context)
@@ -37,86 +41,102 @@ def pages_app(context: PageContext) -> Starlette:
     return app
 
 
-def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
-    now, builds = NowPages(context, renderer), BuildPages(context, renderer)
-    heat, host = HeatPages(context, renderer), HostPages(context, renderer)
-    waiting, moves = WaitingPages(context, renderer), MovePages(context, renderer)
-    metal, capacity = MetalPages(context, renderer), CapacityPages(context, renderer)
+def _routes(context: PageContext, renderer: Renderer) -> Iterator[BaseRoute]:
+    now, projects = NowPages(context, renderer), ProjectPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
-    projects, preemptions = ProjectPages(context, renderer), PreemptionPages(context, renderer)
+    yield _get("/", now.page)
+    yield _get("/now/events", now.events)
+    yield from _routes_of_hosts(context, renderer)
+    yield from _routes_of_instances(context, renderer)
+    yield _get("/projects", projects.page)
+    yield _post("/projects", projects.edit)
+    yield _get("/projects/events", projects.events)
+    yield _get("/projects/instances", projects.instances)
+    yield from _routes_of_capacity(context, renderer)
+    yield _get("/bus", bus.page)
+    yield _get("/bus/events", bus.events)
+    yield _get("/bus/dead", letters.page)
+    yield _post("/bus/dead", letters.operate)
+    yield _get("/bus/letter", letters.letter)
+    yield from _routes_of_users(context, renderer)
+    yield _get("/healthz", _health)
+    yield Mount("/static", StaticFiles(directory=HERE / "static"))
+
+
+def _routes_of_hosts(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+    heat, host = HeatPages(context, renderer), HostPages(context, renderer)
+    metal = MetalPages(context, renderer)
+    yield _get("/hosts", heat.page)
+    yield _get("/hosts.json", heat.data)
+    yield _get("/hosts/events", heat.events)
+    yield _get("/hosts/maintenance/events", heat.maintenance.events)
+    yield _get("/hosts/{host}", host.page)
+    yield _post("/hosts/maintenance", heat.edit_window)
+    yield _post("/hosts/{host}", host.operate)
+    yield _get("/metal", metal.page)
+    yield _get("/metal/events", metal.events)
+
+
+def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+    builds, waiting = BuildPages(context, renderer), WaitingPages(context, renderer)
+    moves, nova = MovePages(context, renderer), NovaPages(context, renderer)
+    yield _get("/builds", builds.list_all)
+    yield _get("/builds/events", builds.events)
+    yield _get("/builds/{build}", builds.page)
+    yield _get("/waiting", waiting.page)
+    yield _post("/waiting", waiting.end_wait)
+    yield _get("/waiting/events", waiting.events)
+    yield _get("/moves", moves.page)
+    yield _post("/moves", moves.stop_drain)
+    yield _get("/moves/events", moves.events)
+    yield _get("/moves/{move}", moves.move)
+    yield _post("/moves/{move}", moves.steer)
+    yield _get("/moves/{move}/events", moves.move_events)
+    yield _post("/rebalancing", moves.switch_balancing)
+    yield _get("/nova", nova.page)
+    yield _get("/nova/events", nova.events)
+    yield _get("/nova/{instance}", nova.instance)
+
+
+def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Route]:
     reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
-    nova, sign_in = NovaPages(context, renderer), SignInPages(context, renderer)
-    history = CapacityHistoryPages(context, renderer)
-    audit = AuditPages(context, renderer)
+    preemptions, history = PreemptionPages(context, renderer), CapacityHistoryPages(context, renderer)
+    what_if, capacity = WhatIfPages(context, renderer), CapacityPages(context, renderer)
+    yield _get("/reservations", reservations.page)
+    yield _post("/reservations", reservations.edit)
+    yield _get("/reservations/events", reservations.events)
+    yield _get("/headroom", headroom.page)
+    yield _post("/headroom", headroom.edit)
+    yield _get("/headroom/events", headroom.events)
+    yield _get("/preemptions", preemptions.page)
+    yield _get("/preemptions/events", preemptions.events)
+    yield _get("/capacity", history.page)
+    yield _get("/capacity/events", history.events)
+    yield _get("/what-if", what_if.page)
+    yield _get("/what-if/capacity", capacity.page)
+    yield _get("/what-if/capacity/events", capacity.events)
+
+
+def _routes_of_users(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+    audit, sign_in = AuditPages(context, renderer), SignInPages(context, renderer)
     single_sign_on = SingleSignOnPages(context, renderer, sign_in)
-    read = {
-        "/": now.page,
-        "/now/events": now.events,
-        "/hosts": heat.page,
-        "/hosts.json": heat.data,
-        "/hosts/events": heat.events,
-        "/hosts/maintenance/events": heat.maintenance.events,
-        "/hosts/{host}": host.page,
-        "/builds": builds.list_all,
-        "/builds/events": builds.events,
-        "/builds/{build}": builds.page,
-        "/waiting": waiting.page,
-        "/waiting/events": waiting.events,
-        "/projects": projects.page,
-        "/projects/events": projects.events,
-        "/projects/instances": projects.instances,
-        "/reservations": reservations.page,
-        "/reservations/events": reservations.events,
-        "/headroom": headroom.page,
-        "/headroom/events": headroom.events,
-        "/preemptions": preemptions.page,
-        "/preemptions/events": preemptions.events,
-        "/capacity": history.page,
-        "/capacity/events": history.events,
-        "/what-if": WhatIfPages(context, renderer).page,
-        "/what-if/capacity": capacity.page,
-        "/what-if/capacity/events": capacity.events,
-        "/bus": bus.page,
-        "/bus/events": bus.events,
-        "/bus/dead": letters.page,
-        "/bus/letter": letters.letter,
-        "/metal": metal.page,
-        "/metal/events": metal.events,
-        "/moves": moves.page,
-        "/moves/events": moves.events,
-        "/moves/{move}": moves.move,
-        "/moves/{move}/events": moves.move_events,
-        "/nova": nova.page,
-        "/nova/events": nova.events,
-        "/nova/{instance}": nova.instance,
-        "/audit": audit.page,
-        "/audit.json": audit.export,
-        "/login": sign_in.page,
-        SSO_START: single_sign_on.start,
-        "/healthz": _health,
-    }
-    write = {
-        "/hosts/maintenance": heat.edit_window,
-        "/hosts/{host}": host.operate,
-        "/waiting": waiting.end_wait,
-        "/projects": projects.edit,
-        "/reservations": reservations.edit,
-        "/headroom": headroom.edit,
-        "/bus/dead": letters.operate,
-        "/moves": moves.stop_drain,
-        "/rebalancing": moves.switch_balancing,
-        "/moves/{move}": moves.steer,
-        "/login": sign_in.sign_in,
-        SSO: single_sign_on.accept,
-        SSO_PROJECT: single_sign_on.choose,
-        "/logout": sign_in.sign_out,
-        "/theme": sign_in.theme,
-    }
-    return [
-        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in read.items()),
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in write.items()),
-        Mount("/static", StaticFiles(directory=HERE / "static")),
-    ]
+    yield _get("/audit", audit.page)
+    yield _get("/audit.json", audit.export)
+    yield _get("/login", sign_in.page)
+    yield _post("/login", sign_in.sign_in)
+    yield _get(SSO_START, single_sign_on.start)
+    yield _post(SSO, single_sign_on.accept)
+    yield _post(SSO_PROJECT, single_sign_on.choose)
+    yield _post("/logout", sign_in.sign_out)
+    yield _post("/theme", sign_in.theme)
+
+
+def _get(path: str, endpoint: Endpoint) -> Route:
+    return Route(path, endpoint, methods=["GET"])
+
+
+def _post(path: str, endpoint: Endpoint) -> Route:
+    return Route(path, endpoint, methods=["POST"])
 
 
 async def _health(request: Request) -> Response:
