@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from berth import wiring, worker_roles
@@ -49,6 +49,45 @@ class GuestDifference:
 
     def __str__(self) -> str:
         return self.sentence
+
+
+@dataclass(frozen=True)
+class CellRecords:
+    """The builds that the cells recorded, before and after their agents were queried."""
+
+    builds: Collection[str]  # all recorded builds
+    stood: Mapping[str, PlaceByCell]  # builds that stayed active and unchanged
+    # pairs of a build and a host's root on which the build's holder consumer has allocations: the cell
+    # destroys the guest there
+    held: Collection[tuple[str, str]]
+    ended: Mapping[str, str] = field(
+        default_factory=dict
+    )  # ended before the query → the text DELETED or FAILED
+    shelved: Mapping[str, int] = field(default_factory=dict)  # shelved before the query → its last attempt
+
+    def difference(self, guest: ReportedGuest) -> tuple[Wrong, str] | None:
+        """Return how a guest differs from the record of its build, with the reason, or None."""
+        build = guest.build
+        if build in self.ended:
+            return None if (build, guest.root) in self.held else ("deleted", self.ended[build])
+        if build in self.shelved:
+            if (build, guest.root) in self.held:
+                return None
+            last = self.shelved[build]
+            wrong: Wrong = "deleted" if guest.attempt <= last else "newer"
+            return wrong, f"its cell has shelved it after attempt {last}"
+        if build not in self.builds:
+            return "unknown", "no cell knows it"
+        known = self.stood.get(build)
+        if known is None or build in self._held_builds:
+            return None
+        if (guest.attempt, guest.root) == (known.attempt, known.host.root):
+            return None
+        return "elsewhere", f"by its cell it is attempt {known.attempt} on {known.host.host}"
+
+    @cached_property
+    def _held_builds(self) -> set[str]:
+        return {build for build, _ in self.held}
 
 
 @dataclass(frozen=True)
@@ -96,31 +135,20 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         for build, shelving in shelved_after.items()
         if shelved_before.get(build) == shelving and build in single
     }
-    found = differences(books, builds.builds.keys(), stood, held, ended, shelved)
+    records = CellRecords(builds.builds.keys(), stood, held, ended, shelved)
+    found = differences(books, records)
     return GuestComparison(found, books, silent, unread)
 
 
 def differences(
-    books: Mapping[Agent, Collection[ReportedGuest]],
-    builds: Collection[str],
-    stood: Mapping[str, PlaceByCell],
-    held: Collection[tuple[str, str]],
-    ended: Mapping[str, str] = MappingProxyType({}),
-    shelved: Mapping[str, int] = MappingProxyType({}),
+    books: Mapping[Agent, Collection[ReportedGuest]], records: CellRecords
 ) -> list[GuestDifference]:
     """Return missing guests, unknown guests, guests of deleted, failed or shelved builds, and guests on
-    another host than their build.
-
-    `books`: the guests of each agent that answered. `builds`: all recorded builds. `stood`: builds that
-    stayed active and unchanged. `held`: pairs of a build and a host's root on which the build's holder
-    consumer has allocations: the cell destroys the guest there. `ended`: builds that had ended before the
-    agents were queried, each with the text DELETED or FAILED. `shelved`: builds that were shelved before the
-    agents were queried, each with its last attempt.
+    another host than their build. `books`: the guests of each agent that answered.
     """
     found = []
-    held_builds = {build for build, _ in held}
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
-    for build, place in sorted(stood.items()):
+    for build, place in sorted(records.stood.items()):
         agent = place.cell, place.host.agent
         if agent in recorded and (build, place.attempt, place.host.root) not in recorded[agent]:
             sentence = (
@@ -130,26 +158,12 @@ def differences(
             found.append(GuestDifference("missing", build, sentence, place, agent))
     for (cell, name), guests in sorted(books.items()):
         for guest in guests:
-            has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
-            known, whose = stood.get(guest.build), (cell, name)
-            if guest.build in ended:
-                if (guest.build, guest.root) not in held:
-                    sentence = f"{has}, and {ended[guest.build]}"
-                    found.append(GuestDifference("deleted", guest.build, sentence, None, whose, guest))
-            elif guest.build in shelved:
-                last = shelved[guest.build]
-                if (guest.build, guest.root) not in held:
-                    sentence = f"{has}, and its cell has shelved it after attempt {last}"
-                    wrong: Wrong = "deleted" if guest.attempt <= last else "newer"
-                    found.append(GuestDifference(wrong, guest.build, sentence, None, whose, guest))
-            elif guest.build not in builds:
-                sentence = f"{has}, and no cell knows it"
-                found.append(GuestDifference("unknown", guest.build, sentence, None, whose, guest))
-            elif known is None or guest.build in held_builds:
-                continue
-            elif (guest.attempt, guest.root) != (known.attempt, known.host.root):
-                sentence = f"{has}, and by its cell it is attempt {known.attempt} on {known.host.host}"
-                found.append(GuestDifference("elsewhere", guest.build, sentence, known, whose, guest))
+            if (difference := records.difference(guest)) is not None:
+                wrong, why = difference
+                stood = records.stood[guest.build] if wrong == "elsewhere" else None
+                has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
+                sentence = f"{has}, and {why}"
+                found.append(GuestDifference(wrong, guest.build, sentence, stood, (cell, name), guest))
     return found
 
 

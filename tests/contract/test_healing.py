@@ -15,7 +15,7 @@ from berth.commands import audit as audit_command
 from berth.commands.run import migrate_all
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import audit
-from berth.operations.guest_differences import GuestComparison, differences
+from berth.operations.guest_differences import CellRecords, GuestComparison, differences
 from berth.operations.wrong_allocations import Misheld, misheld
 from berth.settings import Settings
 from bus.claims import Choice, Claimed, Retired, holder_consumer
@@ -75,7 +75,7 @@ class WitnessedCell:
         """Compare the agents' guests with these builds, and return the results of the repairs."""
         books = {("c1", AGENT): self.guests, ("c1", "agent-2"): self.strays}
         stood = await places(self.database)
-        found = GuestComparison(differences(books, known, stood, ()), books)
+        found = GuestComparison(differences(books, CellRecords(known, stood, ())), books)
         mending = Mending(self.bus).guests
         return [repair.why_not or await mending.mend(repair) for repair in await mending.judged(found)]
 

@@ -23,7 +23,7 @@ from berth.doctor.seen import (
     QueueSeen,
     WorkerSeen,
 )
-from berth.operations.guest_differences import differences
+from berth.operations.guest_differences import CellRecords, differences
 from berth.operations.wrong_allocations import Misheld, Wrong, doubt, leaks, misheld
 from bus.claims import Choice, holder_consumer
 from bus.clock import Clock
@@ -525,9 +525,11 @@ def test_each_difference_is_one_sentence(
 ) -> None:
     books = {("c1", "a1"): [ReportedGuest(RECORDED, *guest, "running", {}) for guest in guests]}
     stood = {RECORDED: ACTIVE} if stands else {}
-    found = differences(books, {RECORDED} if known else (), stood, {(RECORDED, ROOT)} if kept else ())
+    found = differences(
+        books, CellRecords({RECORDED} if known else (), stood, {(RECORDED, ROOT)} if kept else ())
+    )
     assert [str(difference) for difference in found] == said
 
 
 def test_agents_without_an_answer_have_no_differences() -> None:
-    assert differences({}, {RECORDED}, {RECORDED: ACTIVE}, set()) == []
+    assert differences({}, CellRecords({RECORDED}, {RECORDED: ACTIVE}, set())) == []

@@ -5,7 +5,14 @@ from types import MappingProxyType
 
 import pytest
 
-from berth.operations.guest_differences import DELETED, FAILED, Agent, GuestComparison, differences
+from berth.operations.guest_differences import (
+    DELETED,
+    FAILED,
+    Agent,
+    CellRecords,
+    GuestComparison,
+    differences,
+)
 from berth.operations.guest_repairs import judged
 from bus.claims import Choice
 from bus.guests import ReportedGuest
@@ -44,7 +51,7 @@ def repairs(
     held: Consumer | None = None,
 ) -> list[tuple[str, str]]:
     stood = {BUILD: ACTIVE} if active else {}
-    wrong = differences(books, stood.keys(), stood, (), ended, shelved)
+    wrong = differences(books, CellRecords(stood.keys(), stood, (), ended, shelved))
     found = GuestComparison(wrong, books, silent, unread)
     return [(repair.would, repair.why_not) for repair in judged(found, {BUILD: held} if held else {})]
 
@@ -85,7 +92,9 @@ def test_a_guest_elsewhere_is_destroyed_if_the_agent_of_the_recorded_host_has_th
 def test_a_guest_of_an_ended_build_is_destroyed_unless_a_holder_consumer_has_its_host(status: str) -> None:
     assert repairs({A1: [guest()]}, active=False, ended={BUILD: status}) == [("destroyed", "")]
     second = guest(root=THERE)
-    found = differences({A1: [guest()], A2: [second]}, [BUILD], {}, [(BUILD, HERE)], {BUILD: status})
+    found = differences(
+        {A1: [guest()], A2: [second]}, CellRecords([BUILD], {}, [(BUILD, HERE)], {BUILD: status})
+    )
     assert [(each.wrong, each.guest) for each in found] == [("deleted", second)]
 
 
@@ -95,7 +104,9 @@ def test_a_guest_from_before_a_shelving_is_destroyed() -> None:
         ("destroyed", "its cell may have lost that it was unshelved")
     ]
     second = guest(root=THERE)
-    found = differences({A1: [guest()], A2: [second]}, [BUILD], {}, [(BUILD, HERE)], shelved={BUILD: 1})
+    found = differences(
+        {A1: [guest()], A2: [second]}, CellRecords([BUILD], {}, [(BUILD, HERE)], shelved={BUILD: 1})
+    )
     assert [(each.wrong, each.guest) for each in found] == [("deleted", second)]
 
 
