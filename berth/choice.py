@@ -3,6 +3,7 @@
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from berth.settings import BadSetting, Settings, by_name
@@ -38,19 +39,11 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
         ("scheduler_rules", wanted.filters, wanted.weighers, rule_options(settings)),
     ):
         try:
-            made = ChoicePolicy.from_names(
-                filters or None,
-                weighers or None,
-                options=options,
-                custom=custom,
-                subset=wanted.subset,
-                near=wanted.near,
-                cells=settings.cell_names,
-            )
+            made = ChoicePolicy.from_names(filters or None, weighers or None, options=options, custom=custom)
         except BadChoice as problem:
             option = f"{problem.name}.{problem.option}: " if problem.option else ""
             refuse(name, f"{option}{problem}")
-    return made
+    return replace(made, cells=frozenset(settings.cell_names), subset=wanted.subset, near=wanted.near)
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:

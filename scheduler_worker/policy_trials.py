@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -159,15 +160,10 @@ def tried_policy(present: ChoicePolicy, tried: TrialPolicy) -> ChoicePolicy:
             options[name] = _options(text)
         except NOT_JSON as problem:
             raise BadChoice(f"the options are no JSON object: {problem}", name) from None
-    return ChoicePolicy.from_names(
-        tried.filters or None,
-        tried.weighers or None,
-        options=options,
-        custom=present.custom,
-        cells=present.cells,
-        subset=max(tried.subset, 1),
-        near=tried.near,
+    policy = ChoicePolicy.from_names(
+        tried.filters or None, tried.weighers or None, options=options, custom=present.custom
     )
+    return replace(policy, cells=present.cells, subset=max(tried.subset, 1), near=tried.near)
 
 
 def _why(answer: WhatIfAnswered) -> str:

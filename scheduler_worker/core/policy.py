@@ -1,7 +1,7 @@
 """Creates the policy of filters and weighers from the names and options in the settings."""
 
 import inspect
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -188,15 +188,10 @@ class ChoicePolicy:
         options: Options | None = None,
         custom: Custom | None = None,
         max_builds: int | None = None,
-        cells: Collection[str] | None = None,
-        subset: int = 1,
-        near: float = 0.0,
     ) -> "ChoicePolicy":
         """Return the scheduling policy with the filters and weighers of the given names; None: the defaults.
         `weighers` may be a mapping of weighers' names to multipliers. `options` is a mapping of filters' and
-        weighers' names to their options.
-
-        `max_builds` limits the builds in progress on a host. The other arguments are fields of the policy.
+        weighers' names to their options. `max_builds` limits the builds in progress on a host.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:
@@ -211,8 +206,7 @@ class ChoicePolicy:
         if counted.get("weight_setting") and counted.get("required", True):
             every = (*rules, *rules_named(("metrics",), given, custom))
             rules = tuple({each.name: each for each in every}.values())
-        ours = None if cells is None else frozenset(cells)
-        return cls(rules, weighed, ours, subset, near, custom)
+        return cls(rules, weighed, custom=custom)
 
     def reads(self, name: str) -> bool:
         """Return whether an enabled filter or weigher reads this field of a request."""

@@ -50,16 +50,16 @@ POOLS = (3, 4)
 
 def a_policy(chance: Random) -> ChoicePolicy:
     names = [weigher for weigher in WEIGHERS if chance.random() < 0.5]
-    return ChoicePolicy.from_names(
+    policy = ChoicePolicy.from_names(
         [rule for rule in RULES if chance.random() < 0.7],
         {name: chance.choice((-2.0, -1.0, 0.0, 0.3, 1.0, 5.0)) for name in names},
         options={
             "io_ops": {"max_io_ops_per_host": chance.choice((1, 3, 8))},
             "metrics": {"weight_setting": {"temperature": -1.0}, "required": chance.random() < 0.3},
         },
-        near=chance.choice((0.0, 0.0, 0.01, 0.4)),
-        cells=chance.choice((None, None, ("c0", "c1"))),
     )
+    near, cells = chance.choice((0.0, 0.0, 0.01, 0.4)), chance.choice((None, None, frozenset({"c0", "c1"})))
+    return but(policy, near=near, cells=cells)
 
 
 def a_source(chance: Random, trees: Sequence[Tree]) -> IndexedSource:

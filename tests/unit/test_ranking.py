@@ -50,14 +50,14 @@ def spares(ranking: Ranking, several: int, beside: Collection[str] = (), cell: s
 
 @pytest.mark.parametrize(("near", "strict"), [(0.0, True), (0.5, False)])
 def test_near_equals_are_shuffled(near: float, strict: bool) -> None:
-    policy = ChoicePolicy.from_names(near=near)
+    policy = ChoicePolicy(near=near)
     hosts = [free(number, 8000 + number) for number in range(20)]
     orders = {tuple(best_first(ranked(*hosts, policy=policy, seed=seed))) for seed in "abcdef"}
     assert (len(orders) == 1) == strict
 
 
 def test_one_of_the_best_hosts_is_drawn_if_configured() -> None:
-    policy = ChoicePolicy.from_names(subset=3)
+    policy = ChoicePolicy(subset=3)
     hosts = [free(number, 1024 * number) for number in range(1, 10)]
 
     def winner(draw: int) -> str:
@@ -255,7 +255,7 @@ def test_soft_group_policies_outweigh_spreading(policy: Literal["soft-affinity"]
 
 
 def test_a_rejected_host_keeps_its_place_when_a_choice_is_put_back() -> None:
-    packing = ChoicePolicy.from_names(weighers={"ram": -1.0}, subset=2)
+    packing = replace(PACKING, subset=2)
     ranking = ranked(free(1, 4096), free(2, 4608), free(3, 9000), policy=packing)
     first = ranking.take(2)
     second = ranking.take(2, draw=lambda among: 1)  # host1 is the fullest by now, and is left
