@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from berth import wiring, worker_roles
+from berth import wiring, worker_roles, worker_tables
 from berth.commands.options import Commands, StateDir, option, positional
 from berth.commands.terminal import Cli, effective
 from berth.operations.publishing import checked
@@ -201,16 +201,21 @@ def limits_of_agent(settings: Settings) -> UserLimits:
 
 def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) -> Permissions:
     """Return the permissions of a cell's RabbitMQ user: for its conductor, and for the named agents."""
-    tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]
+    tables = [
+        worker_tables.tables_of_conductor(cell),
+        *(worker_tables.tables_of_agent(cell, agent) for agent in agents),
+    ]
     return of_cell(cell, [worker for table in tables for worker in table], settings.bus.exchange)
 
 
 def permissions_of_agent(settings: Settings, cell: str, agent: str, *, metal: bool = False) -> Permissions:
-    return of_cell(cell, wiring.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
+    return of_cell(cell, worker_tables.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
 
 
 def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) -> Permissions:
-    return of_ferry(wiring.crossings_of(cell), at_cell_broker=at_cell_broker, exchange=settings.bus.exchange)
+    return of_ferry(
+        worker_tables.crossings_of(cell), at_cell_broker=at_cell_broker, exchange=settings.bus.exchange
+    )
 
 
 def definitions_of(

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from berth import wiring, worker_roles
+from berth import wiring, worker_roles, worker_tables
 from berth.broker_users import management_urls
 from berth.doctor.management import ANSWER_SECONDS, read_cluster
 from berth.doctor.seen import (
@@ -124,7 +124,7 @@ async def _brokers(
     if settings.embedded:
         return [], [], []
     by_url: dict[str, list[tuple[str, QueueSpec]]] = {settings.bus.amqp_url: []}
-    for role, specs in wiring.queues(settings).items():
+    for role, specs in worker_tables.queues(settings).items():
         url = settings.cell(role.cell).broker if role.cell else settings.bus.amqp_url
         by_url.setdefault(url, []).extend((str(role), spec) for spec in specs)
     examined = [_broker(settings, clock, url, by_url[url], management) for url in by_url]

@@ -60,10 +60,10 @@ class CellRecords:
     # pairs of a build and a host's root on which the build's holder consumer has allocations: the cell
     # destroys the guest there
     held: Collection[tuple[str, str]]
-    ended: Mapping[str, str] = field(
-        default_factory=dict
-    )  # ended before the query → the text DELETED or FAILED
-    shelved: Mapping[str, int] = field(default_factory=dict)  # shelved before the query → its last attempt
+    # builds that had ended before the query, each with the text DELETED or FAILED
+    ended: Mapping[str, str] = field(default_factory=dict)
+    # builds that were shelved before the query, each with its last attempt
+    shelved: Mapping[str, int] = field(default_factory=dict)
 
     def difference(self, guest: ReportedGuest) -> tuple[Wrong, str] | None:
         """Return how a guest differs from the record of its build, with the reason, or None."""

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from berth import wiring, worker_roles
+from berth import wiring, worker_roles, worker_tables
 from berth.commands.audit import examine
 from berth.commands.run import migrate_all, ready
 from berth.commands.terminal import Cli
@@ -420,7 +420,7 @@ async def test_doctor_finds_planted_faults(
         await migrate(placement, "placement_worker")
     finally:
         await placement.close()
-    scheduler = {spec.name: spec for spec in wiring.queues(settings)[worker_roles.Role("scheduler")]}
+    scheduler = {spec.name: spec for spec in worker_tables.queues(settings)[worker_roles.Role("scheduler")]}
     asked = scheduler["scheduler:build.requested"]
     async with Bus(wiring.transport(settings, "test")) as bus:
         transport = bus.transport

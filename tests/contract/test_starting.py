@@ -14,7 +14,7 @@ import aio_pika
 import pytest
 from sqlalchemy import text
 
-from berth import wiring
+from berth import wiring, worker_tables
 from berth.operations.publishing import publish
 from berth.services import embedded
 from berth.settings import Settings
@@ -80,7 +80,7 @@ async def test_an_exception_at_the_start_of_a_worker_is_raised(connect: Connect)
 
 
 def test_the_central_queues_equal_the_queues_of_a_scheduler() -> None:
-    workers = [worker for worker in wiring.all_workers_without_a_bus() if worker.name == "scheduler"]
+    workers = [worker for worker in worker_tables.all_workers_without_a_bus() if worker.name == "scheduler"]
     rows = [row for worker in workers for row in worker.consumes if row.address.topic.expected]
     heard = {spec.name: spec for row in rows if (spec := workers[0].queue_of(row, "r")).durable}
     assert {spec.name: spec for spec in central_queues()} == heard

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from berth import wiring
+from berth import worker_tables
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -56,8 +56,10 @@ def let_in(broker: RabbitMQ, exchange: str, **users: permissions.Permissions) ->
 
 
 def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, database: str) -> Settings:
-    crossing = wiring.crossings_of("c2")
-    may = {cell: permissions.of_cell(cell, wiring.tables_of_cell(cell), exchange) for cell in ("c1", "c2")}
+    crossing = worker_tables.crossings_of("c2")
+    may = {
+        cell: permissions.of_cell(cell, worker_tables.tables_of_cell(cell), exchange) for cell in ("c1", "c2")
+    }
     let_in(middle, exchange, c1=may["c1"], ferry=permissions.of_ferry(crossing, exchange=exchange))
     let_in(
         own,
@@ -142,7 +144,7 @@ async def nothing_is_dead_or_waits(settings: Settings, middle: RabbitMQ, own: Ra
         transport = RabbitTransport(broker.url, exchange=settings.bus.exchange, quorum=False)
         async with Bus(transport):
             assert await transport.dead_letters() == []
-            for crossing in wiring.crossings_of("c2"):
+            for crossing in worker_tables.crossings_of("c2"):
                 if crossing.way is way:
                     assert await transport.waiting(crossing.queue.name) == 0
 

@@ -16,7 +16,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, Connecti
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
-from berth import wiring, worker_roles
+from berth import wiring, worker_roles, worker_tables
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool
@@ -213,7 +213,7 @@ async def test_the_orders_of_a_removed_agent_end(site: CellMakersSite, kind: str
         cli, tool = Cli(site.settings, False, Console(file=out)), BrokerTool(rabbitmqctl=site.rabbitmqctl)
         assert await remove_agent(cli, CELL, AGENT, False, tool=tool) == 0
         await deleting
-        queues = [spec.name for spec in wiring.agent_queues(CELL, AGENT)]
+        queues = [spec.name for spec in worker_tables.agent_queues(CELL, AGENT)]
         with pika.BlockingConnection(pika.URLParameters(site.settings.bus.amqp_url)) as connection:
             for queue in queues:
                 with pytest.raises(ChannelClosedByBroker, match="NOT_FOUND"):
