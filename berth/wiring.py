@@ -216,6 +216,9 @@ def create_workers(
     """Return the role's workers. `store` is the database of the role, and `disks` closes the disks of its
     simulated machines. Ferries are made by `workers`.
     """
+    if role.worker in _PACKAGES:
+        assert store is not None
+        return _with_store(role, settings, bus, store, shared)
     if role.worker in ("ironic", "metal"):
         from berth import ironic
 
@@ -233,11 +236,18 @@ def create_workers(
         return [
             control_room_worker(settings, bus, worker_tables.queues, worker_tables.agent_queues_of(settings))
         ]
-    if role.worker == "compute":
-        from berth import simulated_agents
+    from berth import simulated_agents
 
-        return _as_agents(simulated_agents.at_work(role, settings, bus, disks), settings, bus)
-    assert store is not None
+    return _as_agents(simulated_agents.at_work(role, settings, bus, disks), settings, bus)
+
+
+def _with_store(
+    role: worker_roles.Role,
+    settings: Settings,
+    bus: RecordingBus,
+    store: Database,
+    shared: SharedMemory | None,
+) -> list[Worker]:
     if role.worker == "nova-shadow":
         from berth import nova
 
