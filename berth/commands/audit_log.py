@@ -1,6 +1,7 @@
 """`berth audit-log`: lists the audit trail, what operators and programs requested of berth."""
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -21,19 +22,24 @@ _SHOWN = 50  # records by default; with --json all
 commands = Commands()
 
 
+@dataclass(frozen=True)
+class ActFilters:
+    since: str = option("7d", "Only acts of this time, such as 90s, 30m or 2d.")
+    until: str = option("0s", "Only acts before this time ago, such as 1h.")
+    operator: str = option("", "Only acts of this user, client or service.")
+    role: str = option("", "Only acts under this role: reader, operator or admin.")
+    door: str = option("", "Only acts by this door: command, 'control room', 'placement api', rest or bus.")
+    act: str = option("", "Only this act, such as quota or 'mark host'; docs/roles.md lists all.")
+    target: str = option("", "Only acts on this build, host, project or other object: its id or name.")
+    project: str = option("", "Only acts on objects of this project, or with a token of it.")
+    request: str = option("", "Only acts of the command or HTTP request with this id.")
+    outcome: str = option("", "Only acts with this outcome: done, refused, denied, failed or begun.")
+
+
 @commands.command("audit-log")
 async def audit_log_command(
     cli: Cli,
-    since: str = option("7d", "Only acts of this time, such as 90s, 30m or 2d."),
-    until: str = option("0s", "Only acts before this time ago, such as 1h."),
-    operator: str = option("", "Only acts of this user, client or service."),
-    role: str = option("", "Only acts under this role: reader, operator or admin."),
-    door: str = option("", "Only acts by this door: command, 'control room', 'placement api', rest or bus."),
-    act: str = option("", "Only this act, such as quota or 'mark host'; docs/roles.md lists all."),
-    target: str = option("", "Only acts on this build, host, project or other object: its id or name."),
-    project: str = option("", "Only acts on objects of this project, or with a token of it."),
-    request: str = option("", "Only acts of the command or HTTP request with this id."),
-    outcome: str = option("", "Only acts with this outcome: done, refused, denied, failed or begun."),
+    filters: ActFilters,
     limit: int | None = option(None, f"The number of acts, the latest first.  [default: {_SHOWN}]", min=1),
 ) -> int:
     """List what operators, clients and services requested: who, what, before and after, when, from where.
@@ -41,22 +47,15 @@ async def audit_log_command(
     The list includes refused and denied acts. "begun" means that the outcome is unknown: the process ended
     before it recorded the outcome. With --json every field of all matching acts is printed, one act a line.
     """
-    for name, given, known in (("outcome", outcome, Outcome), ("role", role, Role), ("door", door, Door)):
+    for name, known in (("outcome", Outcome), ("role", Role), ("door", Door)):
+        given = getattr(filters, name)
         if given not in ("", *get_args(known)):
             raise BadSetting(f"--{name} {given!r}: it is {', '.join(filter(None, get_args(known)))}")
     now = Clock().now()
     question = checked(
         FindActs(
-            since=now - seconds_since(since),
-            until=now - seconds_since(until),
-            operator=operator,
-            role=role,
-            door=door,
-            act=act,
-            target=target,
-            project=project,
-            request=request,
-            outcome=outcome,
+            **vars(filters)
+            | {"since": now - seconds_since(filters.since), "until": now - seconds_since(filters.until)}
         )
     )
     most = limit or (None if cli.as_json else _SHOWN)
