@@ -63,6 +63,7 @@ def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
 
 
 def agent_queues_of(settings: Settings) -> Callable[[str, str], Sequence[QueueSpec]]:
+    """Return a function that returns the separate queues of an agent; none if agents share queues."""
     return agent_queues if settings.cells.agent_queues == "own" else lambda cell, agent: ()
 
 

@@ -17,7 +17,7 @@ def helps_of(
 ) -> list[tuple[str, ...]]:
     """Return for each order the sentences that suggest changes; equal orders share one search.
 
-    If BATCH_SECONDS have passed, the remaining orders get no suggestions.
+    An order gets no suggestions if its search has not begun after BATCH_SECONDS.
     """
     late = late_after(BATCH_SECONDS, clock)
     found: dict[Hashable, tuple[str, ...]] = {}

@@ -52,7 +52,7 @@ class PlanStopped(Exception):
     """Error: the computation of how many instances fit was cancelled."""
 
 
-class Packing:
+class MixPacking:
     """Packs instances onto enabled hosts, the fullest host first: empty hosts stay for large flavors."""
 
     def __init__(

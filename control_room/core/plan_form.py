@@ -10,6 +10,7 @@ from bus.quotas import INSTANCES
 from control_room.core.what_if_form import NAME
 
 T = TypeVar("T")
+
 # Limits of one plan: each of them multiplies its computing time or memory.
 MOST_FLAVORS = 8
 MOST_PARTS = 10_000  # instances of a flavor in one mix

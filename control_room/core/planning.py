@@ -13,7 +13,7 @@ from bus.host_health import DISABLED, FORCED_DOWN, HELD
 from bus.quotas import Quota, QuotaBound, quota_bound
 from bus.reservations import FAILOVER, ReservationsFound
 from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.packing import FlavorCapacity, Packing, largest_amount
+from control_room.core.packing import FlavorCapacity, MixPacking, largest_amount
 from control_room.core.plan_form import AddedHosts, InvalidPlan, Plan
 
 MOST_STOCKS = 400_000  # limit of the number of inventories of all added hosts
@@ -152,7 +152,7 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
         if (not plan.cell or host.cell == plan.cell or (host.new and not host.cell))
         and (not plan.zone or host.zone == plan.zone or (host.new and not host.zone))
     ]
-    packing = Packing([host for host in on_side if not host.closed], plan.mix, stopped)
+    packing = MixPacking([host for host in on_side if not host.closed], plan.mix, stopped)
     mixes, left = packing.mixes()
     return PlanSide(
         hosts=len(packing.hosts),
