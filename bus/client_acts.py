@@ -50,7 +50,7 @@ def check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
 
 def permitted_boot(request: BuildRequested, client: RegisteredClient, known: Projects) -> BuildRequested:
     """Return a client's build request with its project; raise NotAllowed if the client may not send it.
-    `known` maps ids that exist already to their projects.
+    `known` maps the ids of existing requests and instances to their projects.
     """
     project = project_of(client, request.project)
     if request.forced_host:
