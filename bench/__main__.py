@@ -76,7 +76,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measured(names: Sequence[str], sizes: BenchSizes, long: bool) -> BenchRun:
-    """Run the named benchmarks one after the other, also after a failure. `long`: whether the run is long."""
+    """Run the named benchmarks one after the other, also after a failure, and return their results. `long`
+    selects the sizes that take much longer.
+    """
     facts, at = machine.facts(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     expected = sum(SUITE[name].seconds for name in names) / 60
     how_long = "long sizes" if long else f"about {max(expected, 1):.0f} min on two quiet cores"

@@ -1,7 +1,8 @@
 """Stores the health of hosts for the next scheduler that starts, and answers queries about it.
 
-Several schedulers write changes to the same rows; each deletes only rows that it has read or written, after a
-heartbeat of the host. A scheduler that starts deletes rows that a stopped scheduler left.
+Several schedulers write changes to the same rows. When a host sends a heartbeat again, a scheduler deletes
+the host's row if it has read or written this row. A scheduler that starts deletes rows that a stopped
+scheduler left.
 """
 
 from collections import Counter, defaultdict

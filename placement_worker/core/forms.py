@@ -73,7 +73,8 @@ def node_of(rows: Sequence[Row]) -> ProviderNode:
 
 
 def form_of(held: Allocations, root: str, tree: ProviderNode | None) -> Form | None:
-    """Return the form of allocations on one host; None if some are not in the host's tree. `tree` is needed
+    """Return the amounts of allocations on one host by the position of their providers in the host's tree, so
+    that equal allocations on different hosts are equal; None if some are not in the tree. `tree` is needed
     only for allocations on other providers than the root.
     """
     if len(held) == 1 and root in held:

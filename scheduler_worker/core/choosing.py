@@ -146,8 +146,8 @@ class Choosing:
 
     @contextmanager
     def counting_as_free(self, *allocations: Allocations) -> Iterator[None]:
-        """While the `with` block runs, searches count the given allocations, such as reservations, as
-        free.
+        """While the `with` block runs, searches count the amounts of `allocations`, such as those of
+        reservations, as free.
         """
         counted = [each for each in allocations if each]
         for each in counted:

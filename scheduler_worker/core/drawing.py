@@ -20,9 +20,10 @@ def drawing_on(
     now: float,
     alike: Set[Id] | None = None,
 ) -> Alternative:
-    """Return an alternative flavor of a request, restricted to the hosts of held slots that cover its
-    amounts. In a reservation for evacuations (`failover`), slots of exactly these amounts are preferred; if
-    `alike` (consumers of slots) is given, only slots of exactly these amounts among these count.
+    """Return an alternative flavor of a request, restricted to the hosts of slots that cover its amounts and
+    that no instance uses yet. In a reservation for evacuations (`failover`), slots of exactly the flavor's
+    amounts are preferred. If `alike` is given, a set of consumers of slots, only slots of these consumers
+    with exactly the flavor's amounts are used.
 
     A request that does not name the reservation may use other hosts if no host with a slot accepts it.
     """

@@ -159,8 +159,8 @@ class Ranking:
         return None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """Compute a host's score again after `way` was reserved or released there, and correct the host's
-        place in the ranking. `its_tie` is the hash that orders equal scores.
+        """Compute a host's score again after the allocations `way` were reserved or released there, and
+        correct the host's place in the ranking. `its_tie` is the hash that orders equal scores.
         """
         self.turns += 1
         found, order, recorder = self.found, self._order, self._recorder

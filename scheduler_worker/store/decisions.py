@@ -285,7 +285,7 @@ async def registered(tx: Transaction, names: Collection[str] = ()) -> list[Regis
 
 
 async def bind(tx: Transaction, client: RegisteredClient) -> None:
-    """Set a client's projects, role and cells; without projects and role, remove the client."""
+    """Set a client's projects, cells and role (its permissions); without projects and role, remove it."""
     await _DROP(tx, [(client.name,)])
     await _DROP_ROLE(tx, [(client.name,)])
     if client.projects:
