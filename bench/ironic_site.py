@@ -138,7 +138,7 @@ def _conductor(site: Site, bus: RecordingBus, cell: str) -> Worker:
 
 
 def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
-    """Return how to make each worker of the site, by name; the workers share one bus."""
+    """Return, by name, a function that creates each worker of the site. The workers share one bus."""
     clock = Clock()
     shared = SharedMemory() if site.compact else None
     place = candidate_source(bus, shared)

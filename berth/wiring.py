@@ -214,7 +214,7 @@ def create_workers(
     disks: ExitStack | None = None,
 ) -> list[Worker]:
     """Return the role's workers. `store` is the database of the role, and `disks` closes the disks of its
-    simulated machines. Ferries are made by `workers`.
+    simulated machines. `workers` creates ferries.
     """
     if role.worker in _PACKAGES:
         assert store is not None
@@ -236,6 +236,7 @@ def create_workers(
         return [
             control_room_worker(settings, bus, worker_tables.queues, worker_tables.agent_queues_of(settings))
         ]
+    assert role.worker == "compute", role
     from berth import simulated_agents
 
     return _as_agents(simulated_agents.at_work(role, settings, bus, disks), settings, bus)

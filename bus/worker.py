@@ -42,7 +42,6 @@ class On:
     intake: Intake | None = None  # returns the messages of the queue in another order
     prefetch: int = 0  # maximum of unsettled messages; 0: twice as many as all handler calls take
     slow: Callable[[Any], bool] | None = None  # whether a message is handled in a separate call
-    pace: float = 0.0  # seconds from the start of one handler call to the next while lists are long
 
     @property
     def name(self) -> str:
@@ -70,6 +69,7 @@ class Answers:
     handler: Callable[[Any], Awaitable[Any]]
     batch: int | None
     concurrency: int
+    linger: float = 0.0
     key: str = ""  # routing key of the query for this cell, if each cell has a separate key
     cell: str = ""  # the cell of `key`
     private: bool = False  # only one process answers, and its queue is deleted when the process ends
@@ -211,7 +211,6 @@ def on_many(
     intake: Intake | None = None,
     prefetch: int = 0,
     slow: Callable[[M], bool] | None = None,
-    pace: float = 0.0,
 ) -> On:
     """Return a table row that consumes a topic and calls the handler with lists of messages. The handler
     returns for each message one outcome, which can contain messages to publish.
@@ -222,8 +221,6 @@ def on_many(
 
     `linger` is for handlers with a cost per list (a transaction): if messages have arrived while the handler
     was busy, their list waits this long for further messages. A message for an idle handler never waits.
-    `pace` is for handlers with a cost per list whose calls are concurrent: while lists have several messages
-    but are not full, the next call begins at least this long after the last one began.
 
     `private`: every process of the worker receives every message. `prefetch` limits the unsettled messages
     (0: twice as many as the handler calls take). `intake` reorders the messages of the queue before the
@@ -249,7 +246,6 @@ def on_many(
         intake,
         prefetch,
         slow,
-        pace,
     )
 
 

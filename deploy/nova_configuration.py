@@ -137,7 +137,7 @@ def sections_of(
 
 
 def _databases(options: NovaOptions, at: Addresses, cell: str) -> dict[str, dict[str, object]]:
-    """Return the settings of the databases of a process that is no compute service."""
+    """Return the database settings of a process that is not a compute service."""
     pool = {"max_pool_size": 10, "max_overflow": 20, "max_retries": -1}
     url = at.database_urls[cell_database(cell) if cell else CELL0]
     databases: dict[str, dict[str, object]] = {"database": {"connection": url, **pool}}

@@ -46,6 +46,10 @@ BATCH_SECONDS = 0.15  # seconds that placing a limited batch should take
 PAUSE = 0.5  # length of the pause, as a fraction of the time that the batch took
 LONGEST_PAUSE = 0.25  # seconds
 LEAST_BATCH = 32
+# While few requests wait, but recent batches had more than PACED on average, a batch begins PACE seconds
+# after the last one: placing ten requests together costs about as much as placing two.
+PACED = 2.5
+PACE = 0.025
 # With more than FLOODED requests to store, batches are small, so that storing comes first.
 FLOODED = 512
 SERVED_IN_FLOOD = 16
@@ -90,6 +94,8 @@ class RequestBacklog:
         # running batches with requests of any project: id() of the first message → start time
         self._calls: dict[int, float] = {}
         self._served = 0  # messages in the present batch
+        self._average = 1.0  # average number of messages in recent batches
+        self._last_began = -PACE  # time at which the last batch began
         self._arrived: Arrived = defaultdict(list)  # messages to store
         self._storing: Arrived = {}
         self._opened, self._more = asyncio.Event(), self.stored.more
@@ -148,13 +154,13 @@ class RequestBacklog:
         """Adapt the size of time-limited batches to the time that a batch took. If requests of light projects
         are expected, pause before the next batch, so that these requests find all workers free.
         """
+        self._average += (requests - self._average) / 4
         if requests >= self._most_limited:
             fitting = int(requests * BATCH_SECONDS / max(seconds, BATCH_SECONDS / 2))
             self._most_limited = max((self._most_limited + fitting) // 2, LEAST_BATCH)
         if self._expects_light:
             pause = min(seconds * PAUSE, LONGEST_PAUSE)
             self._paused_until = self._clock.monotonic() + pause
-            asyncio.get_running_loop().call_later(pause, self._more.set)
 
     async def stop(self) -> None:
         """Stop reading the queue, and requeue the messages that were not stored."""
@@ -179,11 +185,17 @@ class RequestBacklog:
         if self._is_light or self._unusual:
             return self.get_nowait()
         now = self._clock.monotonic()
-        if now < self._paused_until or len(self._calls) >= (1 if self._expects_light else self._most_calls):
+        if len(self._calls) >= (1 if self._expects_light else self._most_calls):
+            return None
+        begins = self._paused_until
+        if self._average > PACED and not self._is_backlogged:
+            begins = max(begins, self._last_began + PACE)
+        if now < begins:
+            asyncio.get_running_loop().call_later(begins - now, self._more.set)
             return None
         delivery = self._pop()
         if delivery is not None:
-            self._calls[id(delivery)] = now
+            self._calls[id(delivery)], self._last_began = now, now
         return delivery
 
     @property

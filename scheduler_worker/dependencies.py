@@ -1,4 +1,4 @@
-"""Provides a scheduler's settings, and its queries to placement and cells."""
+"""Provides a scheduler's settings, its claims, the times of its retries, and the ends of its requests."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Limits the time in which changes are searched that would make requests without a host fit."""
+"""Searches, within time limits, for changes with which requests without a host would fit."""
 
 from collections.abc import Hashable, Sequence
 
@@ -17,7 +17,7 @@ def helps_of(
 ) -> list[tuple[str, ...]]:
     """Return for each order the sentences that suggest changes; equal orders share one search.
 
-    An order gets no suggestions if its search has not begun after BATCH_SECONDS.
+    An order gets no suggestions if BATCH_SECONDS pass before its search begins, or if it names a reservation.
     """
     late = late_after(BATCH_SECONDS, clock)
     found: dict[Hashable, tuple[str, ...]] = {}

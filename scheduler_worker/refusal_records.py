@@ -12,7 +12,7 @@ from scheduler_worker.store import decisions
 
 
 class RefusalRecords:
-    """Stores the decisions on builds and moves without a host, and counts such builds."""
+    """Stores the decisions on builds and moves without a host, and counts the builds in metrics."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -29,6 +29,7 @@ class RefusalRecords:
                 await decisions.add(tx, ending, self._clock.now())
 
     async def add_moves(self, ending: RefusedMoves) -> None:
+        """Store why moves were refused."""
         if ending:
             async with self._database.write() as tx:
                 await decisions.add_moves(tx, ending, self._clock.now())

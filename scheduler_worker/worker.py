@@ -56,7 +56,6 @@ SWEEP_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
 WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project applies
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
-PACE = 0.025  # seconds between evaluations of requests that arrive together: one for ten costs as one for two
 TRIES_UNDELIVERABLE = 3  # attempts to deliver a build to a conductor before the time limit is checked
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive, GuestsAsked}
@@ -193,7 +192,6 @@ class _Parts:
                 undeliverable_after=TRIES_UNDELIVERABLE,
                 intake=self.backlog,
                 prefetch=PREFETCH,
-                pace=PACE,
             ),
             on_many(
                 topics.CLIENT_REQUESTED,

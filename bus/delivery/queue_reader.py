@@ -15,7 +15,6 @@ from bus.worker import On
 
 Work = Callable[[], Awaitable[None]]
 MAX_PREFETCH = 20_000
-PACED = 2.5  # average number of messages in recent batches above which a `pace` is kept (see `on_many`)
 SLOW_CALLS = 8  # maximum number of concurrent handler calls with slow messages (see `on_many`)
 UNSETTLED_PAUSE = 0.2  # seconds until messages are requeued after the connection to the broker failed
 
@@ -32,16 +31,14 @@ class QueueReader:
     def __init__(self, served: ServedRow, clock: Clock) -> None:
         self.served = served
         row = served.row
-        consumed = row if isinstance(row, On) else None
-        self._intake = consumed.intake if consumed else None
-        self._is_slow = consumed.slow if consumed else None
-        self._linger = consumed.linger if consumed else 0.0
-        self._pace = consumed.pace if consumed else 0.0
-        prefetch = consumed.prefetch if consumed else 0
+        prefetch = row.prefetch if isinstance(row, On) else 0
+        self._intake = row.intake if isinstance(row, On) else None
+        self._is_slow = row.slow if isinstance(row, On) else None
         self.prefetch = min(prefetch or (row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
         self.concurrency = row.concurrency
         self.taken = 0  # number of messages received from the queue
         self._most = row.batch or 1
+        self._linger = row.linger
         self._clock = clock
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
         # Running handler calls with start times and messages; an ordered dict: simulations are reproducible.
@@ -49,7 +46,6 @@ class QueueReader:
         self._slots = asyncio.Semaphore(row.concurrency)
         self._slow_slots = asyncio.Semaphore(SLOW_CALLS)
         self._batch_average = 1.0  # average number of messages in recent batches
-        self._last_call = 0.0  # monotonic time at which the last handler call with a list began
         self._lingering: list[Delivery] = []  # received messages of a list that still waits for further ones
         self._group: asyncio.TaskGroup
         self._inbox: Inbox
@@ -122,18 +118,10 @@ class QueueReader:
         if first is None:
             first = await self._inbox.get()
         elif self._batch_average > 1.5:  # messages arrive faster than their lists are handled
-            await self._wait_with(first, self._linger)
-        if self._pace and self._batch_average > PACED and self._inbox.buffered < self._most:
-            await self._wait_with(first, self._last_call + self._pace - self._clock.monotonic())
-        self._last_call = self._clock.monotonic()
-        return [first, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
-
-    async def _wait_with(self, first: Delivery, seconds: float) -> None:
-        """Wait for messages that will be handled together with the received message `first`."""
-        if seconds > 0:
             self._lingering.append(first)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(self._linger)
             self._lingering.clear()
+        return [first, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
 
     async def _handle_list(self, deliveries: list[Delivery]) -> None:
         readable = await self.served.decode(deliveries)

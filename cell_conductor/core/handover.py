@@ -75,7 +75,7 @@ def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: A
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
-        build = leftovers.keep(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
+        build = leftovers.record(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
     return build, (not_going(order, DELETED, "deleted"), *phases.repeated_move_end(build))
 
 

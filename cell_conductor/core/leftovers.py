@@ -15,10 +15,10 @@ from cell_conductor.core.build import SETTLED, Build, Effects, Leftover
 
 def add(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
     """Return the build with the guest of its current attempt left behind on its host."""
-    return keep(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
+    return record(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
 
 
-def keep(build: Build, left: Leftover) -> Build:
+def record(build: Build, left: Leftover) -> Build:
     """Return the build with a guest left behind, unless one of the same attempt is recorded already."""
     if any(leftover.attempt == left.attempt for leftover in build.leftovers):
         return build
@@ -66,4 +66,5 @@ def without_released(build: Build, consumer: str, result: ReleaseResult) -> Buil
 
 
 def destroy(build: Build, left: Leftover) -> DestroyOrdered:
+    """Return the order to destroy a guest left behind."""
     return builds.destroy(replace(build, attempt=left.attempt, at=left.at), left.above)

@@ -120,7 +120,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     held_attempt = move.placed.attempt if move.placed.attempt != move.was else 0
     left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=held_attempt)
-    return leftovers.keep(build, left)
+    return leftovers.record(build, left)
 
 
 def trimmed(build: Build) -> Build:

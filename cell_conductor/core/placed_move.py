@@ -52,7 +52,7 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
         return phases.deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
     # Placement has released the destination. The holder consumer keeps the source until the guest there is
     # destroyed.
-    build = leftovers.keep(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
+    build = leftovers.record(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
     return _never(build, placed, now)
 
 
@@ -239,7 +239,7 @@ def released(build: Build, result: claims.ReleaseResult, now: float, limits: Att
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
                 # the next move of the build has been claimed; its holder consumer has the resources of the
                 # destroyed guest
-                build = leftovers.keep(build, Leftover(move.was, build.at, now, gone=True))
+                build = leftovers.record(build, Leftover(move.was, build.at, now, gone=True))
             build = replace(build, generation=result.generation if result.allocations else None)
             return build, (phases.question(build),)
         case Contended():

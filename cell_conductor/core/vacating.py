@@ -77,7 +77,7 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         there = build.status in ("active", "deleting")
         until = now + limits.cleanup_timeout + event.grace if there else now
         kept = event.attempt if event.attempt != build.attempt else 0
-        build = leftovers.keep(build, Leftover(build.attempt, build.at, until, not there, kept=kept))
+        build = leftovers.record(build, Leftover(build.attempt, build.at, until, not there, kept=kept))
     elif event.other not in build.vacates.by:
         build = replace(build, vacates=replace(build.vacates, by=(*build.vacates.by, event.other)))
     if build.status == "active":

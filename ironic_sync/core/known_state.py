@@ -70,8 +70,8 @@ class Moment(NamedTuple):
 
 
 class InPlacement(NamedTuple):
-    """The sequence number and the place of the report that placement last applied to a node; by default, that
-    placement does not have the node.
+    """The sequence number and the place of the last report that placement applied to a node. The defaults
+    mean that placement does not have the node.
     """
 
     sequence: int = 0
@@ -130,23 +130,24 @@ def read(
     node: IronicNode | None,  # None: Ironic has no such node
     began: Moment,
     rules: KnownStateRules,
-    differs: InPlacement | None = None,
+    in_placement: InPlacement | None = None,
 ) -> Step:
     """Return the new known state of a node after a read, and what to do; `belief` is the known state before.
-    With `differs`, placement lacks the last report of the node: report even an unchanged state.
+    `in_placement` is given if placement does not have the node's last report; then even an unchanged state is
+    reported.
 
     If a notification arrived during the read, request another read unless nothing would be reported.
     """
-    known = 0 if differs is None else differs.sequence
+    known = 0 if in_placement is None else in_placement.sequence
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received
     if node is None:
-        has = (None if differs is None else differs.place) or _last_place(belief, rules)
+        has = (None if in_placement is None else in_placement.place) or _last_place(belief, rules)
         return _not_found(belief, uuid, began, sequence, overtaken, has)
     place = rules.place(node)
     report = None if place is None else rules.report(node, place, sequence)
     outcome: Outcome = "not ours" if place is None else "no class" if report is None else "same"
-    if report is not None and (differs is not None or not _same(report, belief.reported)):
+    if report is not None and (in_placement is not None or not _same(report, belief.reported)):
         outcome = "told"
     if overtaken:
         was_open = belief.reported is not None and is_open(belief.reported)

@@ -39,12 +39,12 @@ class KnownStates:
         )
 
     def read(
-        self, uuid: str, node: IronicNode | None, began: Moment, differs: InPlacement | None = None
+        self, uuid: str, node: IronicNode | None, began: Moment, in_placement: InPlacement | None = None
     ) -> Step:
-        """Apply the result of a read from Ironic to a node's state; return the new state and what to do. With
-        `differs`, placement lacks the last report of the node: report even an unchanged state.
+        """Apply the result of a read from Ironic to a node's state; return the new state and what to do.
+        `in_placement` is given if placement does not have the node's last report.
         """
-        return self._store(uuid, read(self.of(uuid), uuid, node, began, self.rules, differs))
+        return self._store(uuid, read(self.of(uuid), uuid, node, began, self.rules, in_placement))
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
         """Forget this process's last report of a node, because another process reported the node later."""

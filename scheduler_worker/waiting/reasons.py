@@ -19,7 +19,7 @@ def expired_order(order: Order, entry: ParkedRequest, last: events.Park) -> Orde
 
 
 def waited_for(entry: ParkedRequest, lacks: str) -> str:
-    return f"it has waited {entry.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
+    return f"it has waited {entry.message.wait}, the longest that it requested: {lacks}"[:MAX_CAUSE]
 
 
 def decision_of(end: events.Park) -> Decision:

@@ -35,6 +35,7 @@ from scheduler_worker.waiting.start_estimates import StartEstimates, paces_of
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
+from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 
 BOUND = 256
@@ -104,6 +105,31 @@ class Broker:
         )
         queue = cast(WaitingQueue, SimpleNamespace(store=store, recheck=lambda: None))
         return WaitingOwner(queue, backlog, self.clock)
+
+    async def batches(self, *arrivals: tuple[float, int]) -> list[tuple[float, int]]:
+        """Return when batches begin, and with how many requests, if batches take no time. `arrivals` are
+        numbers of requests, each with the time since the last one.
+        """
+        found = []
+        loop = asyncio.get_running_loop()
+
+        async def place(backlog: RequestBacklog) -> None:
+            while True:
+                first = await backlog.get()
+                batch = [first, *iter(backlog.get_nowait, None)]
+                found.append((round(loop.time() - began, 3), len(batch)))
+                for delivery in batch:
+                    delivery.done()
+                backlog.handled(batch)
+
+        async with self.backlog() as backlog:
+            began, placing = loop.time(), asyncio.create_task(place(backlog))
+            for seconds, several in arrivals:
+                await asyncio.sleep(seconds)
+                await self.publish("p1", several)
+            await asyncio.sleep(1.0)
+            placing.cancel()
+        return found
 
     async def depth(self) -> int:
         async with self.database.read() as tx:
@@ -420,3 +446,27 @@ async def test_messages_that_were_not_stored_return_to_the_queue_at_the_stop(bro
         await broker.publish("p", 50)
         await until(lambda: backlog.buffered == 50)
     assert await broker.transport.waiting(QUEUE.name) == 50
+
+
+@pytest.mark.parametrize(
+    "arrivals, batches",
+    [
+        ([(0.1, 20), (0.01, 3), (0.01, 4), (0.02, 2)], [(0.1, 20), (0.125, 7), (0.15, 2)]),
+        ([(0.1, 1), (0.01, 1), (0.01, 1)], [(0.1, 1), (0.11, 1), (0.12, 1)]),
+        ([(0.1, 20), (0.01, BOUND + 1)], [(0.1, 20), (0.11, BOUND + 1)]),
+    ],
+    ids=["several at a time: at a pace", "one at a time: immediately", "a backlog: immediately"],
+)
+def test_batches_of_requests_begin(
+    arrivals: list[tuple[float, int]], batches: list[tuple[float, int]]
+) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        database = Database("sqlite+aiosqlite://", inline=True)
+        await migrate(database, "scheduler_worker")
+        broker, time = Broker(database), asyncio.get_running_loop().time
+        broker.clock = Clock(chance=random.Random(3), monotonic=time)
+        assert await broker.batches(*arrivals) == batches
+        await database.close()
+
+    in_time()

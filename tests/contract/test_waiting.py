@@ -113,7 +113,9 @@ async def test_the_end_of_the_wait_has_the_reason() -> None:
         [said] = world.unplaceable
         assert said.instances == (build,)
         assert said.reply_to == "me"
-        assert said.reason.startswith("it has waited 90s, as it wished: no valid host among 1")
+        assert said.reason.startswith(
+            "it has waited 90s, the longest that it requested: no valid host among 1"
+        )
         assert said.decision.code == "waited"
         assert said.decision.removals
         await world.node(1)

@@ -205,7 +205,9 @@ async def test_a_request_that_waits_for_quota_expires() -> None:
         await boot(world, 1, wait="30s")
         await asyncio.sleep(32.0)
         [ended] = world.unplaceable
-        assert ended.reason.startswith("it has waited 30s, as it wished: quota of project p1")
+        assert ended.reason.startswith(
+            "it has waited 30s, the longest that it requested: quota of project p1"
+        )
 
 
 @in_virtual_time

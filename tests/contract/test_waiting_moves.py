@@ -299,7 +299,9 @@ async def test_an_expired_waiting_move_is_refused_with_a_stored_reason() -> None
         await movers.world.until(1, movers.refused)
         [said] = movers.refused
         assert (said.code, said.decision.code, said.build, said.reply_to) == ("waited", "waited", build, "me")
-        assert said.reason.startswith("it has waited 90s, as it wished: no valid host among 2")
+        assert said.reason.startswith(
+            "it has waited 90s, the longest that it requested: no valid host among 2"
+        )
         assert said.decision.removals
         for several, vcpus in ((2, 0), (3, ROOMY)):  # the second time with enough capacity
             await movers.host(2, vcpus)

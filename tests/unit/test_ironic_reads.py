@@ -59,7 +59,7 @@ def test_a_sweep_repeats_reports_that_placement_lacks() -> None:
     assert case.reported is not None
     known = case.reported.sequence + 10**9
     assert case.read(T + 1).report is None
-    step = case.read(T + 1, differs=InPlacement(known))
+    step = case.read(T + 1, in_placement=InPlacement(known))
     assert step.report is not None and step.report.sequence == known + 1
 
 
@@ -162,7 +162,7 @@ def test_a_read_that_finds_no_node_ends_it() -> None:
 def test_a_sweep_removes_a_node_of_an_earlier_assignment() -> None:
     case = BeliefCase(can_read=True)
     was = Place(cell="cell9", agent="other", zone="north")
-    step = case.read(T + 1, None, differs=InPlacement(int(T * 2e6), was))
+    step = case.read(T + 1, None, in_placement=InPlacement(int(T * 2e6), was))
     assert step.report is not None and step.report.gone
     assert (step.report.cell, step.report.agent, step.report.zone) == ("cell9", "other", "north")
     assert step.report.sequence == int(T * 2e6) + 1
