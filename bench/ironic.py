@@ -17,7 +17,7 @@ import httpx
 
 from bench.durable import of_new_servers
 from bench.ironic_site import Site, hop_means, hop_sums, prepare, processes
-from bench.ironic_watch import PATIENCE, Watch
+from bench.ironic_watch import PATIENCE, Watch, now
 from bench.loading import check_clean
 from bench.own_servers import broker_and_database
 from berth.loadtest import Load, LoadPlan
@@ -36,7 +36,6 @@ _NEWEST: dict[str, Any] = {"sort_key": "provision_updated_at", "sort_dir": "desc
 _SETTLES = 5.0  # seconds until the first sweep has ended
 BEFORE = 0.05  # seconds between a node's event and the build for this node
 
-now = Clock().now
 R = TypeVar("R")
 Stage = Callable[[Watch, IronicApi], Awaitable[R]]
 

@@ -1,4 +1,4 @@
-"""What-if questions to the scheduler: how would requests or moves be placed if they were made now?"""
+"""Questions to the scheduler about the hosts that requests or moves would get if they were made now."""
 
 from typing import Annotated
 

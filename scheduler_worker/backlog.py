@@ -95,7 +95,7 @@ class RequestBacklog:
         self._calls: dict[int, float] = {}
         self._served = 0  # messages in the present batch
         self._average = 1.0  # average number of messages in recent batches
-        self._last_began = -PACE  # time at which the last batch began
+        self._last_began = 0.0  # time at which the last batch began
         self._arrived: Arrived = defaultdict(list)  # messages to store
         self._storing: Arrived = {}
         self._opened, self._more = asyncio.Event(), self.stored.more
@@ -151,8 +151,8 @@ class RequestBacklog:
         self._more.set()
 
     def _on_batch(self, requests: int, seconds: float) -> None:
-        """Adapt the size of time-limited batches to the time that a batch took. If requests of light projects
-        are expected, pause before the next batch, so that these requests find all workers free.
+        """Record the length of a batch, and adapt the size of time-limited batches to its time. If requests
+        of light projects are expected, pause before the next batch, so that they find all workers free.
         """
         self._average += (requests - self._average) / 4
         if requests >= self._most_limited:

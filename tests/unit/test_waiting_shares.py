@@ -9,6 +9,7 @@ import pytest
 
 from bus.sql.database import Database
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.waiting_queue import NextRequest
 from scheduler_worker.core.waiting_shares import DECAY_SECONDS, WaitingShares
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.plain_cloud import PlainCloud
@@ -157,23 +158,24 @@ def test_equal_requests_of_several_projects_share_the_search_for_hosts() -> None
     assert len(cloud.asked) == 1
 
 
-def test_a_request_that_leaves_while_it_is_tried_is_not_counted() -> None:
+def a_cloud_that_tries_a_request_of_p1() -> tuple[PlainCloud, NextRequest]:
     cloud = a_cloud()
     cloud.park(0, "large", project="p1")
     cloud.plays()
     cloud.frees("h1", VCPU=4)
     [turn] = cloud.queues.next_requests(0.0)
+    return cloud, turn
+
+
+def test_a_request_that_leaves_while_it_is_tried_is_not_counted() -> None:
+    cloud, turn = a_cloud_that_tries_a_request_of_p1()
     assert cloud.queues.shares.turn("p1", 0.0) > 0.0
     cloud.leave(turn.request)  # it was cancelled, or waits for quota now
     assert cloud.queues.shares.turn("p1", 0.0) == 0.0
 
 
 def test_a_request_is_not_delayed_by_an_attempt_of_its_project_that_fails_later() -> None:
-    cloud = a_cloud()
-    cloud.park(0, "large", project="p1")
-    cloud.plays()
-    cloud.frees("h1", VCPU=4)
-    [turn] = cloud.queues.next_requests(0.0)
+    cloud, turn = a_cloud_that_tries_a_request_of_p1()
     cloud.park(1, "small", since=1, project="p1")
     cloud.queues.settle(0.0)
     cloud.hosts["h1"].free["VCPU"] = 0
