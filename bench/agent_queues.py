@@ -82,7 +82,7 @@ def _measured(kind: str, given: argparse.Namespace) -> AgentQueuesTurn:
     ):
         berth = berth_on(
             rabbitmq.url, postgres.url, given.hosts, given.cells, state_dir=str(directory / "state"),
-            agents_per_cell=given.agents // given.cells, agent_queues=kind,
+            simulator_agents_per_cell=given.agents // given.cells, agent_queues=kind,
         )  # fmt: skip
         with _workers(berth):
             berth.load(LoadPlan(boots=_WARMING, rate=given.rate, flavors=mixed(20)))

@@ -22,7 +22,7 @@ PATIENCE = 600.0  # seconds until the first build must have ended
 
 def measure(requests: int, hosts: int = 10_000, flavors: int = 20) -> tuple[Figure, ...]:
     with broker_and_database() as (amqp_url, database_url):
-        berth = berth_on(amqp_url, database_url, hosts, fail=0.1)
+        berth = berth_on(amqp_url, database_url, hosts, simulator_fail=0.1)
         with berth_up(berth.environment, hosts):
             pass
         plan = LoadPlan(boots=requests, window=requests, flavors=mixed(flavors), patience=PATIENCE)

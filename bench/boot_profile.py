@@ -51,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         kept = given.keep or Path(temporary)
         kept.mkdir(parents=True, exist_ok=True)
-        with a_berth(given.hosts, given.cells, fail=given.fail, layout=given.layout) as berth:
+        with a_berth(given.hosts, given.cells, simulator_fail=given.fail, layout=given.layout) as berth:
             with _sampled(processor_time(), kept, given.hertz):
                 run = berth.load(LoadPlan(boots=given.boots, rate=given.rate, flavors=mixed(given.mix)))
         print(f"{run.outcome.per_second:.0f} boots/s, {run.in_all:.2f} ms of processor a boot")

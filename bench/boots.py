@@ -32,7 +32,9 @@ def main() -> None:
     parser.add_argument(
         "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
     )
-    parser.add_argument("--build-time", default="exponential:0.1", help="as the setting build_time")
+    parser.add_argument(
+        "--build-time", default="exponential:0.1", help="as the option build_time of the simulator"
+    )
     parser.add_argument("--hops", action="store_true", help="also print what each message waits for")
     parser.add_argument("--picture", type=Path, help="an SVG file of the latencies")
     arguments = parser.parse_args()
@@ -42,8 +44,8 @@ def main() -> None:
         with a_berth(
             arguments.hosts,
             arguments.cells,
-            fail=arguments.fail,
-            build_time=arguments.build_time,
+            simulator_fail=arguments.fail,
+            simulator_build_time=arguments.build_time,
             cells_a_process=arguments.cells_a_process,
             layout=arguments.layout,
         ) as berth:

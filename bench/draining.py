@@ -40,7 +40,12 @@ def main() -> None:
     hosts = arguments.drained * _AGENTS * arguments.cells
     with broker_and_database() as (amqp_url, database_url):
         environment = of_berth(
-            amqp_url, database_url, arguments.cells, hosts, agents_per_cell=_AGENTS, fail=0.1
+            amqp_url,
+            database_url,
+            arguments.cells,
+            hosts,
+            simulator_agents_per_cell=_AGENTS,
+            simulator_fail=0.1,
         )
         with berth_up(environment):
             filled = _berth(

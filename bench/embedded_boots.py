@@ -29,7 +29,7 @@ def embedded_boots(boots: int, hosts: int, flavors: int = 20) -> tuple[Figure, .
 
 async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, float]:
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as directory:
-        settings = Settings().having(state_dir=directory, hosts=hosts, fail=0.1)
+        settings = Settings().having(state_dir=directory, simulator={"hosts": hosts, "fail": 0.1})
         async with embedded(settings) as house:
             await ready(house.bus, settings)
             settle_in()  # like `berth up`

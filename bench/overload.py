@@ -39,7 +39,7 @@ class RateSizes:
 
 def measure(sizes: RateSizes) -> tuple[Figure, ...]:
     with own_directory() as directory, RabbitMQ(directory / "r") as rabbitmq, Postgres(directory / "p") as pg:
-        berth = berth_on(rabbitmq.url, pg.url, sizes.hosts, fail=0.1)
+        berth = berth_on(rabbitmq.url, pg.url, sizes.hosts, simulator_fail=0.1)
         with berth_up(berth.environment, sizes.hosts):
             berth.load(LoadPlan(boots=sizes.peak // 4, flavors=mixed(sizes.flavors)))  # warm-up
             peak = berth.load(LoadPlan(boots=sizes.peak, flavors=mixed(sizes.flavors))).outcome.per_second

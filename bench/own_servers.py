@@ -41,11 +41,11 @@ def broker_at(url: str | None) -> Iterator[str]:
 
 def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:
     """Return the environment variables for a berth on the servers at the given URLs. `more` are further
-    settings by name.
+    settings by name, such as `simulator_fail`.
     """
     of_cells = ",".join(f"c{number + 1}" for number in range(cells))
     # The control room is not used here, and its port may be in use.
     fixed = {"control_room_http": "off", "layout": "separate"}
-    named = {"cells": of_cells, "hosts": hosts, **fixed, **more}
+    named = {"cells": of_cells, "simulator_hosts": hosts, **fixed, **more}
     urls = {"BERTH_AMQP_URL": amqp_url, "BERTH_DATABASE_URL": database_url}
     return {**os.environ, **urls, **{f"BERTH_{name.upper()}": str(value) for name, value in named.items()}}

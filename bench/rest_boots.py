@@ -82,7 +82,7 @@ def main() -> None:
     address = f"127.0.0.1:{free_port()}"
     plan = LoadPlan(boots=arguments.boots, window=arguments.boots, project=PROJECT)
     rates, costs = [], []
-    with a_berth(arguments.hosts, fail=0.0, layout=arguments.layout, rest_http=address) as berth:
+    with a_berth(arguments.hosts, simulator_fail=0.0, layout=arguments.layout, rest_http=address) as berth:
         berth.load(LoadPlan(boots=500, project=PROJECT))
         print(f"{'':>5} {'boots/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms/boot':>12}", flush=True)
         for _ in range(arguments.rounds):

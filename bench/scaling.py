@@ -43,7 +43,7 @@ KINDS: dict[str, Sequence[Variant]] = {
     "placements": [_times("placement", several) for several in (1, 2, 4)],
     "conductors": [_times("conductor", several) for several in (1, 2, 4)],
     "agents": [
-        Variant(f"{several} agents in each cell", settings={"agents_per_cell": several})
+        Variant(f"{several} agents in each cell", settings={"simulator_agents_per_cell": several})
         for several in (1, 2, 4)
     ],
     "cells": [
@@ -62,7 +62,7 @@ def measured(
     smaller load that is not counted. `mix`: flavors; `window`: concurrent boots.
     """
     with ExitStack() as stack:
-        berth = stack.enter_context(a_berth(hosts, variant.cells, fail=0.1, **variant.settings))
+        berth = stack.enter_context(a_berth(hosts, variant.cells, simulator_fail=0.1, **variant.settings))
         for worker in variant.in_parallel:
             stack.enter_context(a_worker(berth.environment, *worker.split()))
         berth.load(LoadPlan(boots=boots // 4, flavors=mixed(mix)))

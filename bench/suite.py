@@ -88,7 +88,7 @@ def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
     """Measure loads on one berth: boots per second, processor time and memory; one in ten attempts fails."""
-    with a_berth(hosts, fail=0.1) as berth:
+    with a_berth(hosts, simulator_fail=0.1) as berth:
         berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
         runs = [
             berth.load(LoadPlan(boots=sizes.boots, flavors=mixed(flavors), seed=number + 1))
@@ -115,7 +115,7 @@ def processor(runs: Sequence[LoadedBoots]) -> Figures:
 
 def idle(sizes: BenchSizes) -> Figures:
     """Measure the latency of boots one after the other, on hosts that build without delay."""
-    with a_berth(sizes.hosts, build_time="constant:0") as berth:
+    with a_berth(sizes.hosts, simulator_build_time="constant:0") as berth:
         berth.load(LoadPlan(boots=50, window=1, flavors=mixed(sizes.flavors)))
         run = berth.load(LoadPlan(boots=sizes.one_by_one, window=1, flavors=mixed(sizes.flavors)))
         berth.judge()

@@ -15,8 +15,9 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from msgspec.structs import asdict
 
-from berth.setting_groups import CellAccountLimits, RequestSettings, SchedulerSettings, SimulatorSettings
+from berth.setting_groups import CellAccountLimits, RequestSettings, SchedulerSettings
 from berth.settings import BadSetting, Settings, by_name, described
+from berth.simulator_settings import PREFIX, SimulatorSettings
 from bus.broker_urls import single_urls
 from bus.masking import masked
 
@@ -31,8 +32,9 @@ DATABASE_PARAMETERS = frozenset(
 )  # fmt: skip
 
 _AT_LEAST = {
-    "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
-    "crash_after": 0, "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
+    "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
+    "simulator.crash_after": 0, "max_attempts": 1, "cells_a_process": 1,
+    "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "rest_http_connections": 1, "max_wait": 0,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0, "evacuation_share": 0, "evacuation_most_in_cloud": 0,
@@ -74,6 +76,7 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
         raise BadSetting(f"{origins.get(name, 'default')}: {name} = {value}: {why}")
 
     _check_numbers(values, refuse)
+    _check_faults(settings.simulator, refuse)
     for name, choices in _CHOICES.items():
         if values[name] not in choices:
             refuse(name, f"is {', '.join(choices[:-1])} or {choices[-1]}")
@@ -105,17 +108,12 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name in _POSITIVE_SECONDS:
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
-    for name in ("fail", "abort", "hang", "move_fail", "move_hang", "ironic_share_gone"):
-        if not 0 <= values[name] <= 1:
-            refuse(name, "is a share between 0 and 1")
-    if values["fail"] + values["abort"] + values["hang"] > 1:
-        refuse("fail", "with abort and hang it is more than all builds")
+    if not 0 <= values["ironic_share_gone"] <= 1:
+        refuse("ironic_share_gone", "is a share between 0 and 1")
     if values["evacuation_quorum"] == 1:
         refuse("evacuation_quorum", "must be 0, or at least 2")
     if values["evacuation_quorum"] and values["evacuation_hook"]:
         refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
-    if values["move_fail"] + values["move_hang"] > 1:
-        refuse("move_fail", "with move_hang it is more than all phases")
     for name in ("keep_builds", "keep_moves"):
         if values[name] > values["keep_ids"]:
             # placement would accept the id again while the cell still has the record of its end
@@ -123,6 +121,16 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name in ("metrics_port", "amqp_heartbeat", "probe_port"):
         if values[name] > 65535:
             refuse(name, "must be at most 65535")
+
+
+def _check_faults(simulator: SimulatorSettings, refuse: Refuse) -> None:
+    for name in ("fail", "abort", "hang", "move_fail", "move_hang"):
+        if not 0 <= getattr(simulator, name) <= 1:
+            refuse(f"{PREFIX}{name}", "is a share between 0 and 1")
+    if simulator.fail + simulator.abort + simulator.hang > 1:
+        refuse(f"{PREFIX}fail", "with abort and hang it is more than all builds")
+    if simulator.move_fail + simulator.move_hang > 1:
+        refuse(f"{PREFIX}move_fail", "with move_hang it is more than all phases")
 
 
 def _check_cells(values: Mapping[str, Any], refuse: Refuse) -> None:
@@ -299,28 +307,28 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
     A group of settings with only default values is skipped, because the parsers' modules load slowly.
     """
     parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
-    if parsed(settings.compute) != parsed(SimulatorSettings()):
-        _check_simulation(settings.compute, refuse)
+    if parsed(settings.simulator) != parsed(SimulatorSettings()):
+        _check_simulation(settings.simulator, refuse)
     if (settings.scheduler, settings.requests) != (SchedulerSettings(), RequestSettings()):
         _check_choice(settings, refuse)
 
 
-def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:
+def _check_simulation(simulator: SimulatorSettings, refuse: Refuse) -> None:
     from compute_sim.core.faults import Durations
     from compute_sim.machines import BadMachine, machines
 
-    for name, text in (("build_time", compute.build_time), ("move_time", compute.move_time)):
+    for name, text in (("build_time", simulator.build_time), ("move_time", simulator.move_time)):
         try:
             if text or name == "build_time":
                 Durations.parse(text)
         except ValueError as problem:
-            refuse(name, str(problem))
+            refuse(f"{PREFIX}{name}", str(problem))
     try:
-        machines(compute.drivers, compute.machines, compute.provider_config)
+        machines(simulator.drivers, simulator.machines, simulator.provider_config)
     except BadMachine as problem:
-        files = {"compute_machines": compute.machines, "compute_provider_config": compute.provider_config}
+        files = {"machines": simulator.machines, "provider_config": simulator.provider_config}
         begun = (name for name, path in files.items() if path and str(problem).startswith(path.rstrip("/")))
-        refuse(next(begun, "compute_drivers"), str(problem))
+        refuse(f"{PREFIX}{next(begun, 'drivers')}", str(problem))
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from berth.checks import check
-from berth.settings import GROUP_OF, KINDS, SIMULATOR, BadSetting, Settings, by_name, described
+from berth.settings import GROUP_OF, KINDS, BadSetting, Settings, by_name, described
+from berth.simulator_settings import PREFIX, SIMULATOR
 from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"
@@ -60,16 +61,18 @@ def read(
     origins: dict[str, str] = {}
 
     def take(name: str, value: Any, origin: str) -> None:
+        if name == SIMULATOR:
+            options, origin = _of_simulator(value, origin)
+            for option, given in options.items():
+                take(f"{PREFIX}{option}", given, origin)
+            return
         if name not in KINDS:
-            like = get_close_matches(name, KINDS, n=1, cutoff=0.8)
-            suggestion = f"did you mean {like[0]}?" if like else f"there are: {', '.join(KINDS)}"
-            raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; {suggestion}")
+            raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; {_suggestion(name)}")
         values[name], origins[name] = _converted(name, value, origin), origin
 
     for name, value, origin in _from_environment(environment):
         take(name, value, origin)
     in_file, path = _from_file(named), str(named or DEFAULT_FILE)
-    _flatten_simulator(in_file, path)
     tables = _spread_tables_of_cells(in_file, path)
     for name, value in in_file.items():
         take(name, value, path)
@@ -77,7 +80,7 @@ def read(
         take(name, value, f"--set {masked(name)}")
     for name, value in (flags or {}).items():
         if value is not None:
-            take(name, value, f"--{name.replace('_', '-')}")
+            take(name, value, f"--{name.removeprefix(PREFIX).replace('_', '-')}")
     for name in _OF_A_CELL.values():
         if origins.get(name) == path:  # a table of a cell that is not selected is ignored
             left_out = tables.difference(values["cells"])
@@ -97,16 +100,21 @@ def _inherited(given: str) -> Effective:
 
 
 def _unknown(environment: Mapping[str, str]) -> set[str]:
-    known = {ENV_PREFIX + name.upper() for name in KINDS}
+    known = {_variable(name) for name in (SIMULATOR, *KINDS)}
     known |= {f"{key}_FILE" for key in known} | set(_OTHER_VARIABLES)
     return {key for key in environment if key.startswith(ENV_PREFIX) and key not in known}
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable of a setting, as BERTH_SIMULATOR_HOSTS of `simulator.hosts`."""
+    return ENV_PREFIX + name.upper().replace(".", "_")
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Return the settings in variables BERTH_NAME=value or BERTH_NAME_FILE=path; ignore empty variables."""
     found = []
-    for name in KINDS:
-        key = ENV_PREFIX + name.upper()
+    for name in (SIMULATOR, *KINDS):
+        key = _variable(name)
         if environment.get(key):
             found.append((name, environment[key], key))
         elif path := environment.get(key + "_FILE"):
@@ -122,26 +130,40 @@ def _from_file(named: Path | None) -> dict[str, Any]:
     path = named or DEFAULT_FILE
     if named is None and not path.exists():
         return {}
+    return _toml(path, "; `berth init` writes one")
+
+
+def _toml(path: Path, hint_if_missing: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
-        hint = "; `berth init` writes one" if isinstance(problem, FileNotFoundError) else ""
+        hint = hint_if_missing if isinstance(problem, FileNotFoundError) else ""
         raise BadSetting(f"{path}: cannot be read: {problem.strerror}{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
 
 
-def _flatten_simulator(values: dict[str, Any], path: str) -> None:
-    """Move the settings in the table [simulator] of the TOML file at `path` to the top level of `values`."""
-    if misplaced := sorted(SIMULATOR & values.keys()):
-        raise BadSetting(f"{path}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
-    table = values.pop("simulator", {})
-    if not isinstance(table, dict):
-        raise BadSetting(f"{path}: simulator must be a table")
-    if strange := sorted(table.keys() - SIMULATOR):
-        known = ", ".join(sorted(SIMULATOR))
-        raise BadSetting(f"{path}: simulator has no setting {masked(strange[0])!r}; it has: {known}")
-    values |= table
+def _of_simulator(value: Any, origin: str) -> tuple[dict[str, Any], str]:
+    """Return the simulator's options, in a table or in the TOML file that `value` names, and their origin."""
+    if isinstance(value, dict):
+        return value, origin
+    if not isinstance(value, str):
+        raise BadSetting(f"{origin}: {SIMULATOR} takes a TOML file or a table, not {described(value)}")
+    try:
+        return _toml(Path(value)), value
+    except BadSetting as problem:
+        raise BadSetting(f"{origin}: {SIMULATOR} = {value!r}: {problem}") from None
+
+
+def _suggestion(name: str) -> str:
+    """Return the setting that is most similar to an unknown name, or the names that exist."""
+    found = {**{known.removeprefix(PREFIX): known for known in KINDS}, **{known: known for known in KINDS}}
+    if like := get_close_matches(name, found, n=1, cutoff=0.8):
+        return f"did you mean {found[like[0]]}?"
+    if name.startswith(PREFIX):
+        return f"there are: {', '.join(known for known in KINDS if known.startswith(PREFIX))}"
+    known = [*(known for known in KINDS if not known.startswith(PREFIX)), SIMULATOR]
+    return f"there are: {', '.join(known)}"
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:

@@ -68,11 +68,12 @@ def bus_operations(
 def _queues(
     settings: Settings, cells: tuple[str, ...], elsewhere: Collection[str], queues_of: QueuesOf
 ) -> list[QueueLoad]:
-    most, simulated = len(cells) * settings.compute.agents_per_cell, settings.compute
-    few = {"hosts": min(simulated.hosts, most), "baremetal": min(simulated.baremetal, most)}
+    simulator = settings.simulator
+    most = len(cells) * simulator.agents_per_cell
+    few = {"hosts": min(simulator.hosts, most), "baremetal": min(simulator.baremetal, most)}
     return [
         QueueLoad(spec.name, str(role))
-        for role, specs in queues_of(settings.having(cells=cells, **few)).items()
+        for role, specs in queues_of(settings.having(cells=cells, simulator=few)).items()
         if role.cell not in elsewhere
         for spec in specs
     ]

@@ -180,7 +180,7 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         api,
         lease,
         notifications=notifications,
-        period=settings.compute.heartbeat,
+        period=settings.agents.heartbeat,
         patience=settings.ironic.builds.build_patience,
         maintenance_patience=settings.ironic.builds.maintenance_patience,
         clock=clock,

@@ -16,7 +16,6 @@ from berth import __version__
 from berth.commands.descriptions import COMPLETION_VARIABLE
 from berth.man_pages import man_pages
 from berth.reference_tables import settings_there_are, toml_value
-from berth.settings import SIMULATOR
 
 LAYOUTS = ("up", "systemd", "kubernetes")
 FIRST_METRICS_PORT = 9100  # deploy/prometheus/prometheus.yml reads this port and the next ports
@@ -38,18 +37,14 @@ COMPLETIONS = {  # shell → place of its script below /usr/local/share
 
 def settings_file(values: Mapping[str, Any]) -> str:
     """Return a TOML file with the given values, and with each other setting as a comment with its default."""
-    every = settings_there_are()
-    top = [setting for setting in every if setting.name not in SIMULATOR]
-    simulator = [setting for setting in every if setting.name in SIMULATOR]
     parts = [_HEAD]
-    for settings, table in (top, ""), (simulator, "[simulator]\n"):
-        for group, members in groupby(settings, lambda setting: setting.group):
-            parts.append(f"\n{_comment(group, '## ')}\n{table}")
-            for setting in members:
-                mark = "" if setting.name in values else "#"
-                value = toml_value(values.get(setting.name, setting.default))
-                says = setting.says.replace("\\|", "|")
-                parts.append(f"{_comment(says, '# ')}{mark}{setting.name} = {value}\n")
+    for group, members in groupby(settings_there_are(), lambda setting: setting.group):
+        parts.append(f"\n{_comment(group, '## ')}\n")
+        for setting in members:
+            mark = "" if setting.name in values else "#"
+            value = toml_value(values.get(setting.name, setting.default))
+            says = setting.says.replace("\\|", "|")
+            parts.append(f"{_comment(says, '# ')}{mark}{setting.name} = {value}\n")
     return "\n".join(parts)
 
 

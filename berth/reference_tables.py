@@ -7,7 +7,7 @@ import json
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import groupby
 from typing import Any
@@ -18,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from berth.choice import extension_functions, policy, rule_options
 from berth.setting_groups import SettingsGroup
 from berth.settings import GROUP_OF, KINDS, Settings, by_name
+from berth.simulator_settings import PREFIX, SIMULATOR
 from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
 from placement_worker.http.access import DEFAULTS
@@ -250,6 +251,10 @@ def toml_value(value: Any) -> str:
     return json.dumps(value)
 
 
+_OF_SIMULATOR = (
+    "TOML file with the options of the simulator (docs/reference/simulator.md), or in berth.toml a table of "
+    "them; a single option is simulator.NAME after --set and BERTH_SIMULATOR_NAME in the environment"
+)
 _TYPES = {str: "text", int: "whole number", float: "number", bool: "yes or no", tuple[str, ...]: "list"}
 
 
@@ -263,6 +268,21 @@ class Setting:
 
 
 def settings_there_are() -> list[Setting]:
+    """Return all settings; the options of the simulator are one setting."""
+    every = [setting for setting in _every_setting() if not setting.name.startswith(PREFIX)]
+    group = _titles()["simulator"]
+    return [*every, Setting(SIMULATOR, group, "file or table", "", _OF_SIMULATOR)]
+
+
+def simulator_options() -> list[Setting]:
+    return [
+        replace(setting, name=setting.name.removeprefix(PREFIX))
+        for setting in _every_setting()
+        if setting.name.startswith(PREFIX)
+    ]
+
+
+def _every_setting() -> list[Setting]:
     sentences, titles = _words(), _titles()
     defaults = by_name(Settings())
     return [
@@ -274,19 +294,27 @@ def settings_there_are() -> list[Setting]:
 
 
 def settings_markdown() -> str:
-    parts, titles = list[str](), ("setting", "type", "default", "meaning")
+    parts = list[str]()
     for group, settings in groupby(settings_there_are(), lambda setting: setting.group):
-        rows = [
-            (
-                f"`{setting.name}`",
-                setting.kind,
-                "" if setting.default in ("", (), {}) else f"`{json.dumps(setting.default)}`",
-                setting.says,
-            )
-            for setting in settings
-        ]
-        parts += [f"### {group.rstrip('.')}\n", markdown_table(titles, rows)]
+        parts += [f"### {group.rstrip('.')}\n", _table_of_settings("setting", settings)]
     return "\n".join(parts)
+
+
+def simulator_markdown() -> str:
+    return _table_of_settings("option", simulator_options())
+
+
+def _table_of_settings(title: str, settings: Iterable[Setting]) -> str:
+    rows = [
+        (
+            f"`{setting.name}`",
+            setting.kind,
+            "" if setting.default in ("", (), {}) else f"`{json.dumps(setting.default)}`",
+            setting.says,
+        )
+        for setting in settings
+    ]
+    return markdown_table((title, "type", "default", "meaning"), rows)
 
 
 def _groups(kind: type[SettingsGroup], *path: str) -> Iterator[tuple[str, type[SettingsGroup]]]:

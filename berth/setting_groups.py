@@ -214,35 +214,10 @@ class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda 
     changes: int = 20_000  # number of placement's latest commits in its change log
 
 
-class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The simulated agents; in a TOML file these settings are in the table [simulator]."""
+class AgentSettings(SettingsGroup, frozen=True, kw_only=True):
+    """The agents of hosts and of Ironic's nodes (docs/agents.md)."""
 
-    agents_per_cell: int = 1  # number of simulated agents in each cell; they share the cell's simulated hosts
-    hosts: int = 200  # number of simulated hosts in all cells together
-    baremetal: int = 0  # number of simulated bare-metal nodes, in addition to the hosts
-    zones: tuple[str, ...] = ()  # availability zones, assigned to the simulated hosts in rotation
-    # labels of simulated hosts: for each level the number of neighbouring hosts with the same label, as in
-    # rack=20,row=100 (docs/topology.md)
-    labels: dict[str, float] = field(default_factory=dict, name="compute_labels")
-    # CPU architectures (x86_64, aarch64 and so on), assigned to the simulated hosts in rotation
-    architectures: tuple[str, ...] = ("x86_64",)
-    # machine types, assigned to hosts in rotation: flat, numa, sriov, vgpu, devices, of a file, module:Class
-    drivers: tuple[str, ...] = field(default=("flat",), name="compute_drivers")
-    machines: str = field(default="", name="compute_machines")  # TOML file with further machine types
-    # file provider.yaml in Nova's format, or a directory of such files: additional inventories of hosts
-    provider_config: str = field(default="", name="compute_provider_config")
     heartbeat: float = 10.0  # time between two heartbeats of a host
-    # duration of a build as a distribution: constant:1, uniform:1,3, exponential:0.1, lognormal:1,0.5
-    build_time: str = "exponential:0.1"
-    fail: float = 0.0  # share of builds that fail on their first host and are tried on the next
-    abort: float = 0.0  # share of builds that fail permanently
-    hang: float = 0.0  # share of builds that never report an end
-    # share of the phases of moves that fail: checks, copies, starts, rebuilds
-    move_fail: float = 0.0
-    move_hang: float = 0.0  # share of the phases of moves that never report an end
-    move_time: str = ""  # duration of each phase of a move, like build_time; empty: build_time
-    crash_after: int = 0  # number of builds after which an agent loses power and starts again; 0: never
-    seed: int = 1  # seed of all simulated durations and faults
     # TCP port by which an agent probes whether it reaches another host; a refused connection also shows that
     # the host runs; 0: probe_command, or no probe
     probe_port: int = 0

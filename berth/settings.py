@@ -10,6 +10,7 @@ import msgspec
 
 from berth.openstack_settings import IronicSettings, NovaSettings
 from berth.setting_groups import (
+    AgentSettings,
     BusSettings,
     CellAccountLimits,
     CellSettings,
@@ -25,8 +26,8 @@ from berth.setting_groups import (
     RetentionSettings,
     SchedulerSettings,
     SettingsGroup,
-    SimulatorSettings,
 )
+from berth.simulator_settings import PREFIX, SimulatorSettings
 from bus.broker_urls import user_of
 
 # With at most so many processor cores, workers share processes by default. A process uses one core, and
@@ -78,7 +79,8 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     conductor: ConductorSettings = ConductorSettings()
     keep: RetentionSettings = RetentionSettings()
     process: ProcessSettings = ProcessSettings()
-    compute: SimulatorSettings = SimulatorSettings()
+    agents: AgentSettings = AgentSettings()
+    simulator: SimulatorSettings = SimulatorSettings()
 
     @property
     def embedded(self) -> bool:
@@ -134,7 +136,11 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":
-        """Return a copy of the settings with some values changed, given by their names for users."""
+        """Return a copy of the settings with some values changed, given by their names for users; the value
+        of `simulator` is a mapping of the simulator's options that change.
+        """
+        options: Mapping[str, Any] = named.pop("simulator", {})
+        named |= {f"{PREFIX}{option}": value for option, value in options.items()}
         if strange := named.keys() - KINDS.keys():
             raise TypeError(f"no settings: {', '.join(sorted(strange))}")
         return _made(Settings, {**by_name(self), **named})
@@ -154,9 +160,6 @@ def _declared(
 _DECLARED = tuple(_declared())
 KINDS: Mapping[str, Any] = {name: kind for name, _, kind in _DECLARED}
 GROUP_OF: Mapping[str, str] = {name: " ".join(path[:-1]) for name, path, _ in _DECLARED}
-
-
-SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "compute")
 
 
 def by_name(settings: Settings) -> dict[str, Any]:

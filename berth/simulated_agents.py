@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth import __version__
-from berth.setting_groups import SimulatorSettings
 from berth.settings import BadSetting, Settings
+from berth.simulator_settings import SimulatorSettings
 from bus import topics
 from bus.agent_builds import AgentBuilds
 from bus.broker_urls import vhost_of
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 
 
 def agents(settings: Settings) -> list[SimAgent]:
-    compute = settings.compute
+    simulator = settings.simulator
     try:
         hardware = Hardware(
-            zones=compute.zones or ("",),
-            architectures=compute.architectures or ("x86_64",),
-            machines=machines(compute.drivers, compute.machines, compute.provider_config),
-            baremetal=compute.baremetal,
-            labels={level: int(several) for level, several in compute.labels.items() if several >= 1},
+            zones=simulator.zones or ("",),
+            architectures=simulator.architectures or ("x86_64",),
+            machines=machines(simulator.drivers, simulator.machines, simulator.provider_config),
+            baremetal=simulator.baremetal,
+            labels={level: int(several) for level, several in simulator.labels.items() if several >= 1},
         )
     except BadMachine as problem:
-        raise BadSetting(f"compute_drivers: {problem}") from None
-    per_cell = compute.agents_per_cell
-    return fleet(settings.cell_names, compute.hosts, per_cell, seed=compute.seed, hardware=hardware)
+        raise BadSetting(f"simulator.drivers: {problem}") from None
+    per_cell = simulator.agents_per_cell
+    return fleet(settings.cell_names, simulator.hosts, per_cell, seed=simulator.seed, hardware=hardware)
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
     """Return the simulated agents of a role as workers; the exit stack `disks` closes the files of their
     guests (None: agents without files).
     """
-    compute = settings.compute
+    simulator = settings.simulator
     options = SimOptions(
-        faults=_faults(compute),
-        crashes=CrashPlan(seed=compute.seed, orders=compute.crash_after),
-        period=compute.heartbeat,
-        spares_unknown=compute.spare_unknown_guests,
+        faults=_faults(simulator),
+        crashes=CrashPlan(seed=simulator.seed, orders=simulator.crash_after),
+        period=settings.agents.heartbeat,
+        spares_unknown=settings.agents.spare_unknown_guests,
         version=__version__,
-        probe_port=compute.probe_port,
-        probe_command=compute.probe_command,
+        probe_port=settings.agents.probe_port,
+        probe_command=settings.agents.probe_command,
     )
     found = []
     for agent in agents(settings):
@@ -90,16 +90,16 @@ def guest_file(settings: Settings, agent: str) -> Path:
     return directory / f"{agent}-{blake2b(cloud.encode(), digest_size=4).hexdigest()}.guests"
 
 
-def _faults(compute: SimulatorSettings) -> FaultPlan:
+def _faults(simulator: SimulatorSettings) -> FaultPlan:
     try:
         return FaultPlan(
-            seed=compute.seed,
-            reschedule=compute.fail,
-            abort=compute.abort,
-            hang=compute.hang,
-            durations=Durations.parse(compute.build_time),
-            moves=MoveFaults.of_each(compute.move_fail, compute.move_hang),
-            move_durations=Durations.parse(compute.move_time) if compute.move_time else None,
+            seed=simulator.seed,
+            reschedule=simulator.fail,
+            abort=simulator.abort,
+            hang=simulator.hang,
+            durations=Durations.parse(simulator.build_time),
+            moves=MoveFaults.of_each(simulator.move_fail, simulator.move_hang),
+            move_durations=Durations.parse(simulator.move_time) if simulator.move_time else None,
         )
     except ValueError as problem:
         raise BadSetting(str(problem)) from None

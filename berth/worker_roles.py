@@ -116,7 +116,7 @@ def roles(settings: Settings) -> list[Role]:
     found += [Role("ferry", cell.name) for cell in settings.every_cell if cell.ferry]
     found += [Role("conductor", cell) for cell in settings.cell_names]
     for cell in settings.cell_names:
-        several = agents_of(cell, settings) if settings.compute.agents_per_cell > 1 else [""]
+        several = agents_of(cell, settings) if settings.simulator.agents_per_cell > 1 else [""]
         found += [Role("compute", cell, agent) for agent in several]
     for number in range(1, settings.ironic.builds.agents_per_cell + 1):
         found += [
@@ -194,10 +194,10 @@ def name_of(together: Sequence[Role]) -> str:
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:
-    """Return the names of the simulated agents of a cell, as many as the setting `agents_per_cell`."""
+    """Return the names of a cell's simulated agents, as many as the option `simulator.agents_per_cell`."""
     from compute_sim.machines import agent_name
 
-    return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
+    return [agent_name(cell, number + 1) for number in range(settings.simulator.agents_per_cell)]
 
 
 def metal_agent(settings: Settings, cell: str) -> str:

@@ -104,7 +104,13 @@ def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
 
 def _settings_of_every_worker(cell: str) -> Settings:
     return Settings().having(
-        cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385",
-        control_room_http="127.0.0.1:0", rest_http="127.0.0.1:0", nova_amqp_url="amqp://127.0.0.1/nova",
-        nova_notification_amqp_url="amqp://127.0.0.1/nova", nova_database_url="postgresql://127.0.0.1/nova_api",
-    )  # fmt: skip
+        cells=(cell,),
+        simulator={"hosts": 1},
+        ironic_amqp_url="amqp://127.0.0.1/",
+        ironic_api_url="http://127.0.0.1:6385",
+        control_room_http="127.0.0.1:0",
+        rest_http="127.0.0.1:0",
+        nova_amqp_url="amqp://127.0.0.1/nova",
+        nova_notification_amqp_url="amqp://127.0.0.1/nova",
+        nova_database_url="postgresql://127.0.0.1/nova_api",
+    )

@@ -11,6 +11,7 @@ from rich.table import Table
 from berth.commands.options import Commands, Json, described, option, positional
 from berth.commands.terminal import complain, effective, plain_table, say
 from berth.settings import BadSetting
+from berth.simulator_settings import SIMULATOR
 
 commands = Commands()
 
@@ -101,15 +102,21 @@ def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 
 @commands.command("settings")
-def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
+def settings_command(
+    part: Annotated[str, positional("Only the options of the simulator.", metavar="[simulator]")] = "",
+    as_json: Json = False,
+    markdown: Markdown = False,
+) -> None:
     """Show the effective settings by group, and the source of each; passwords are masked."""
+    if part not in ("", SIMULATOR):
+        raise BadSetting(f"settings {part!r}: it is {SIMULATOR}, or nothing for all settings")
     if markdown:
-        from berth.reference_tables import settings_markdown
+        from berth.reference_tables import settings_markdown, simulator_markdown
 
-        sys.stdout.write(settings_markdown())
+        sys.stdout.write(simulator_markdown() if part else settings_markdown())
         return
     found = effective()
-    described = found.shown()
+    described = {name: this for name, this in found.shown().items() if part in ("", this["group"])}
     if as_json:
         sys.stdout.write(json.dumps(described, indent=2) + "\n")
     else:

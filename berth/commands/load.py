@@ -130,7 +130,7 @@ async def load_command(
         rate=options.rate,
         window=options.window,
         flavors=load_flavors(options),
-        seed=settings.compute.seed,
+        seed=settings.simulator.seed,
     )
     refuse_remote_services(settings)
     if options.picture is not None:
@@ -174,8 +174,8 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, console: Console)
         settings = settings.having(state_dir=directory)
         console.print(
             f"[bold]berth demo[/bold]: {plan.boots} boots of {len(plan.flavors)} flavors on"
-            f" {settings.compute.hosts} hosts in {len(settings.cell_names)} cells,"
-            f" {settings.compute.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
+            f" {settings.simulator.hosts} hosts in {len(settings.cell_names)} cells,"
+            f" {settings.simulator.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
         )
         async with embedded(settings) as house:
             await ready(house.bus, settings)

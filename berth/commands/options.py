@@ -12,6 +12,7 @@ from typer.models import OptionInfo
 
 from berth.commands.terminal import Cli, effective, run, say
 from berth.settings import KINDS, BadSetting
+from berth.simulator_settings import PREFIX
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -52,7 +53,7 @@ Cells = Annotated[str | None, described("Names of the cells, comma separated, or
 Hosts = Annotated[int | None, described("Simulated hosts, over all cells.", min=1)]
 Driver = Annotated[
     str | None,
-    described("Kinds of hosts, dealt out: flat, numa, sriov, vgpu, devices, or of compute_machines."),
+    described("Kinds of hosts, dealt out: flat, numa, sriov, vgpu, devices, or of simulator.machines."),
 ]
 Fail = Annotated[float | None, described("Share of builds that fail on their first host.", min=0, max=1)]
 BuildTime = Annotated[
@@ -85,7 +86,9 @@ def cells_named(given: str | None) -> tuple[str, ...] | None:
 
 
 _SETTINGS = {  # option → its setting, if it has another name
-    "driver": "compute_drivers", "database": "database_url", "bus": "amqp_url", "http": "placement_http",
+    "driver": "simulator.drivers",
+    **{name.removeprefix(PREFIX): name for name in KINDS if name.startswith(PREFIX)},
+    "database": "database_url", "bus": "amqp_url", "http": "placement_http",
     "auth": "placement_auth", "tokens": "placement_tokens", "policy": "placement_policy",
     "control_room": "control_room_http", "rest": "rest_http",
 }  # fmt: skip

@@ -209,7 +209,7 @@ async def _up_here(settings: Settings, console: Console) -> int:
         if port:
             console.print(f"metrics at {metrics_url(port, host)}")
         console.print(
-            f"berth is up: {settings.compute.hosts} simulated hosts in cells "
+            f"berth is up: {settings.simulator.hosts} simulated hosts in cells "
             f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
         )
         await stopping.wait()
@@ -273,9 +273,9 @@ async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     found = await _answered(
         partial(find, question),
-        f"placement does not know yet {settings.compute.hosts} hosts",
-        lambda found: found.considered >= settings.compute.hosts * share,
-        settings.compute.hosts / _HOSTS_A_SECOND,
+        f"placement does not know yet {settings.simulator.hosts} hosts",
+        lambda found: found.considered >= settings.simulator.hosts * share,
+        settings.simulator.hosts / _HOSTS_A_SECOND,
     )
     return found.considered
 

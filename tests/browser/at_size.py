@@ -45,7 +45,7 @@ async def a_berth(directory: str, hosts: int) -> AsyncIterator[OpenBerth]:
     flags = ("--hosts", str(hosts), "--cells", "4", "--state-dir", state, "--build-time", "exponential:0.1")
     with Up(Path(directory), {}, *flags) as up:
         (url,) = re.findall(r"the control room is at (\S+)", up.log)
-        settings = Settings().having(state_dir=state, hosts=hosts)
+        settings = Settings().having(state_dir=state, simulator={"hosts": hosts})
         async with Bus(wiring.transport(settings, "load")) as bus:
             yield OpenBerth(url, bus, settings)
 

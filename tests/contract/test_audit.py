@@ -350,7 +350,7 @@ async def test_a_missing_state_directory_is_reported(settings: Settings) -> None
     assert list(Path(settings.database.state_dir).iterdir()) == []  # the audit creates no file
 
 
-QUIET = {"cells": ("c1",), "hosts": 2}
+QUIET: dict[str, Any] = {"cells": ("c1",), "simulator": {"hosts": 2}}
 
 
 def of(found: list[Finding], level: str) -> dict[str, str]:

@@ -242,9 +242,11 @@ async def test_two_gateways_publish_each_heartbeat_once() -> None:
 
 async def test_an_embedded_berth_with_sqlite_boots_through_gateways(tmp_path: Path) -> None:
     settings = Settings().having(
-        state_dir=str(tmp_path), cells=("c1", "c2"), hosts=4, agents_per_cell=2, agent_queues="shared",
-        build_time="constant:0.1",
-    )  # fmt: skip
+        state_dir=str(tmp_path),
+        cells=("c1", "c2"),
+        simulator={"hosts": 4, "agents_per_cell": 2, "build_time": "constant:0.1"},
+        agent_queues="shared",
+    )
     requests = [boot_request(BootOptions(vcpus=1, memory_mb=64, disk_gb=1)) for _ in range(8)]
     async with asyncio.timeout(DEADLINE), embedded(settings) as berth:
         await ready(berth.bus, settings)

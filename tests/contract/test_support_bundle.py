@@ -37,7 +37,7 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bundle.tar.gz"
-    async with opening_berths(tmp_path, monkeypatch, capsys)("c1", hosts=1) as berth:
+    async with opening_berths(tmp_path, monkeypatch, capsys)("c1", simulator={"hosts": 1}) as berth:
         transport = wiring.transport(berth.settings, "test")
         assert isinstance(transport, LocalTransport)
         transport.broker.store_dead_letter(a_letter(body=b'{"image":"mine"}'))

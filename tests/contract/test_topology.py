@@ -106,7 +106,8 @@ def test_the_page_about_scale_counts_the_durable_queues(cells: int, agents_per_c
     agents = cells * agents_per_cell
     delays_and_dead_letters = 10
     settings = Settings().having(
-        cells=tuple(f"c{number}" for number in range(cells)), hosts=agents, agents_per_cell=agents_per_cell
+        cells=tuple(f"c{number}" for number in range(cells)),
+        simulator={"hosts": agents, "agents_per_cell": agents_per_cell},
     )
     for kind, expected in (("own", 73 + 23 * cells + 5 * agents), ("shared", 73 + 28 * cells)):
         queues = worker_tables.queues(settings.having(agent_queues=kind))

@@ -237,10 +237,16 @@ async def test_no_build_is_lost_or_doubled_while_the_broker_is_replaced(
     old: RabbitMQ, new: RabbitMQ, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     before = Settings().having(
-        amqp_url=old.url, database_url=database_url, exchange=bus_name, cells=("c1", "c2"), hosts=2_000,
-        fail=0.05, build_time="exponential:0.2", heartbeat=2.0, state_dir=str(tmp_path / "state"),
-        log_level="info", log_format="json",
-    )  # fmt: skip
+        amqp_url=old.url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1", "c2"),
+        simulator={"hosts": 2_000, "fail": 0.05, "build_time": "exponential:0.2"},
+        heartbeat=2.0,
+        state_dir=str(tmp_path / "state"),
+        log_level="info",
+        log_format="json",
+    )
     after = before.having(amqp_url=new.url)
     async with (
         replicated(before, tmp_path, replicas=1) as region,

@@ -141,11 +141,19 @@ async def test_rows_files_and_memory_stay_level(
     amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1", "c2"), hosts=400,
-        state_dir=str(tmp_path), fail=0.05, build_time="exponential:0.2", keep_builds=KEPT_SECONDS,
-        keep_moves=KEPT_SECONDS, keep_decisions=KEPT_SECONDS, keep_ids=KEPT_SECONDS, keep_changes=2_000,
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1", "c2"),
+        simulator={"hosts": 400, "fail": 0.05, "build_time": "exponential:0.2"},
+        state_dir=str(tmp_path),
+        keep_builds=KEPT_SECONDS,
+        keep_moves=KEPT_SECONDS,
+        keep_decisions=KEPT_SECONDS,
+        keep_ids=KEPT_SECONDS,
+        keep_changes=2_000,
         log_level="warning",
-    )  # fmt: skip
+    )
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         churn, samples = ChurningClient(berth), list[Stored]()
         readers = await churn.listen(group)

@@ -224,10 +224,12 @@ def test_a_load_test_with_an_embedded_berth(user: User) -> None:
 def test_the_settings_show_their_sources_and_no_secrets(user: User) -> None:
     (user.directory / "berth.toml").write_text("[simulator]\nhosts = 5\n")
     secrets = {**NOWHERE, "BERTH_HOST": "7"}
-    done = user.berth("--set", "seed=3", "settings", **secrets)
+    done = user.berth("--set", "simulator.seed=3", "settings", **secrets)
     assert done.returncode == 0
-    assert "# compute\nagents_per_cell = 1  # default\nhosts = 5  # berth.toml\n" in done.stdout
-    assert "seed = 3  # --set seed\n" in done.stdout
+    assert (
+        "# simulator\nsimulator.hosts = 5  # berth.toml\nsimulator.baremetal = 0  # default\n" in done.stdout
+    )
+    assert "simulator.seed = 3  # --set simulator.seed\n" in done.stdout
     assert "amqp_url = 'amqp://user:****@10.1.2.3/'  # BERTH_AMQP_URL\n" in done.stdout
     assert done.stderr == "BERTH_HOST is ignored: there is no such setting\n"
     assert "geheim" not in done.stdout
@@ -254,7 +256,10 @@ def test_an_impossible_command_ends_with_one_sentence(user: User, arguments: str
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("up --build-time long", "--build-time: build_time = 'long': 'long' is not a duration: constant:s"),
+        (
+            "up --build-time long",
+            "--build-time: simulator.build_time = 'long': 'long' is not a duration: constant:s",
+        ),
         ("run nobody", "there is no worker 'nobody'; there are: placement, scheduler"),
         ("delete mine --cell c1", "'mine' is not the uuid of a build"),
         ("node set n --cell a.b", "NodeChanged: "),

@@ -161,10 +161,16 @@ async def test_builds_continue_on_the_new_server(
     restarted_rabbitmq: RabbitMQ, old: Postgres, new: Postgres, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
-        amqp_url=url_of(restarted_rabbitmq), database_url=old.url, exchange=bus_name, cells=("c1", "c2"),
-        hosts=600, fail=0.1, build_time="exponential:0.2", heartbeat=2.0, state_dir=str(tmp_path / "state"),
-        log_level="info", log_format="json",
-    )  # fmt: skip
+        amqp_url=url_of(restarted_rabbitmq),
+        database_url=old.url,
+        exchange=bus_name,
+        cells=("c1", "c2"),
+        simulator={"hosts": 600, "fail": 0.1, "build_time": "exponential:0.2"},
+        heartbeat=2.0,
+        state_dir=str(tmp_path / "state"),
+        log_level="info",
+        log_format="json",
+    )
     environment = os.environ | {
         "BERTH_AMQP_URL": settings.bus.amqp_url, "BERTH_DATABASE_URL": old.url, "BERTH_CELLS": "c1,c2",
         "BERTH_EXCHANGE": bus_name,

@@ -114,9 +114,14 @@ class BootingClient:
 
 def settings_for(amqp_url: str, database_url: str, bus_name: str) -> Settings:
     return Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1", "c2"), hosts=HOSTS,
-        agents_per_cell=4, fail=0.1, build_time="exponential:0.3", build_timeout=30.0, heartbeat=2.0,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1", "c2"),
+        simulator={"hosts": HOSTS, "agents_per_cell": 4, "fail": 0.1, "build_time": "exponential:0.3"},
+        build_timeout=30.0,
+        heartbeat=2.0,
+    )
 
 
 FREE = """

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,12 +78,18 @@ class RequestingClient:
 
 @asynccontextmanager
 async def killed_berth(
-    amqp_url: str, database_url: str, exchange: str, directory: Path, **given: Any
+    amqp_url: str, database_url: str, exchange: str, directory: Path, simulator: Mapping[str, Any]
 ) -> AsyncIterator[ReplicatedBerth]:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=exchange, cells=("c1",),
-        build_time="constant:0.05", state_dir=str(directory), log_level="info", log_format="json", **given,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=exchange,
+        cells=("c1",),
+        simulator={"build_time": "constant:0.05", **simulator},
+        state_dir=str(directory),
+        log_level="info",
+        log_format="json",
+    )
     async with replicated(settings, directory, replicas=2) as berth:
         yield berth
 
@@ -140,7 +146,7 @@ async def test_slots_are_never_overdrawn(
 ) -> None:
     chance, drawn_at_once = random.Random(3), list[int]()
 
-    async with killed_berth(amqp_url, database_url, bus_name, tmp_path, hosts=12) as berth:
+    async with killed_berth(amqp_url, database_url, bus_name, tmp_path, simulator={"hosts": 12}) as berth:
         now = berth.bus.clock.now()
         size = NewReservation(vcpus=SLOT_VCPUS, memory_mb=8192, disk_gb=80, count=SLOTS)
         season = new_reservation("season", "shop", size, now)
@@ -183,7 +189,7 @@ async def test_a_gang_of_three_roles_is_never_partial(
         return boot_request(BootOptions(role=GANG, pack="rack", spread="host:2"))
 
     async with killed_berth(
-        amqp_url, database_url, bus_name, tmp_path, hosts=12, compute_labels={"rack": 4}
+        amqp_url, database_url, bus_name, tmp_path, simulator={"hosts": 12, "labels": {"rack": 4}}
     ) as berth:
         client = RequestingClient(berth, a_gang, most=20)
 

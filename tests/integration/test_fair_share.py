@@ -33,10 +33,15 @@ async def test_a_flood_and_killed_schedulers_lose_and_double_nothing(
     flood: int, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",),
-        hosts=50 + flood // 64, build_time="constant:0.05", state_dir=str(tmp_path), log_level="info",
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": 50 + flood // 64, "build_time": "constant:0.05"},
+        state_dir=str(tmp_path),
+        log_level="info",
         log_format="json",
-    )  # fmt: skip
+    )
     async with replicated(settings, tmp_path, replicas=2) as berth, asyncio.TaskGroup() as group:
         bus, project_of, ends = berth.bus, dict[str, str](), dict[str, set[str]]()
 

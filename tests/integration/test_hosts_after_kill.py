@@ -307,9 +307,14 @@ async def test_no_build_goes_to_a_refused_host_after_both_schedulers_were_killed
     layout: str, amqp_url: str, database_url: str, bus_name: str
 ) -> None:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=2,
-        build_time="constant:0", heartbeat=1.0, layout=layout,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": 2, "build_time": "constant:0"},
+        heartbeat=1.0,
+        layout=layout,
+    )
     async with (
         asyncio.timeout(DEADLINE),
         running(settings) as berth,
@@ -393,7 +398,7 @@ async def test_commits_of_a_killed_process_are_published(url: str, when: str, pr
 FEW = 8 * len(KINDS)
 AT_ONCE = 50
 SECONDS = 1.0
-CLOUD: dict[str, Any] = {"cells": ("c1",), "hosts": 20, "build_time": "constant:0.01"}
+CLOUD: dict[str, Any] = {"cells": ("c1",), "simulator": {"hosts": 20, "build_time": "constant:0.01"}}
 
 
 ID = "00000000-0000-4000-8000-00000000000a"

@@ -33,7 +33,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     """Three hosts in one rack; three instances are on the first, one on the second."""
-    async with opened("c1", hosts=3, compute_labels={"rack": 3.0}) as berth:
+    async with opened("c1", simulator={"hosts": 3, "labels": {"rack": 3.0}}) as berth:
         await berth("boot", "--count", "3", "--host", HOSTS[0], "--wait")
         await berth("boot", "--host", HOSTS[1], "--wait")
         yield berth
@@ -133,7 +133,7 @@ async def test_the_drain_for_a_later_window_begins_so_early_that_its_host_is_emp
         return made
 
     monkeypatch.setattr(scheduler, "MaintenanceController", controller)
-    async with opened("c1", hosts=2, maintenance_lead=0.0) as berth:
+    async with opened("c1", simulator={"hosts": 2}, maintenance_lead=0.0) as berth:
         await berth("boot", "--count", "3", "--host", HOSTS[0], "--wait")
         await berth("maintenance", "add", HOSTS[0], "--from", "+2h", "--until", "+3h")
         await until(lambda: drain_is_planned(berth), picture=lambda: window(berth))

@@ -31,10 +31,21 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 @pytest.fixture(params=LAYOUTS)
 def settings(request: pytest.FixtureRequest, amqp_url: str, database_url: str, bus_name: str) -> Settings:
     return Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=4,
-        agents_per_cell=4, build_time="constant:0.1", move_time="constant:0.3", heartbeat=0.5,
-        maintenance_lead=0.0, evacuation_after=2.0, layout=request.param,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={
+            "hosts": 4,
+            "agents_per_cell": 4,
+            "build_time": "constant:0.1",
+            "move_time": "constant:0.3",
+        },
+        heartbeat=0.5,
+        maintenance_lead=0.0,
+        evacuation_after=2.0,
+        layout=request.param,
+    )
 
 
 async def boot(site: MovingSite, hosts: Sequence[str], count: int) -> list[str]:

@@ -27,7 +27,7 @@ RACKS = dict(zip(HOSTS, ("r1", "r3", "r1", "r2", "r2"), strict=True))
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     """Five hosts of 130,560 MB with four instances of 24,000 MB each, but three on the second."""
-    async with opened("c1", hosts=5) as berth:
+    async with opened("c1", simulator={"hosts": 5}) as berth:
         for host, count in zip(HOSTS, (4, 3, 4, 4, 4), strict=True):
             await berth("boot", "--memory-mb", "24000", "--count", str(count), "--host", host, "--wait")
         await until(lambda: _all_idle(berth))

@@ -146,10 +146,20 @@ def settings(
     request: pytest.FixtureRequest, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> Settings:
     return Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=HOSTS,
-        agents_per_cell=2, build_time="constant:0.05", move_time="constant:0.4", state_dir=str(tmp_path),
-        heartbeat=0.5, layout=request.param,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={
+            "hosts": HOSTS,
+            "agents_per_cell": 2,
+            "build_time": "constant:0.05",
+            "move_time": "constant:0.4",
+        },
+        state_dir=str(tmp_path),
+        heartbeat=0.5,
+        layout=request.param,
+    )
 
 
 async def nothing_lost(site: LoadedSite) -> None:

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
-    async with opened("c1", hosts=4) as berth:
+    async with opened("c1", simulator={"hosts": 4}) as berth:
         yield berth
 
 
@@ -97,7 +97,7 @@ async def test_a_waiting_move_is_listed_explained_cancelled_and_started(berth: L
 
 
 async def test_an_instance_moves_to_another_cell_and_back(opened: Opened) -> None:
-    async with opened("c1", "c2", hosts=4) as berth:
+    async with opened("c1", "c2", simulator={"hosts": 4}) as berth:
         await moved_between_cells(berth)
 
 
@@ -133,7 +133,7 @@ WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)
 async def test_imported_instances_are_adopted_moved_drained_and_deleted(
     opened: Opened, tmp_path: Path
 ) -> None:
-    async with opened("c1", hosts=3, placement_http=f"127.0.0.1:{free_port()}") as berth:
+    async with opened("c1", simulator={"hosts": 3}, placement_http=f"127.0.0.1:{free_port()}") as berth:
         await adopted(berth, tmp_path / "servers.csv")
 
 

@@ -159,7 +159,7 @@ class MovingSite:
     def move_that_fails(self, phase: str) -> str:
         """Return the id of a move that fails in this phase only."""
         faults = FaultPlan(
-            seed=self.settings.compute.seed, moves=MoveFaults.of_each(self.settings.compute.move_fail)
+            seed=self.settings.simulator.seed, moves=MoveFaults.of_each(self.settings.simulator.move_fail)
         )
         phases: tuple[MovePhase, ...] = (*SENDING, "rebuild")
         while True:
@@ -243,10 +243,20 @@ async def test_moves_of_every_type_survive_kills(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=(CELL,), hosts=6,
-        agents_per_cell=2, build_timeout=60.0, move_fail=FAILING, build_time=f"constant:{SECONDS}",
-        move_time=f"constant:{SECONDS}", layout=layout,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=(CELL,),
+        simulator={
+            "hosts": 6,
+            "agents_per_cell": 2,
+            "move_fail": FAILING,
+            "build_time": f"constant:{SECONDS}",
+            "move_time": f"constant:{SECONDS}",
+        },
+        build_timeout=60.0,
+        layout=layout,
+    )
     async with moving_site(settings, tmp_path, monkeypatch) as site:
         first, _, dead = site.hosts[SOURCE]
         builds = [*await site.boot(len(ERRANDS) - 1, first), *await site.boot(1, dead)]

@@ -65,7 +65,11 @@ class CellMakersSite:
         file, quiet = self.directory / f"{name}.toml", Console(file=io.StringIO())
         cli, tool = Cli(self.settings, False, quiet), BrokerTool(rabbitmqctl=self.rabbitmqctl)
         assert await add_agent(cli, CELL, name, AgentOptions(file=file), tool=tool) == 0
-        flags = {"hosts": 2, "build_time": "constant:0.01", "state_dir": str(self.directory / name)}
+        flags = {
+            "simulator.hosts": 2,
+            "simulator.build_time": "constant:0.01",
+            "state_dir": str(self.directory / name),
+        }
         return read(file=file, environment={}, flags=flags).settings
 
     async def boot(self, number: int, wait: str = "") -> BuildEnded | BuildUnplaceable:
@@ -97,9 +101,14 @@ async def site(
         pytest.skip("users are made with rabbitmqctl, and an external broker was given")
     control = rabbitmqctl_in(tmp_path, rabbitmq)
     settings = Settings().having(
-        cells=("c1",), hosts=1, amqp_url=amqp_url, exchange=bus_name, database_url=database_url,
-        queue_type="classic", state_dir=str(tmp_path / "state"),
-    )  # fmt: skip
+        cells=("c1",),
+        simulator={"hosts": 1},
+        amqp_url=amqp_url,
+        exchange=bus_name,
+        database_url=database_url,
+        queue_type="classic",
+        state_dir=str(tmp_path / "state"),
+    )
     roles = [worker_roles.Role("placement"), worker_roles.Role("scheduler")]
     async with at_work(settings, *roles), Bus(wiring.transport(settings, "test")) as bus:
         await bus.asker(topics.PROVIDERS, timeout=30.0)(FindProviders(limit=1))

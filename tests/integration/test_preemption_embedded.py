@@ -23,7 +23,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     """Two hosts of 130,560 MB, and the classes batch (1, requeued), web (4) and production (7)."""
-    async with opened("c1", hosts=2) as berth:
+    async with opened("c1", simulator={"hosts": 2}) as berth:
         await berth("priority", "set", "batch", "--value", "1", "--requeue")
         await berth("priority", "set", "web", "--value", "4", "--grace", "1s")
         await berth("priority", "set", "production", "--value", "7", "--preempts", "--budget", "3")

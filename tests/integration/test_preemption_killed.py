@@ -89,9 +89,14 @@ async def test_every_victim_makes_way_for_a_build_despite_kills(
     amqp_url: str, database_url: str, bus_name: str,
 ) -> None:  # fmt: skip
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=HOSTS,
-        build_timeout=60.0, build_time="constant:0.3", layout=layout, compute_labels={"rack": HOSTS // 2},
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": HOSTS, "build_time": "constant:0.3", "labels": {"rack": HOSTS // 2}},
+        build_timeout=60.0,
+        layout=layout,
+    )
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         client = _Client(berth.bus)
         ends = await berth.bus.listen(topics.BUILD_ENDED.at())

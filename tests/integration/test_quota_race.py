@@ -225,9 +225,15 @@ async def test_a_limit_is_never_exceeded_and_always_used(
     trial: QuotaTrial, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=50,
-        build_time="constant:0.05", state_dir=str(tmp_path), log_level="info", log_format="json",
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": 50, "build_time": "constant:0.05"},
+        state_dir=str(tmp_path),
+        log_level="info",
+        log_format="json",
+    )
     async with (
         replicated(settings, tmp_path, replicas=trial.replicas) as berth,
         asyncpg.create_pool(database_url.replace("+asyncpg", ""), min_size=1, max_size=2) as database,

@@ -14,7 +14,7 @@ from bus.errors import Unavailable
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings().having(state_dir=str(tmp_path), cells=("c1", "c2"), hosts=2)
+    return Settings().having(state_dir=str(tmp_path), cells=("c1", "c2"), simulator={"hosts": 2})
 
 
 @pytest.fixture

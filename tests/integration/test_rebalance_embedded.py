@@ -21,7 +21,7 @@ MEMORY = ("--class", "MEMORY_MB")
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     """Three hosts of 130,560 MB; six instances of 20,000 MB are on the first."""
-    async with opened("c1", hosts=3) as berth:
+    async with opened("c1", simulator={"hosts": 3}) as berth:
         await berth("boot", "--memory-mb", "20000", "--count", "6", "--host", HOSTS[0], "--wait")
         yield berth
 
@@ -71,7 +71,7 @@ async def _balanced(berth: LivingBerth) -> bool:
 
 
 async def test_two_instances_change_places_if_no_single_move_gains_enough(opened: Opened) -> None:
-    async with opened("c1", hosts=2) as berth:
+    async with opened("c1", simulator={"hosts": 2}) as berth:
         for memory_mb, count, host in ((38_000, 3, 0), (38_000, 1, 1), (18_000, 2, 1)):
             size = ("--memory-mb", str(memory_mb), "--count", str(count))
             await berth("boot", *size, "--host", HOSTS[host], "--wait")

@@ -126,10 +126,15 @@ async def test_every_accepted_build_ends_whatever_happens_to_the_nodes(
     addresses = [silent_port, one.port, two.port, three.port]
     hosts = ",".join(f"127.0.0.1:{port}" for port in addresses)
     settings = Settings().having(
-        amqp_url=f"amqp://guest:guest@{hosts}/", database_url=database_url, exchange=bus_name,
-        cells=("c1", "c2"), hosts=400, fail=0.05, build_time="exponential:0.3", heartbeat=2.0,
-        state_dir=str(tmp_path), log_level="warning",
-    )  # fmt: skip
+        amqp_url=f"amqp://guest:guest@{hosts}/",
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1", "c2"),
+        simulator={"hosts": 400, "fail": 0.05, "build_time": "exponential:0.3"},
+        heartbeat=2.0,
+        state_dir=str(tmp_path),
+        log_level="warning",
+    )
 
     async def kill_and_start(*nodes: RabbitMQ) -> None:
         for node in nodes:

@@ -60,10 +60,15 @@ async def test_a_killed_rest_api_loses_and_doubles_nothing(
     kills: int,
 ) -> None:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=100,
-        build_time="constant:0.3", rest_http=f"127.0.0.1:{free_port()}", placement_auth="tokens",
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": 100, "build_time": "constant:0.3"},
+        rest_http=f"127.0.0.1:{free_port()}",
+        placement_auth="tokens",
         placement_tokens=tokens_in(tmp_path),
-    )  # fmt: skip
+    )
     requests = [a_boot(Clock().uuid()) for _ in range(clients)]
     ends = Ends()
     patient = RestClient(f"http://{settings.rest.http}", TOKEN, patience=120.0)

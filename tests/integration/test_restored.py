@@ -80,9 +80,7 @@ def before(amqp_url: str, database_url: str, bus_name: str, tmp_path: Path) -> S
         database_url=database_url,
         exchange=bus_name,
         cells=("c1",),
-        hosts=10,
-        fail=0.1,
-        build_time="exponential:0.2",
+        simulator={"hosts": 10, "fail": 0.1, "build_time": "exponential:0.2"},
         build_timeout=20.0,
         heartbeat=2.0,
         state_dir=str(tmp_path),
@@ -202,9 +200,7 @@ async def test_two_versions_share_the_work_until_the_workers_of_one_are_killed(
         "database_url": database_url,
         "exchange": bus_name,
         "cells": ["c1", "c2"],
-        "hosts": 8,
-        "fail": 0.2,
-        "build_time": "exponential:0.1",
+        "simulator": {"hosts": 8, "fail": 0.2, "build_time": "exponential:0.1"},
         "state_dir": str(tmp_path),
     }
     settings = Settings().having(**{**values, "cells": ("c1", "c2")})
@@ -268,9 +264,7 @@ def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
         database_url=database_url,
         exchange=bus_name,
         cells=("c1", "c2"),
-        hosts=60,
-        fail=0.1,
-        build_time="exponential:0.3",
+        simulator={"hosts": 60, "fail": 0.1, "build_time": "exponential:0.3"},
         build_timeout=15.0,
         heartbeat=2.0,
     )
@@ -278,7 +272,7 @@ def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
 
 async def load_through(settings: Settings, trouble: Trouble, seconds: float = SECONDS) -> Running:
     """Load a berth, make trouble meanwhile, and see that every promise was kept."""
-    boots = BOOTS * settings.compute.hosts
+    boots = BOOTS * settings.simulator.hosts
     plan = LoadPlan(boots=boots, rate=boots / seconds, patience=60.0 + seconds)
     async with asyncio.timeout(DEADLINE + 2 * seconds), running(settings) as berth:
         load = Load(berth.bus, plan)
@@ -307,7 +301,7 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
     ("layout", "kills", "pause"),
     [
         ({"cells_a_process": 2}, 4, 1.0),
-        pytest.param({"layout": "compact", "hosts": 600}, 50, 8.0, marks=pytest.mark.soak),
+        pytest.param({"layout": "compact", "simulator": {"hosts": 600}}, 50, 8.0, marks=pytest.mark.soak),
     ],
 )
 async def test_random_kills_of_any_process_lose_nothing(

@@ -141,7 +141,9 @@ def test_an_embedded_berth_serves_other_processes_and_its_metrics(tmp_path: Path
 
 async def test_a_kill_of_an_embedded_berth_during_builds_loses_none(tmp_path: Path) -> None:
     flags = ("--hosts", "20", "--build-time", "exponential:0.5")
-    settings = Settings().having(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
+    settings = Settings().having(
+        cells=("c1", "c2"), simulator={"hosts": 20}, state_dir=str(tmp_path / ".berth")
+    )
     with Up(tmp_path, EMBEDDED, *flags) as berth:
         async with asyncio.timeout(120):
             unfinished = await ask_for(BUILDS, settings)

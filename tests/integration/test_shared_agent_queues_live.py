@@ -65,12 +65,11 @@ async def test_boots_end_once_while_gateways_and_agents_are_killed(
             database_url=database_url,
             state_dir=str(directory / "state"),
             cells=tuple(f"c{number + 1}" for number in range(region.cells)),
-            hosts=region.agents,
+            simulator={"hosts": region.agents, "build_time": region.build_time},
             heartbeat=region.heartbeat,
             cells_a_process=region.cells_a_process,
             agent_queues="shared",
             database_pool=2,
-            build_time=region.build_time,
         )
         fleet = agents(fleet_settings(settings))
         [mute] = fleet[3].hosts

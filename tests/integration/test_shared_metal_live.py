@@ -77,9 +77,15 @@ async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
     ironic = Simulation(enrolled(NODES, now=clock.now()), plan=plan, clock=clock, listener=listener)
     count_writes(ironic, writes)
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=1,
-        ironic_api_url=ironic.url, ironic_agents_per_cell=5, build_timeout=300.0,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": 1},
+        ironic_api_url=ironic.url,
+        ironic_agents_per_cell=5,
+        build_timeout=300.0,
+    )
     database = wiring.database(settings, worker_roles.Role("conductor", "c1"))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(ironic.run())

@@ -34,9 +34,7 @@ def a_cloud(amqp_url: str, database_url: str, bus_name: str, directory: Path) ->
         database_url=database_url,
         exchange=bus_name,
         cells=("c1",),
-        hosts=200,
-        fail=0.1,
-        build_time="exponential:0.2",
+        simulator={"hosts": 200, "fail": 0.1, "build_time": "exponential:0.2"},
         heartbeat=2.0,
         state_dir=str(directory),
         log_level="info",
@@ -101,7 +99,9 @@ async def test_stopping_delays_no_more_builds_than_killing(
     amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, build_time: str
 ) -> None:
     """Replicas, then all workers in the order of an upgrade: stopped and killed in turns, three times."""
-    settings = a_cloud(amqp_url, database_url, bus_name, tmp_path).having(build_time=build_time, hosts=400)
+    settings = a_cloud(amqp_url, database_url, bus_name, tmp_path).having(
+        simulator={"build_time": build_time, "hosts": 400}
+    )
     async with replicated(settings, tmp_path) as berth:
         in_order = sorted(berth.replicas, key=lambda replica: UPGRADE.index(replica.role.worker))
         for chosen in ([r for r in in_order if r.role.worker != "compute"], in_order):
@@ -119,9 +119,14 @@ async def test_a_worker_whose_event_loop_is_blocked_is_restarted(
     amqp_url: str, database_url: str, bus_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=5,
-        blocked_limit=3.0, log_level="warning",
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": 5},
+        blocked_limit=3.0,
+        log_level="warning",
+    )
     reports: list[str] = []
 
     class BlockableSupervisor(Supervisor):

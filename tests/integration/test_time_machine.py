@@ -46,7 +46,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
-    async with opened("c1", hosts=2) as berth:
+    async with opened("c1", simulator={"hosts": 2}) as berth:
         yield berth
 
 
@@ -147,9 +147,15 @@ async def test_states_of_a_hundred_thousand_boots_are_read_and_replayed(
 ) -> None:
     monkeypatch.setattr(test_churn, "BUILDS", BOOTS)
     settings = Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1", "c2"), hosts=400,
-        state_dir=str(tmp_path), build_time="exponential:0.2", layout="compact", keep_changes=2000,
-    )  # fmt: skip
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1", "c2"),
+        simulator={"hosts": 400, "build_time": "exponential:0.2"},
+        state_dir=str(tmp_path),
+        layout="compact",
+        keep_changes=2000,
+    )
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         await asyncio.sleep(0)
         churn, begin = ChurningClient(berth), berth.bus.clock.now()

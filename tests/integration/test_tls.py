@@ -61,9 +61,13 @@ def servers(authority: Authority | None, rabbitmq: RabbitMQ | ExternalServer) ->
 
 async def test_builds_are_booted_over_tls_alone(servers: ByTls, bus_name: str, tmp_path: Path) -> None:
     settings = Settings().having(
-        amqp_url=servers.amqp(), database_url=servers.database(), exchange=bus_name, cells=("c1",), hosts=2,
-        build_time="constant:0.01", state_dir=str(tmp_path),
-    )  # fmt: skip
+        amqp_url=servers.amqp(),
+        database_url=servers.database(),
+        exchange=bus_name,
+        cells=("c1",),
+        simulator={"hosts": 2, "build_time": "constant:0.01"},
+        state_dir=str(tmp_path),
+    )
     async with in_one_process(settings) as bus:
         assert (await Load(bus, LoadPlan(boots=5)).run()).statuses == {"active": 5}
     database = Database(servers.database())

@@ -86,7 +86,10 @@ async def booted(bus: Bus) -> str:
 
 async def test_a_boot_and_a_move_are_one_trace_each(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     settings = Settings().having(
-        cells=("c1",), hosts=3, build_time="constant:0.01", state_dir=str(tmp_path), control_room_http="off"
+        cells=("c1",),
+        simulator={"hosts": 3, "build_time": "constant:0.01"},
+        state_dir=str(tmp_path),
+        control_room_http="off",
     )
     async with embedded(settings) as berth:
         await ready(berth.bus, settings)
@@ -102,7 +105,9 @@ async def test_a_boot_and_a_move_are_one_trace_each(spans: InMemorySpanExporter,
 
 
 async def test_an_ironic_notification_is_one_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
-    settings = Settings().having(cells=("c1",), hosts=1, state_dir=str(tmp_path), control_room_http="off")
+    settings = Settings().having(
+        cells=("c1",), simulator={"hosts": 1}, state_dir=str(tmp_path), control_room_http="off"
+    )
     ironic, voice, stopping = FakeIronic(), ManualNotifications(), asyncio.Event()
     ironic.now = int(Clock().now()) - 1000
     node = ironic.have(2)

@@ -95,7 +95,9 @@ async def listening(bus: Bus, settings: Settings) -> AsyncIterator[Metal]:
 
 async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_path: Path) -> None:
     settings = Settings().having(
-        cells=("c1",), hosts=2, state_dir=str(tmp_path / "state"), build_time="constant:0.01"
+        cells=("c1",),
+        simulator={"hosts": 2, "build_time": "constant:0.01"},
+        state_dir=str(tmp_path / "state"),
     )
     async with embedded(settings) as berth, listening(berth.bus, settings) as metal:
         await ready(berth.bus, settings)

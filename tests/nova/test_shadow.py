@@ -80,7 +80,7 @@ async def shadowed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sh
         address = f"127.0.0.1:{free_port()}"
         settings = Settings().having(
             state_dir=str(directory),
-            hosts=1,
+            simulator={"hosts": 1},
             placement_http=address,
             nova_notification_amqp_url=region.bus_urls[""],
             nova_database_url=region.database_urls[API_DATABASE],

@@ -30,7 +30,7 @@ AT_ONCE = 20  # connections that are opened concurrently
 
 
 def fleet_settings(settings: Settings) -> Settings:
-    return settings.having(agents_per_cell=int(os.environ[PER_CELL]))
+    return settings.having(simulator={"agents_per_cell": int(os.environ[PER_CELL])})
 
 
 class FleetSupervisor(Supervisor):
@@ -69,8 +69,8 @@ async def _live(
 
 
 def _worker(agent: SimAgent, settings: Settings, disk: AgentDisk, bus: Bus) -> Worker:
-    faults = FaultPlan(seed=1, durations=Durations.parse(settings.compute.build_time))
-    options = SimOptions(faults=faults, period=settings.compute.heartbeat)
+    faults = FaultPlan(seed=1, durations=Durations.parse(settings.simulator.build_time))
+    options = SimOptions(faults=faults, period=settings.agents.heartbeat)
     providers = bus.asker(topics.CELL_PROVIDERS, timeout=30.0)
     allocations = bus.asker(topics.CELL_ALLOCATIONS, timeout=30.0)
     worker = compute_sim(

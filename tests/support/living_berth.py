@@ -1,7 +1,7 @@
 """An embedded berth with simulated hosts, and its commands, for tests that move instances."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -125,11 +125,17 @@ def opening_berths(
     """Return a function that opens an embedded berth, with these settings, for the commands of a test."""
 
     @asynccontextmanager
-    async def open_berth(*cells: str, **given: Any) -> AsyncIterator[LivingBerth]:
+    async def open_berth(
+        *cells: str, simulator: Mapping[str, Any] = {}, **given: Any
+    ) -> AsyncIterator[LivingBerth]:
         monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
         monkeypatch.setenv("BERTH_CELLS", ",".join(cells))
         settings = Settings().having(
-            state_dir=str(tmp_path), cells=cells, build_time="constant:0.01", heartbeat=0.5, **given
+            state_dir=str(tmp_path),
+            cells=cells,
+            simulator={"build_time": "constant:0.01", **simulator},
+            heartbeat=0.5,
+            **given,
         )
         async with embedded(settings) as running:
             await ready(running.bus, settings)

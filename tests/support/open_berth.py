@@ -92,9 +92,13 @@ def a_request(reply_to: str, **options: Any) -> BuildRequested:
 async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) -> AsyncIterator[OpenBerth]:
     """Run a berth that has data for every page: hosts in two cells, and nodes of an Ironic."""
     made = Settings().having(
-        state_dir=str(directory), control_room_http="127.0.0.1:0", hosts=hosts, cells=("c1", "c2"),
-        build_time="constant:0.01", seed=3, ironic_api_url=ironic.url, ironic_cells={"*": "c2"},
-    )  # fmt: skip
+        state_dir=str(directory),
+        control_room_http="127.0.0.1:0",
+        simulator={"hosts": hosts, "build_time": "constant:0.01", "seed": 3},
+        cells=("c1", "c2"),
+        ironic_api_url=ironic.url,
+        ironic_cells={"*": "c2"},
+    )
     made = with_room_address(made)
     async with embedded(made) as house, asyncio.TaskGroup() as group:
         await ready(house.bus, made)

@@ -54,10 +54,14 @@ def tokens_in(directory: Path) -> str:
 @asynccontextmanager
 async def a_rest_berth(directory: Path, **given: Any) -> AsyncIterator[RestBerth]:
     settings = Settings().having(
-        state_dir=str(directory / "state"), cells=("c1", "c2"), hosts=4, build_time="constant:0.01",
-        rest_http=f"127.0.0.1:{free_port()}", placement_auth="tokens", placement_tokens=tokens_in(directory),
+        state_dir=str(directory / "state"),
+        cells=("c1", "c2"),
+        simulator={"hosts": 4, "build_time": "constant:0.01"},
+        rest_http=f"127.0.0.1:{free_port()}",
+        placement_auth="tokens",
+        placement_tokens=tokens_in(directory),
         **given,
-    )  # fmt: skip
+    )
     async with embedded(settings) as running:
         await ready(running.bus, settings)
         yield RestBerth(f"http://{settings.rest.http}", running)

@@ -31,7 +31,7 @@ from scheduler_worker.core.weighing import WEIGHERS
 from tests.support.snippets import PAGES, ROOT, snippets
 
 DOCS = ROOT / "docs"
-MADE = re.compile(r"<!-- berth (\w+) --markdown -->\n(.*?)<!-- end of berth \1 -->", re.DOTALL)
+MADE = re.compile(r"<!-- berth ([\w ]+) --markdown -->\n(.*?)<!-- end of berth \1 -->", re.DOTALL)
 PLACES = [
     (page, command, text)
     for page in (ROOT / "ARCHITECTURE.md", *PAGES)
@@ -51,13 +51,14 @@ NOT_SETTINGS = {
     "amqp_durable_queues",
     "cell_mappings",
     "database_connection",
+    "simulator_name",  # a placeholder
     "placement_aggregate_required_for_tenants",
 }
 
 
 @pytest.mark.parametrize(("page", "command", "text"), PLACES, ids=[f"{p.stem}:{c}" for p, c, _ in PLACES])
 def test_generated_pages_equal_the_code(page: Path, command: str, text: str) -> None:
-    told = CliRunner().invoke(app, [command, "--markdown"])
+    told = CliRunner().invoke(app, [*command.split(), "--markdown"])
     assert told.exit_code == 0
     assert text.strip() == told.stdout.strip(), f"{page.name} is behind the code: run scripts/made-pages"
 
@@ -65,12 +66,14 @@ def test_generated_pages_equal_the_code(page: Path, command: str, text: str) -> 
 def test_the_references_are_made_by_the_code() -> None:
     made = {command for _, command, _ in PLACES}
     assert made == {
-        "settings", "topology", "asyncapi", "rules", "http", "metrics", "reasons", "commands", "roles",
+        "settings", "settings simulator", "topology", "asyncapi", "rules", "http", "metrics", "reasons",
+        "commands", "roles",
     }  # fmt: skip
 
 
 def test_every_setting_has_a_description() -> None:
-    assert [setting.name for setting in reference_tables.settings_there_are() if not setting.says] == []
+    every = [*reference_tables.settings_there_are(), *reference_tables.simulator_options()]
+    assert [setting.name for setting in every if not setting.says] == []
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -174,9 +177,11 @@ def test_named_files_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_named_settings_exist(page: Path) -> None:
     settings = {setting.name for setting in reference_tables.settings_there_are()}
+    settings |= {f"simulator_{option.name}" for option in reference_tables.simulator_options()}
     variables = {name.removesuffix("_FILE").lower() for name in _names(page, r"\bBERTH_([A-Z_]+)\b")}
     prefixes = "placement|scheduler|ironic|cell|cells|conductor|control_room|compute|metrics|database|amqp"
     named = _names(page, rf"^((?:{prefixes})_[a-z_]+)$")
+    named |= {f"simulator_{name}" for name in _names(page, r"\bsimulator\.([a-z_]+)\b") - {"toml"}}
     assert sorted((variables | named) - settings - NOT_SETTINGS) == []
 
 

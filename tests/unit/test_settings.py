@@ -28,10 +28,17 @@ pytestmark = pytest.mark.usefixtures("no_settings_file")
 SECRET = "geheim"
 
 
+ENV, HOSTS = "BERTH_SIMULATOR_HOSTS", "simulator.hosts"
+
+
 def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **flags: Any) -> Effective:
     if toml:
         Path("berth.toml").write_text(toml)
     return read(flags, environment=environment or {})
+
+
+def variable_of(name: str) -> str:
+    return f"BERTH_{name.upper().replace('.', '_')}"
 
 
 def test_every_setting_has_its_default() -> None:
@@ -42,12 +49,18 @@ def test_every_setting_has_its_default() -> None:
     ("environment", "toml", "sets", "flags", "hosts", "origin"),
     [
         ({}, "", {}, {}, 200, None),
-        ({"BERTH_HOSTS": "1"}, "", {}, {}, 1, "BERTH_HOSTS"),
-        ({"BERTH_HOSTS": "1"}, "[simulator]\nhosts = 2", {}, {}, 2, "berth.toml"),
-        ({"BERTH_HOSTS": "1"}, "[simulator]\nhosts = 2", {"hosts": "3"}, {}, 3, "--set hosts"),
-        ({"BERTH_HOSTS": "1"}, "[simulator]\nhosts = 2", {"hosts": "3"}, {"hosts": 4}, 4, "--hosts"),
-        ({"BERTH_HOSTS": "1"}, "", {}, {"hosts": None}, 1, "BERTH_HOSTS"),  # a flag that was not given
-        ({"BERTH_HOSTS": ""}, "", {}, {}, 200, None),  # what is empty is not set
+        ({ENV: "1"}, "", {}, {}, 1, ENV),
+        ({ENV: "1"}, "[simulator]\nhosts = 2", {}, {}, 2, "berth.toml"),
+        ({ENV: "1"}, "[simulator]\nhosts = 2", {HOSTS: "3"}, {}, 3, "--set simulator.hosts"),
+        ({ENV: "1"}, "[simulator]\nhosts = 2", {HOSTS: "3"}, {HOSTS: 4}, 4, "--hosts"),
+        ({ENV: "1"}, "", {}, {HOSTS: None}, 1, ENV),  # a flag that was not given
+        ({ENV: ""}, "", {}, {}, 200, None),  # what is empty is not set
+        ({"BERTH_SIMULATOR": "sim.toml"}, "", {}, {}, 9, "sim.toml"),
+        ({"BERTH_SIMULATOR": "sim.toml", ENV: "1"}, "", {}, {}, 1, ENV),
+        ({ENV: "1"}, 'simulator = "sim.toml"', {}, {}, 9, "sim.toml"),
+        ({}, "[simulator]\nhosts = 2", {"simulator": "sim.toml"}, {}, 9, "sim.toml"),
+        ({}, "", {"simulator": "sim.toml", HOSTS: "3"}, {}, 3, "--set simulator.hosts"),
+        ({}, "simulator.hosts = 2", {}, {}, 2, "berth.toml"),
     ],
 )
 def test_environment_then_file_then_set_then_flags(
@@ -59,23 +72,24 @@ def test_environment_then_file_then_set_then_flags(
     origin: str | None,
 ) -> None:
     Path("berth.toml").write_text(toml)
+    Path("sim.toml").write_text("hosts = 9")
     effective = read(flags, sets=sets, environment=environment)
-    assert (effective.settings.compute.hosts, effective.origins.get("hosts")) == (hosts, origin)
+    assert (effective.settings.simulator.hosts, effective.origins.get(HOSTS)) == (hosts, origin)
 
 
 def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
     Path("berth.toml").write_text("[simulator]\nhosts = 2")
     Path("mine.toml").write_text("[simulator]\nhosts = 3")
-    assert read(file=Path("mine.toml"), environment={}).settings.compute.hosts == 3
+    assert read(file=Path("mine.toml"), environment={}).settings.simulator.hosts == 3
     by_environment = read(environment={"BERTH_CONFIG": "mine.toml"})
-    assert (by_environment.settings.compute.hosts, by_environment.origins) == (3, {"hosts": "mine.toml"})
+    assert (by_environment.settings.simulator.hosts, by_environment.origins) == (3, {HOSTS: "mine.toml"})
 
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
         ("amqp_url", "", ""),
-        ("hosts", "17", 17),
+        ("simulator.hosts", "17", 17),
         ("build_timeout", "2.5", 2.5),
         ("image_type_traits", "false", False),
         ("image_type_traits", "1", True),
@@ -87,7 +101,7 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
     ],
 )
 def test_an_environment_variable_is_converted_to_the_settings_type(name: str, text: str, value: Any) -> None:
-    assert by_name(settings_of({f"BERTH_{name.upper()}": text}).settings)[name] == value
+    assert by_name(settings_of({variable_of(name): text}).settings)[name] == value
 
 
 def test_a_settings_file_can_use_toml_types() -> None:
@@ -207,6 +221,7 @@ def test_every_setting_is_in_one_group() -> None:
     values = by_name(Settings())
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert Settings().having(**values) == Settings()
+    assert Settings().having(simulator={"seed": 2}).having(simulator={"hosts": 3}).simulator.seed == 2
     assert Settings().having(ironic_cloud="c").ironic.api.cloud == "c"
     with pytest.raises(TypeError, match="no settings: hots"):
         Settings().having(hots=5)
@@ -244,7 +259,7 @@ def test_a_secret_may_be_kept_in_a_file() -> None:
         ("BERTH_AMQP_URL", f"amqp://u:x[{SECRET}@h", "must look like amqp://user:password@host:5672/vhost"),
         ("BERTH_DATABASE_URL", f"postgresql://u:{SECRET}@[::1", "must look like postgresql://user:passwo"),
         ("BERTH_DATABASE_URL", f"sqlite+aiosqlite://u:{SECRET}@h/b", "must look like postgresql://user:"),
-        ("BERTH_HOSTS", f"amqp://u:{SECRET}@h/", "not a text of"),
+        (ENV, f"amqp://u:{SECRET}@h/", "not a text of"),
     ],
 )
 def test_refused_values_are_shown_without_passwords(variable: str, url: str, says: str) -> None:
@@ -341,7 +356,7 @@ def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: s
 
 
 def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
-    settings = Settings().having(cells=("c1", "c2"), hosts=8, agents_per_cell=2)
+    settings = Settings().having(cells=("c1", "c2"), simulator={"hosts": 8, "agents_per_cell": 2})
     computes = [role for role in worker_roles.roles(settings) if role.worker == "compute"]
     assert list(map(str, computes)) == [
         f"compute.{cell}.{cell}-agent{number}" for cell in ("c1", "c2") for number in (1, 2)
@@ -403,8 +418,8 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("hosts", "many", "hosts takes a whole number, not a text of 4 characters"),
-        ("hosts", "0", "hosts = 0: must be at least 1"),
+        ("simulator.hosts", "many", "simulator.hosts takes a whole number, not a text of 4 characters"),
+        ("simulator.hosts", "0", "simulator.hosts = 0: must be at least 1"),
         ("max_wait", "-1", "max_wait = -1.0: must be at least 0"),
         ("max_wait", "inf", "max_wait = inf: must be a finite number of seconds"),
         ("keep_decisions", "0", "keep_decisions = 0.0: must be more than 0 seconds"),
@@ -416,13 +431,17 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
         ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
         ("metrics_port", "70000", "metrics_port = 70000: must be at most 65535"),
         ("build_timeout", "0", "build_timeout = 0.0: must be more than 0 seconds"),
-        ("fail", "1.5", "fail = 1.5: is a share between 0 and 1"),
+        ("simulator.fail", "1.5", "simulator.fail = 1.5: is a share between 0 and 1"),
         ("image_type_traits", "maybe", "image_type_traits takes true or false, not a text of 5 characters"),
         ("log_level", "loud", "log_level = a text of 4 characters: is debug, info, warning or error"),
         ("cells", ",", "cells = (): name at least one"),
         ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
         ("cells", "a,b,a", "cells = ('a', 'b', 'a'): a cell is named twice"),
-        ("build_time", "long", "build_time = 'long': 'long' is not a duration: constant:s"),
+        (
+            "simulator.build_time",
+            "long",
+            "simulator.build_time = 'long': 'long' is not a duration: constant:s",
+        ),
         ("scheduler_filters", "luck", "scheduler_filters = ('luck',): unknown filter 'luck'; known filters:"),
         ("scheduler_filters", "json:rule", "scheduler_filters = ('json:rule',): there is no function 'rule'"),
         ("scheduler_weighers", "lode=1", "scheduler_weighers = {'lode': 1.0}: unknown weigher 'lode', did"),
@@ -456,7 +475,7 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
     ],
 )
 def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, says: str) -> None:
-    variable = f"BERTH_{name.upper()}"
+    variable = variable_of(name)
     with pytest.raises(BadSetting) as refused:
         settings_of({variable: text})
     assert str(refused.value).startswith(f"{variable}: {says}")
@@ -466,26 +485,41 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
 @pytest.mark.parametrize(
     ("toml", "says"),
     [
-        ("[simulator]\nhosts = true", "berth.toml: hosts takes a whole number, not True"),
-        ("hosts = 8", "berth.toml: hosts is a setting of the simulator: put it below [simulator]"),
-        ("[simulator]\ncup = 8", "berth.toml: simulator has no setting 'cup'; it has: abort, "),
-        ("simulator = 8", "berth.toml: simulator must be a table"),
-        ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
-        ("host = 5", "berth.toml: there is no setting 'host'; did you mean hosts?"),
-        ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, amqp_heartbeat, "),
-        ("hosts 5", "berth.toml: not TOML: "),
-        ('[simulator]\ncompute_drivers = ["nuam"]', "berth.toml: compute_drivers = ('nuam',): there is no"),
+        ("[simulator]\nhosts = true", "berth.toml: simulator.hosts takes a whole number, not True"),
+        ("hosts = 8", "berth.toml: there is no setting 'hosts'; did you mean simulator.hosts?"),
         (
-            '[simulator]\ncompute_machines = "no.toml"',
-            "berth.toml: compute_machines = 'no.toml': no.toml: cannot be read: No such file",
+            "[simulator]\nhost = 8",
+            "berth.toml: there is no setting 'simulator.host'; did you mean simulator.h",
         ),
         (
-            '[simulator]\ncompute_provider_config = "no.yaml"',
-            "berth.toml: compute_provider_config = 'no.yaml': no.yaml: cannot be read: No such file",
+            "[simulator]\ncup = 8",
+            "berth.toml: there is no setting 'simulator.cup'; there are: simulator.hosts",
+        ),
+        ("simulator = 8", "berth.toml: simulator takes a TOML file or a table, not 8"),
+        ('simulator = "no.toml"', "berth.toml: simulator = 'no.toml': no.toml: cannot be read: No such file"),
+        ('simulator = "clouds.yaml"', "berth.toml: simulator = 'clouds.yaml': clouds.yaml: not TOML: "),
+        (
+            'simulator = "sim.toml"',
+            "sim.toml: there is no setting 'simulator.cup'; there are: simulator.hosts,",
+        ),
+        ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
+        ("host = 5", "berth.toml: there is no setting 'host'; did you mean simulator.hosts?"),
+        ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, amqp_heartbeat, "),
+        ("hosts 5", "berth.toml: not TOML: "),
+        ('[simulator]\ndrivers = ["nuam"]', "berth.toml: simulator.drivers = ('nuam',): there is no"),
+        (
+            '[simulator]\nmachines = "no.toml"',
+            "berth.toml: simulator.machines = 'no.toml': no.toml: cannot be read: No such file",
+        ),
+        (
+            '[simulator]\nprovider_config = "no.yaml"',
+            "berth.toml: simulator.provider_config = 'no.yaml': no.yaml: cannot be read: No such file",
         ),
     ],
 )
 def test_a_bad_file_is_named(toml: str, says: str) -> None:
+    Path("sim.toml").write_text("cup = 1")
+    Path("clouds.yaml").write_text("clouds: {}")
     with pytest.raises(BadSetting) as refused:
         settings_of(toml=toml)
     assert str(refused.value).startswith(says)
@@ -495,11 +529,17 @@ def test_a_bad_file_is_named(toml: str, says: str) -> None:
     ("arguments", "says"),
     [
         ({"file": Path("nowhere.toml")}, "nowhere.toml: cannot be read: No such file"),
-        ({"sets": {"host": "5"}}, "--set host: there is no setting 'host'; did you mean hosts?"),
-        ({"sets": {"hosts": "x"}}, "--set hosts: hosts takes a whole number, not a text of 1 characters"),
-        ({"flags": {"fail": 2.0}}, "--fail: fail = 2.0: is a share between 0 and 1"),
-        ({"flags": {"build_time": "x"}}, "--build-time: build_time = 'x': "),
-        ({"flags": {"fail": 0.7}, "sets": {"hang": "0.5"}}, "--fail: fail = 0.7: with abort and hang it is"),
+        ({"sets": {"host": "5"}}, "--set host: there is no setting 'host'; did you mean simulator.hosts?"),
+        (
+            {"sets": {HOSTS: "x"}},
+            "--set simulator.hosts: simulator.hosts takes a whole number, not a text of 1 characters",
+        ),
+        ({"flags": {"simulator.fail": 2.0}}, "--fail: simulator.fail = 2.0: is a share between 0 and 1"),
+        ({"flags": {"simulator.build_time": "x"}}, "--build-time: simulator.build_time = 'x': "),
+        (
+            {"flags": {"simulator.fail": 0.7}, "sets": {"simulator.hang": "0.5"}},
+            "--fail: simulator.fail = 0.7: with abort and hang it is",
+        ),
     ],
 )
 def test_a_bad_flag_is_named(arguments: dict[str, Any], says: str) -> None:
@@ -514,7 +554,7 @@ def test_rabbitmq_requires_a_database() -> None:
 
 
 def test_an_unknown_variable_is_ignored_with_a_warning() -> None:
-    environment = {"BERTH_HOST": "5", "BERTH_HOSTS": "6", "BERTH_AMQP_URL_FILE": "", "BERTH_CONFIG": ""}
+    environment = {"BERTH_HOST": "5", ENV: "6", "BERTH_AMQP_URL_FILE": "", "BERTH_CONFIG": ""}
     assert settings_of(environment).ignored == ("BERTH_HOST",)
 
 
@@ -562,7 +602,7 @@ def test_too_few_ports_for_the_workers_are_refused() -> None:
         ({"cells_a_process": 2}, ["conductor.c1+c2", "conductor.c3", "compute.c1+c2", "compute.c3"]),
         ({"cells_a_process": 9}, ["conductor.c1+c2+c3", "compute.c1+c2+c3"]),
         (
-            {"cells_a_process": 9, "agents_per_cell": 2, "cells": ("c1",)},
+            {"cells_a_process": 9, "simulator": {"agents_per_cell": 2}, "cells": ("c1",)},
             ["conductor.c1", "compute.c1.c1-agent1+c1-agent2"],
         ),
         ({"layout": "compact", "cells": ("c1", "c2")}, ["conductor.c1+c2+compute.c1+c2"]),
@@ -571,7 +611,7 @@ def test_too_few_ports_for_the_workers_are_refused() -> None:
             ["conductor.c1+compute.c1", "conductor.c2+compute.c2"],
         ),
         (
-            {"layout": "compact", "cells": ("c1",), "agents_per_cell": 2},
+            {"layout": "compact", "cells": ("c1",), "simulator": {"agents_per_cell": 2}},
             ["conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2"],
         ),
         (  # each process is on one broker
@@ -657,14 +697,14 @@ def test_a_process_can_serve_several_cells(
 
 
 def test_settings_of_a_supervisor_replace_all_other_settings() -> None:
-    given = Settings().having(hosts=7, cells=("x",), scheduler_weighers={"ram": 2.0})
-    environment = {EFFECTIVE_ENV: msgspec.json.encode(given).decode(), "BERTH_HOSTS": "9"}
-    effective = settings_of(environment, "[simulator]\nhosts = 8", hosts=10)
+    given = Settings().having(simulator={"hosts": 7}, cells=("x",), scheduler_weighers={"ram": 2.0})
+    environment = {EFFECTIVE_ENV: msgspec.json.encode(given).decode(), ENV: "9"}
+    effective = settings_of(environment, "[simulator]\nhosts = 8", **{HOSTS: 10})
     assert effective.settings == given
     assert set(effective.origins.values()) == {"supervisor"}
 
 
-@pytest.mark.parametrize("given", ["{", "5", '{"hosts": "x"}', '{"unknown": 1}'])
+@pytest.mark.parametrize("given", ["{", "5", '{"simulator": {"simulator.hosts": "x"}}', '{"unknown": 1}'])
 def test_a_supervisors_settings_that_cannot_be_read_are_a_bad_setting(given: str) -> None:
     with pytest.raises(BadSetting, match=f"^{EFFECTIVE_ENV}: "):
         settings_of({EFFECTIVE_ENV: given})
@@ -685,7 +725,7 @@ def test_stages_without_workers_are_skipped_at_shutdown() -> None:
     "name", [*(name for name, kind in KINDS.items() if kind not in (str, tuple[str, ...])), "log_level"]
 )
 def test_a_wrong_value_is_not_repeated_because_it_may_be_a_secret(name: str) -> None:
-    for given in ({"sets": {name: SECRET}}, {"environment": {f"BERTH_{name.upper()}": SECRET}}):
+    for given in ({"sets": {name: SECRET}}, {"environment": {variable_of(name): SECRET}}):
         with pytest.raises(BadSetting) as refused:
             read(**{"environment": {}, **given})  # type: ignore[arg-type]
         assert SECRET not in str(refused.value) and name in str(refused.value)
