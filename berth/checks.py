@@ -45,9 +45,7 @@ _POSITIVE_SECONDS = (
     "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
     "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
     "evacuation_hook_seconds", "evacuation_within", "evacuation_quorum_seconds",
-    "nova_service_down_time", "keep_builds", "keep_moves", "keep_decisions", "keep_ids",
-    "keep_history",
-    "keep_acts", "keep_program_acts",
+    "nova_service_down_time", "keep", "keep_acts",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
@@ -114,10 +112,6 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         refuse("evacuation_quorum", "must be 0, or at least 2")
     if values["evacuation_quorum"] and values["evacuation_hook"]:
         refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
-    for name in ("keep_builds", "keep_moves"):
-        if values[name] > values["keep_ids"]:
-            # placement would accept the id again while the cell still has the record of its end
-            refuse(name, f"must not be longer than keep_ids ({values['keep_ids']:g})")
     for name in ("metrics_port", "amqp_heartbeat", "probe_port"):
         if values[name] > 65535:
             refuse(name, "must be at most 65535")

@@ -19,8 +19,7 @@ def of_cell(cell: str, settings: Settings, bus: Bus, store: Database) -> list[Wo
         build_timeout=settings.conductor.build_timeout,
         delete_timeout=settings.conductor.delete_timeout,
         cleanup_timeout=settings.conductor.cleanup_timeout,
-        keep_builds=settings.keep.builds,
-        keep_moves=settings.keep.moves,
+        keep=settings.keep.ended,
     )
     removed = RemovedAgents(store, bus.clock)
     conductor = cell_conductor(cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed)

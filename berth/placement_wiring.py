@@ -14,9 +14,7 @@ def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMe
     Keystone's limits.
     """
     keep = settings.keep
-    placement = Placement(
-        store, bus.clock, keep_ids=keep.ids, keep_changes=keep.changes, keep_history=keep.history
-    )
+    placement = Placement(store, bus.clock, keep=keep.ended, keep_changes=keep.changes)
     if shared is not None:
         shared.give(placement.memory)
     worker = placement_worker(placement, bus.publish, settings.cell_names)

@@ -27,10 +27,8 @@ def scheduler_of(
         options=SchedulerOptions(
             policy=policy(settings),
             requests=request_options(settings),
-            keep_decisions=settings.keep.decisions,
+            keep=settings.keep.ended,
             keep_acts=settings.keep.acts,
-            keep_program_acts=settings.keep.program_acts,
-            keep_moves=settings.keep.moves,
             maintenance=maintenance_options(settings),
         ),
         loaded=place.loaded,

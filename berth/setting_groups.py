@@ -195,23 +195,16 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
     cell_limits: dict[str, float] = field(default_factory=dict)
 
 
-class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"keep_{name}"):
-    """The time for which databases store records of ended builds and moves, and decisions; the length of
-    placement's change log (docs/running.md, "Growth").
-    """
+class RetentionSettings(SettingsGroup, frozen=True, kw_only=True):
+    """The time for which databases store what has ended (docs/running.md, "Growth")."""
 
-    builds: float = KEEP_SECONDS  # time for which a cell's database stores a build after its end
-    moves: float = KEEP_SECONDS  # time for which databases store a move after its end
-    decisions: float = KEEP_SECONDS  # time for which schedulers store decisions, for `berth why`
-    # time for which placement refuses claims with the id of an ended build or move; a request with this id
-    # that arrives later is a new request
-    ids: float = KEEP_SECONDS
-    # time for which placement stores its past states, for `berth at` and `berth replay`
-    history: float = KEEP_SECONDS
-    acts: float = KEEP_ACTS_SECONDS  # time for which schedulers store the audit trail (docs/audit-log.md)
-    # time for which schedulers store the acts of clients and services in the audit trail
-    program_acts: float = KEEP_SECONDS
-    changes: int = 20_000  # number of placement's latest commits in its change log
+    # time for which builds and moves are stored after their end, decisions (`berth why`), acts of clients and
+    # services, and past states (`berth at`); a request with the id of an ended build is refused for this time
+    ended: float = field(default=KEEP_SECONDS, name="keep")
+    # time for which the acts of operators are stored (docs/audit-log.md)
+    acts: float = field(default=KEEP_ACTS_SECONDS, name="keep_acts")
+    # number of placement's latest commits in its change log
+    changes: int = field(default=20_000, name="keep_changes")
 
 
 class AgentSettings(SettingsGroup, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
             continue
         disk = None
         if disks is not None:
-            builds = AgentBuilds(seconds=settings.keep.ids)
+            builds = AgentBuilds(seconds=settings.keep.ended)
             disk = AgentDisk(builds, file=GuestFile(guest_file(settings, agent.agent)))
             disks.callback(disk.close)
         found.append(

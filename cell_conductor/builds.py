@@ -254,10 +254,9 @@ class Builds:
         """Delete records of builds and moves that ended long ago and hold no resources."""
         # A pruned build that is placed again has version 0, unlike its cached record.
         self._applier.cached.clear()
-        now, limits = self.clock.now(), self.limits
-        kept = ((store.prune, limits.keep_builds), (move_store.prune, limits.keep_moves))
-        for prune, keep in (*kept, (prune_assumed, limits.keep_builds)):
-            await self.database.delete_old(prune, now - keep, PRUNE_PAGE)
+        before = self.clock.now() - self.limits.keep
+        for prune in (store.prune, move_store.prune, prune_assumed):
+            await self.database.delete_old(prune, before, PRUNE_PAGE)
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """Apply events to builds, several events of one build in sequence; return for each event the messages

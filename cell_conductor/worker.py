@@ -111,7 +111,7 @@ def _timers(builds: Builds) -> list[Every]:
         every(FAILOVER_SECONDS, builds.resume_after_failover, emits=_REMINDERS),
         every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),
-        every(prune_period(limits.keep_builds, limits.keep_moves), builds.prune),
+        every(prune_period(limits.keep), builds.prune),
         every(3600.0, ring.prune),
     ]
 

@@ -78,16 +78,10 @@ class Placement:
     """All operations of placement. Several processes may use the same database, which orders their writes."""
 
     def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        *,
-        keep_ids: float = KEEP_SECONDS,
-        keep_changes: int | None = None,
-        keep_history: float = KEEP_SECONDS,
+        self, database: Database, clock: Clock, *, keep: float = KEEP_SECONDS, keep_changes: int | None = None
     ) -> None:
-        self.keep_ids = keep_ids  # seconds to refuse retired consumers and reports of deleted trees
-        self.keep_history = keep_history
+        # seconds for which retired consumers and reports of deleted trees are refused, and past states stored
+        self.keep = keep
         self.database = database
         self.clock = clock
         self.book = Book()
@@ -148,10 +142,10 @@ class Placement:
             raise Poison(str(wrong)) from None
 
     async def prune(self) -> None:
-        before = self.clock.now() - self.keep_ids
+        before = self.clock.now() - self.keep
         await self.claims.prune(before)
         await self.reports.prune(before)
-        await self.archive.prune(self.keep_history)
+        await self.archive.prune(self.keep)
 
 
 log = logging.getLogger(__name__)
@@ -274,7 +268,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             every(TRIM_SECONDS, placement.log.trim),
             every(EXPIRE_SECONDS, placement.reservations.expire),
             every(EXPIRE_SECONDS, placement.headroom.adjust),
-            every(prune_period(min(placement.keep_ids, placement.keep_history)), placement.prune),
+            every(prune_period(placement.keep), placement.prune),
         ],
         starts=[placement.start],
         runs=[

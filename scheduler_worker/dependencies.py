@@ -40,10 +40,9 @@ class SchedulerOptions:
     undeliverable_for: float = UNDELIVERABLE_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
-    keep_decisions: float = KEEP_SECONDS  # seconds for which decisions are stored
+    # seconds for which decisions, ended moves between cells, and acts of clients and services are stored
+    keep: float = KEEP_SECONDS
     keep_acts: float = KEEP_ACTS_SECONDS  # seconds for which audit records of operators are stored
-    keep_program_acts: float = KEEP_SECONDS  # seconds for which those of clients and services are stored
-    keep_moves: float = KEEP_SECONDS  # seconds for which ended moves between cells are stored
     maintenance: MaintenanceOptions = field(default_factory=MaintenanceOptions)
 
 

@@ -126,7 +126,7 @@ class _Parts:
         scheduler.preemption = self.victims
         self.capacity = CapacitySampler(scheduler, database)
         self.roles = RoleDoor(database, needs.bus)
-        self.trail = AuditTrail(database, clock, self.options.keep_acts, self.options.keep_program_acts)
+        self.trail = AuditTrail(database, clock, self.options.keep_acts, self.options.keep)
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source, clock)
 
     def worker(self) -> Worker:
@@ -250,9 +250,9 @@ class _Parts:
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
             every(WEIGHTS_SECONDS, self._read_weights),
             every(prune_period(), records.prune),
-            every(prune_period(options.keep_acts, options.keep_program_acts), self.trail.prune),
-            every(prune_period(options.keep_decisions), lambda: keeping.prune(options.keep_decisions)),
-            every(prune_period(options.keep_moves), lambda: self.maintenance.prune(options.keep_moves)),
-            every(prune_period(options.keep_moves), lambda: self.exchanges.prune(options.keep_moves)),
-            every(prune_period(options.keep_moves), lambda: handovers.prune(options.keep_moves)),
+            every(prune_period(options.keep_acts, options.keep), self.trail.prune),
+            every(prune_period(options.keep), lambda: keeping.prune(options.keep)),
+            every(prune_period(options.keep), lambda: self.maintenance.prune(options.keep)),
+            every(prune_period(options.keep), lambda: self.exchanges.prune(options.keep)),
+            every(prune_period(options.keep), lambda: handovers.prune(options.keep)),
         ]

@@ -213,7 +213,7 @@ async def remove_agent(
     Empty its hosts before (`berth drain`), or switch them off: berth assumes that no guest runs there any
     more. Builds in progress there continue on another host or end in error, and moves continue as with a
     silent agent. Deletions, also later ones, end without the agent's answer, and release what the guests
-    held; `berth audit` lists these guests for a week (`keep_builds`). Active instances stay recorded on the
+    held; `berth audit` lists these guests for a week (`keep`). Active instances stay recorded on the
     hosts: evacuate or delete them. Nodes that agents share go to other agents, with their orders.
 
     With --no-user repeat it for an agent whose cell did not answer.

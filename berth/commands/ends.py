@@ -42,10 +42,8 @@ async def ends_command(
     ends are published again; clients can then receive an end twice.
     """
     seconds = seconds_since(since)
-    if publish and seconds > cli.settings.keep.builds / 2:
-        raise BadSetting(
-            f"--since {since}: with --publish at most half of keep_builds; older builds are deleted"
-        )
+    if publish and seconds > cli.settings.keep.ended / 2:
+        raise BadSetting(f"--since {since}: with --publish at most half of keep; older builds are deleted")
     start = Clock().now() - seconds
     question = checked(FindInstances(cell="any", statuses=_ENDED, since=start, reply_to=reply_to))
     found: list[Instance | RefusedBuild] = []

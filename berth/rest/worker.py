@@ -31,7 +31,7 @@ _PUBLISHED = (
 
 
 def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
-    keep = settings.keep.builds
+    keep = settings.keep.ended
     ends = EndLog(database, bus.clock, keep, keep + settings.requests.max_wait)
 
     async def serve() -> None:

@@ -91,5 +91,4 @@ class AttemptLimits(Struct, frozen=True):
     # behind by an ended build, and the request to queue a preempted build again
     destroy_again_after: float = 3600.0
     agent_lease: float = 2.0  # duration of a lease of an agent that shares nodes
-    keep_builds: float = KEEP_SECONDS  # seconds for which the record of an ended build is stored
-    keep_moves: float = KEEP_SECONDS
+    keep: float = KEEP_SECONDS  # seconds for which the records of ended builds and moves are stored

@@ -318,7 +318,7 @@ async def test_guests_left_behind_are_recorded_after_their_build_is_pruned(
 async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
     books: Books, store: Database, time: TurnedClock
 ) -> None:
-    builds = a_conductor(store, books, time, keep_builds=60.0)
+    builds = a_conductor(store, books, time, keep=60.0)
     two, three = a_placed(2), a_placed(3)
     await placed(builds, books, ONE, two, three)
     await heard(builds, ABORTED, an_agent_report(a_build_order(two), "built"))

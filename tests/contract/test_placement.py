@@ -198,8 +198,10 @@ async def test_a_claim_without_a_generation_replaces_any_allocations(placement: 
     assert await holdings(placement.database) == {}
 
 
-async def test_retired_consumers_are_deleted_after_keep_ids(placement: Placement, wall: TurnedClock) -> None:
-    placement.keep_ids = 60.0
+async def test_retired_consumers_are_deleted_after_the_time_to_keep_them(
+    placement: Placement, wall: TurnedClock
+) -> None:
+    placement.keep = 60.0
     await release(placement, a_release(1, None, "ended"))
     wall.now += 50
     await release(placement, a_release(2, None, "ended"))

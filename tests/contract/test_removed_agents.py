@@ -219,7 +219,7 @@ async def test_another_conductor_of_the_cell_ends_orders_as_well(cell: RemovingC
 async def test_assumed_guests_are_listed_as_long_as_their_builds(cell: RemovingCell) -> None:
     await cell.place(ONE)
     await cell.remove("agent0")
-    builds = cell.a_conductor(keep_builds=60.0)
+    builds = cell.a_conductor(keep=60.0)
     cell.time.now += 59
     await builds.prune()
     assert len(await cell.assumed()) == 1

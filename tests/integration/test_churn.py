@@ -147,10 +147,7 @@ async def test_rows_files_and_memory_stay_level(
         cells=("c1", "c2"),
         simulator={"hosts": 400, "fail": 0.05, "build_time": "exponential:0.2"},
         state_dir=str(tmp_path),
-        keep_builds=KEPT_SECONDS,
-        keep_moves=KEPT_SECONDS,
-        keep_decisions=KEPT_SECONDS,
-        keep_ids=KEPT_SECONDS,
+        keep=KEPT_SECONDS,
         keep_changes=2_000,
         log_level="warning",
     )
