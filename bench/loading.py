@@ -97,8 +97,7 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
     environment = of_berth(amqp_url, database_url, cells, hosts, **more)
     names = tuple(environment["BERTH_CELLS"].split(","))
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
-    on_the_bus = {name: more[name] for name in ("queue_type",) if name in more}
-    return BenchBerth(environment, settings.having(cells=names, simulator={"hosts": hosts}, **on_the_bus))
+    return BenchBerth(environment, settings.having(cells=names, simulator={"hosts": hosts}))
 
 
 @contextmanager

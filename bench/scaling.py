@@ -51,7 +51,6 @@ KINDS: dict[str, Sequence[Variant]] = {
         Variant("16 cells, 4 in a process", cells=16, settings={"cells_a_process": 4}),
         Variant("4 cells, 4 in a process", settings={"cells_a_process": 4}),
     ],
-    "queues": [Variant(kind, settings={"queue_type": kind}) for kind in ("quorum", "classic")],
 }
 
 

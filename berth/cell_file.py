@@ -45,7 +45,7 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
     """Write the secrets in `has` to a cell's settings file, and return whether the file changed. Other lines
-    of an existing file stay; a new file also gets the bus settings in `settings`.
+    of an existing file stay; a new file also gets the exchange and the kind of agents' queues in `settings`.
     """
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:
@@ -53,8 +53,8 @@ def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) ->
         for name, value in secrets.items():
             after = _with(after, name, value)
     except FileNotFoundError:
-        before, bus = "", settings.bus
-        values = {"cells": [cell], "exchange": bus.exchange, "queue_type": bus.queue_type, **secrets}
+        before = ""
+        values = {"cells": [cell], "exchange": settings.bus.exchange, **secrets}
         if settings.cells.agent_queues != "own":
             values["agent_queues"] = settings.cells.agent_queues
         after = _HEAD.format(cell=cell) + "".join(_line(name, value) for name, value in values.items())

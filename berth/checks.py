@@ -34,17 +34,17 @@ DATABASE_PARAMETERS = frozenset(
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
     "simulator.crash_after": 0, "max_attempts": 1, "cells_a_process": 1,
-    "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
-    "placement_http_connections": 1, "rest_http_connections": 1, "max_wait": 0,
+    "metrics_port": 0,
+    "max_wait": 0,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
-    "probe_port": 0, "evacuation_share": 0, "evacuation_most_in_cloud": 0,
+    "probe_port": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
     "keep_changes": 1000, "database_pool": 2,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
-    "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
-    "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
-    "evacuation_hook_seconds", "evacuation_within", "evacuation_quorum_seconds",
+    "build_timeout", "heartbeat",
+    "ironic_build_patience",
+    "evacuation_fence_seconds",
     "nova_service_down_time", "keep", "keep_acts",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
@@ -52,7 +52,6 @@ _LEAST_LIMITS = CellAccountLimits(
     transaction_seconds=0, lock_seconds=0, temp_bytes=0,
 )  # fmt: skip
 _CHOICES = {
-    "queue_type": ("quorum", "classic"),
     "layout": ("auto", "separate", "compact"),
     "agent_queues": ("own", "shared"),
     "log_level": ("debug", "info", "warning", "error"),
@@ -100,19 +99,17 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name, least in _AT_LEAST.items():
         if not values[name] >= least:
             refuse(name, f"must be at least {least}")
-    for name in (*_POSITIVE_SECONDS, "max_wait", "drain"):
+    for name in (*_POSITIVE_SECONDS, "max_wait"):
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in _POSITIVE_SECONDS:
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
-    if not 0 <= values["ironic_share_gone"] <= 1:
-        refuse("ironic_share_gone", "is a share between 0 and 1")
     if values["evacuation_quorum"] == 1:
         refuse("evacuation_quorum", "must be 0, or at least 2")
     if values["evacuation_quorum"] and values["evacuation_hook"]:
         refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
-    for name in ("metrics_port", "amqp_heartbeat", "probe_port"):
+    for name in ("metrics_port", "probe_port"):
         if values[name] > 65535:
             refuse(name, "must be at most 65535")
 
@@ -229,11 +226,11 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
         host, _, port = place.rpartition(":")
         if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             refuse(name, f"takes HOST:PORT, as in {such_as}")
-        if door.auth == "noauth2" and not door.noauth_anywhere and not is_loopback(host):
+        if door.auth == "noauth2" and not is_loopback(host):
             refuse(
                 name,
                 "with noauth2 every client that reaches it may do anything: use 127.0.0.1 or "
-                "placement_auth = tokens; to allow it anyway, placement_noauth_anywhere = true",
+                "placement_auth = tokens",
             )
 
 
@@ -327,11 +324,11 @@ def _check_simulation(simulator: SimulatorSettings, refuse: Refuse) -> None:
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:
     from berth.choice import chosen, pci_aliases
-    from scheduler_worker import page_sizes
 
-    for name, read in (("pci_aliases", pci_aliases), ("large_pages", page_sizes)):
-        try:
-            read(getattr(settings.requests, name))
-        except ValueError as problem:
-            refuse(name, str(problem))
+    try:
+        pci_aliases(settings.requests.pci_aliases)
+    except ValueError as problem:
+        refuse("pci_aliases", str(problem))
+    if unknown := set(settings.requests.image_traits) - {"type", "metadata"}:
+        refuse("image_traits", f"{min(unknown)!r} is neither type nor metadata")
     chosen(settings, refuse)

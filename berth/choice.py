@@ -94,9 +94,8 @@ def request_options(settings: Settings) -> RequestOptions:
     requests, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(requests.pci_aliases),
-        large_pages=requests.large_pages,
-        image_metadata_traits=requests.image_metadata_traits,
-        image_type_traits=requests.image_type_traits,
+        image_metadata_traits="metadata" in requests.image_traits,
+        image_type_traits="type" in requests.image_traits,
         max_wait=requests.max_wait,
         unscoped=not rules or any(name.rpartition(".")[2] in _READ_UNSCOPED for name in rules),
         tenant_aggregates=requests.tenant_aggregates != "off",
@@ -107,9 +106,9 @@ def request_options(settings: Settings) -> RequestOptions:
 
 def maintenance_options(settings: Settings) -> MaintenanceOptions:
     given = settings.maintenance
-    limits = EvacuationLimits(given.after, given.within, given.most, given.most_in_cloud, given.share)
-    quorum = QuorumOptions(given.quorum, given.quorum_seconds)
-    evacuation = EvacuationOptions(given.hook, given.hook_seconds, limits, quorum, given.level)
+    limits = EvacuationLimits(given.after, most=given.most, most_in_cloud=2 * given.most)
+    quorum = QuorumOptions(given.quorum, given.fence_seconds)
+    evacuation = EvacuationOptions(given.hook, given.fence_seconds, limits, quorum, given.level)
     return MaintenanceOptions(given.lead, evacuation)
 
 

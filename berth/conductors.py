@@ -17,8 +17,6 @@ def of_cell(cell: str, settings: Settings, bus: Bus, store: Database) -> list[Wo
     limits = AttemptLimits(
         max_attempts=settings.conductor.max_attempts,
         build_timeout=settings.conductor.build_timeout,
-        delete_timeout=settings.conductor.delete_timeout,
-        cleanup_timeout=settings.conductor.cleanup_timeout,
         keep=settings.keep.ended,
     )
     removed = RemovedAgents(store, bus.clock)

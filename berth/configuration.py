@@ -150,7 +150,7 @@ def _of_simulator(value: Any, origin: str) -> tuple[dict[str, Any], str]:
     if not isinstance(value, str):
         raise BadSetting(f"{origin}: {SIMULATOR} takes a TOML file or a table, not {described(value)}")
     try:
-        return _toml(Path(value)), value
+        return (_toml(Path(value)) if value else {}), value
     except BadSetting as problem:
         raise BadSetting(f"{origin}: {SIMULATOR} = {value!r}: {problem}") from None
 

@@ -100,7 +100,7 @@ def control_room_worker(
             await serve(
                 pages_app(context),
                 listener,
-                limits=HttpLimits(connections=500, drain=settings.process.drain),
+                limits=HttpLimits(connections=500),
                 closing=context.sessions.close,
                 tls=tls_of(settings),
             )

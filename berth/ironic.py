@@ -143,7 +143,7 @@ def _notifications(
         topics=notifications.topics,
         # a different name for each berth on the same RabbitMQ
         queue=f"{settings.bus.exchange}.ironic_sync{receiver}",
-        quorum=settings.bus.queue_type == "quorum" and kept_seconds is None,
+        quorum=kept_seconds is None,
         kept_seconds=kept_seconds,
         clock=clock,
     )
@@ -182,6 +182,5 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         notifications=notifications,
         period=settings.agents.heartbeat,
         patience=settings.ironic.builds.build_patience,
-        maintenance_patience=settings.ironic.builds.maintenance_patience,
         clock=clock,
     )

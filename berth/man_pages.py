@@ -11,7 +11,8 @@ import typer
 
 from berth import __version__
 from berth.command_table import ONE, commands
-from berth.reference_tables import settings_there_are, toml_value
+from berth.reference_tables import settings_there_are, simulator_options, toml_value
+from berth.simulator_settings import PREFIX
 
 _EXITS = (
     ("0", "The command is done, or the checked condition holds."),
@@ -85,6 +86,10 @@ def _of_settings() -> Iterator[str]:
         for setting in settings:
             term = f"\\fB{_text(setting.name)}\\fR = {_text(toml_value(setting.default))}"
             yield from _item(term, setting.says)
+    yield ".SH OPTIONS OF THE SIMULATOR"
+    for option in simulator_options():
+        term = f"\\fB{_text(f'{PREFIX}{option.name}')}\\fR = {_text(toml_value(option.default))}"
+        yield from _item(term, option.says)
     yield from (".SH SEE ALSO", "berth(1), berth\\-init(1), berth\\-settings(1)")
 
 

@@ -52,8 +52,6 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
             refuse("nova_database_url", f"is needed with {name}")
     if not all(nova.notification_topics) or not nova.notification_topics:
         refuse("nova_notification_topics", "must not be empty")
-    if nova.shadow_days <= 0:
-        refuse("nova_shadow_days", "must be more than 0")
     for name, urls in (
         ("nova_database_url", [nova.database_url] if nova.database_url else []),
         ("nova_cell_database_urls", list(nova.cell_database_urls.values())),
@@ -125,7 +123,6 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
         name="berth nova-shadow",
         made_by="Nova makes it when it starts; notifications need driver = messagingv2 in"
         " [oslo_messaging_notifications] and notification_format = versioned or both in [notifications]",
-        quorum=settings.bus.queue_type == "quorum",
         kept_seconds=SHADOW_QUEUE_SECONDS,
         most_messages=SHADOW_QUEUE_MESSAGES,
         clock=bus.clock,
@@ -134,7 +131,6 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
         notifications=notifications,
         databases=databases(settings, bus.clock),
         options=_options(settings),
-        days=nova.shadow_days,
         topics=nova.notification_topics,
     )
     return nova_shadow(followed, store, bus, bus.clock)

@@ -30,9 +30,6 @@ class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_iro
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
     """The periodic comparison of Ironic's nodes with placement."""
 
-    sweep_seconds: float = 60.0  # time between two comparisons of recently changed nodes
-    # largest share of all nodes that one comparison may remove; if more are missing, berth removes none
-    share_gone: float = 0.1
     # whether an available node with an instance stays schedulable (Nova: skip_reserve_in_use_ironic_nodes)
     skip_reserve_in_use: bool = False
 
@@ -42,9 +39,6 @@ class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
     # time that a node may stay in one provision state; then the build fails on this node
     build_patience: float = 3600.0
-    # time that a node may be in maintenance before its deployment starts; then the build tries another node
-    maintenance_patience: float = 300.0
-    agents_per_cell: int = 1  # bare-metal agents that `berth up` runs in each cell; they share the nodes
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
@@ -111,6 +105,5 @@ class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
     notification_amqp_url: str = ""
     # Nova's option versioned_notifications_topics: topics that shadow mode reads and the bridge publishes to
     notification_topics: tuple[str, ...] = ("versioned_notifications",)
-    shadow_days: float = 14.0  # days for which compared requests are stored
     # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
     fallback_amqp_url: str = ""

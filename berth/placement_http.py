@@ -48,9 +48,7 @@ def placement_http(
             await serve(
                 app,
                 listener,
-                limits=HttpLimits(
-                    connections=settings.placement.http_connections, drain=settings.process.drain
-                ),
+                limits=HttpLimits(),
                 format_refusal=format_refusal,
                 closing=app.state.closing.set,
                 tls=tls_of(settings),

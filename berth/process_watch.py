@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 EXIT_BLOCKED = 70
 PERIOD = 1.0  # seconds
+BLOCKED_SECONDS = 60.0  # time after which a worker process with a blocked event loop ends
+STUCK_SECONDS = 120.0  # time without progress after which a queue reader is reported
 WARN_SECONDS = 5.0  # time after which the stack of a blocked event loop is logged
 _LOG_SECONDS = 5.0  # a blocked process may be unable to log, and must end nevertheless
 _FRAMES = 4  # innermost stack frames that are shown of a task

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth import wiring, worker_roles
+from berth import process_watch, wiring, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.forked_workers import ForkedWorker
 from berth.process_watch import EXIT_BLOCKED, WatchLimits, watched
@@ -30,7 +30,7 @@ from bus.worker import central_queues
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_PORT = 65535
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the values in <malloc.h>
-_END_SECONDS = 14.0  # time for all workers to end, in addition to the time for the messages that they handle
+_END_SECONDS = 15.0  # time for all workers to end, of which 1 s is for the messages that they handle
 _SETTLED = 30.0  # seconds of running after which a worker's restart delay is reset
 
 
@@ -56,7 +56,7 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
         settle_in()
-        limits = WatchLimits(settings.process.blocked_limit, settings.process.stuck_after)
+        limits = WatchLimits(process_watch.BLOCKED_SECONDS, process_watch.STUCK_SECONDS)
         directory = Path(settings.database.state_dir)
         with watched(limits, worker_roles.name_of(together), directory):
             await wiring.serve(together, settings, way, stopping)
@@ -203,7 +203,7 @@ class Supervisor:
     async def _end(self) -> None:
         """Stop the workers, each after the messages that it handles now; kill workers that take too long."""
         try:
-            async with asyncio.timeout(self.settings.process.drain + _END_SECONDS):
+            async with asyncio.timeout(_END_SECONDS):
                 for stage in worker_roles.stages(worker_roles.roles(self.settings)):
                     await self._send(signal.SIGTERM, stage)
         except TimeoutError:

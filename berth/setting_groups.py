@@ -22,10 +22,7 @@ class BusSettings(SettingsGroup, frozen=True, kw_only=True):
     # URL of RabbitMQ; of a cluster with all nodes, as in amqp://user:password@host1:5672,host2:5672/vhost;
     # empty: an in-process bus, and all workers in one process
     amqp_url: str = ""
-    # seconds between heartbeats with RabbitMQ; a node that is silent for twice as long counts as lost
-    amqp_heartbeat: int = 5
     exchange: str = "berth"  # exchange on RabbitMQ to which berth publishes all messages
-    queue_type: str = "quorum"  # type of durable queues on RabbitMQ: quorum or classic
 
 
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -90,23 +87,16 @@ class MaintenanceSettings(SettingsGroup, frozen=True, kw_only=True):
     # command that switches a host off before its evacuation; the host's name is its last argument, and exit
     # code 0 means that the host is off; empty, without a quorum: no host is evacuated automatically
     hook: tuple[str, ...] = field(default=(), name="evacuation_hook")
-    hook_seconds: float = field(default=60.0, name="evacuation_hook_seconds")  # time limit of the hook
     # number of agents of other hosts that must not reach a host before its evacuation, instead of a hook;
     # agents probe hosts as set by probe_port or probe_command; 0: agents are not asked
     quorum: int = field(default=0, name="evacuation_quorum")
-    # time for which these agents must not reach the host
-    quorum_seconds: float = field(default=60.0, name="evacuation_quorum_seconds")
+    # time limit of the hook, or time for which the agents must not reach the host
+    fence_seconds: float = field(default=60.0, name="evacuation_fence_seconds")
     # seconds without a heartbeat after which a host is a candidate for its evacuation
     after: float = field(default=300.0, name="evacuation_after")
-    # hosts of a rack, cell, availability zone or the whole cloud that are lost or evacuated within this time
-    # are counted together
-    within: float = field(default=600.0, name="evacuation_within")
-    # if more hosts of a rack, cell or availability zone are counted, none is evacuated
+    # if more hosts of a rack, cell or availability zone, or twice as many hosts of the whole cloud, are lost
+    # or evacuated within ten minutes, none is evacuated
     most: int = field(default=2, name="evacuation_most")
-    # if more hosts of the whole cloud are counted, none is evacuated
-    most_in_cloud: int = field(default=4, name="evacuation_most_in_cloud")
-    # share of the hosts of a rack, cell, zone or the cloud; a larger share evacuates none, except one host
-    share: float = field(default=0.25, name="evacuation_share")
     level: str = field(default="rack", name="evacuation_level")  # level of labels by which racks are counted
 
 
@@ -115,11 +105,9 @@ class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
 
     # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
     pci_aliases: dict[str, str] = {}
-    # page sizes that hw:mem_page_size=large may use, the preferred size first
-    large_pages: tuple[str, ...] = ("1GB", "2MB")
-    # whether image properties such as hw_disk_bus become required traits of the host
-    image_metadata_traits: bool = False
-    image_type_traits: bool = False  # whether an image's disk_format becomes a required trait of the host
+    # what of an image becomes required traits of the host: type (its disk_format), metadata (properties such
+    # as hw_disk_bus), or both
+    image_traits: tuple[str, ...] = ()
     max_wait: float = 7 * 86400.0  # longest time that a request may wait for capacity
     # whether a project with host aggregates of its own may use only their hosts: off, optional or required
     # optional: a project without such an aggregate may use all other hosts; required: it may use none
@@ -144,15 +132,12 @@ class PlacementHttpSettings(
     # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
     enforce_new_defaults: bool = False
     cors_origins: tuple[str, ...] = ()  # origins of web pages that may call the API (CORS)
-    noauth_anywhere: bool = False  # whether noauth2 is allowed on addresses that other machines can reach
-    http_connections: int = 1000  # most open connections; at most half of the process's file limit
 
 
 class RestSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"rest_{name}"):
     """The REST API for builds (docs/rest.md). `placement_auth` sets which tokens it accepts."""
 
     http: str = ""  # address of the API as HOST:PORT; empty: the API is not served
-    http_connections: int = 2000  # most open connections; at most half of the process's file limit
 
 
 class QuotaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"quota_{name}"):
@@ -187,10 +172,6 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 
     max_attempts: int = 3  # number of hosts that are tried for one build
     build_timeout: float = 300.0  # time without a report of the agent; then the build tries the next host
-    # time without an answer to a deletion; then the build is deleted, but its resources on the host stay held
-    delete_timeout: float = 600.0
-    # time that resources stay held for an agent that does not answer; then they are released
-    cleanup_timeout: float = 86400.0
     # limits of the accounts that `berth cell add` makes (docs/cells.md): connections, queue_bytes and so on
     cell_limits: dict[str, float] = field(default_factory=dict)
 
@@ -235,12 +216,6 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # file with the token of the operator that runs commands, which is checked as placement_auth says; empty:
     # the system user, who may do everything that the broker's user may (docs/roles.md)
     operator_token_file: str = ""
-    drain: float = 1.0  # time that a stopping process has for the messages it handles; it returns the others
-    # seconds for which the event loop of a worker process may be blocked, until the process logs the stack
-    # and ends with exit code 70; 0: no limit
-    blocked_limit: float = 60.0
-    # seconds for which a queue's reader may take no message although some wait, until it is logged; 0: never
-    stuck_after: float = 120.0
     # processes of `berth up`: separate (one for each worker), compact (one for placement and scheduler, one
     # for conductors and agents: less work per boot on few cores), or auto (compact on at most 2 cores)
     layout: str = "auto"

@@ -70,9 +70,7 @@ def _rabbit(
     return RabbitTransport(
         url,
         exchange=settings.bus.exchange,
-        quorum=settings.bus.queue_type == "quorum",
         name=f"berth {name}",
-        heartbeat=settings.bus.amqp_heartbeat,
         poll_seconds=poll_seconds,
         declares_shared=declares_shared,
         central=central_queues() if url == settings.bus.amqp_url else (),
@@ -176,11 +174,7 @@ async def serve(
         stops = [stopping, *(asyncio.Event() for _ in stages[1:])]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                [
-                    group.create_task(bus.serve(worker, stop, drain=settings.process.drain))
-                    for role in stage
-                    for worker in served[role]
-                ]
+                [group.create_task(bus.serve(worker, stop)) for role in stage for worker in served[role]]
                 for stage, stop in zip(stages, stops, strict=True)
             ]
             for ended, stop in zip(tasks, stops[1:], strict=False):

@@ -118,11 +118,7 @@ def roles(settings: Settings) -> list[Role]:
     for cell in settings.cell_names:
         several = agents_of(cell, settings) if settings.simulator.agents_per_cell > 1 else [""]
         found += [Role("compute", cell, agent) for agent in several]
-    for number in range(1, settings.ironic.builds.agents_per_cell + 1):
-        found += [
-            Role("metal", cell, f"{cell}-metal-{number}" if number > 1 else "")
-            for cell in _metal_cells(settings)
-        ]
+    found += [Role("metal", cell) for cell in _metal_cells(settings)]
     found.append(Role("scheduler"))
     if settings.nova.amqp_url:
         found.append(Role("nova"))

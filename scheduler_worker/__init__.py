@@ -5,7 +5,6 @@ code.
 """
 
 from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
-from scheduler_worker.core.guest_topology import page_sizes
 from scheduler_worker.core.policy import NEEDLESS, BadChoice, ChoicePolicy, Choosable, all_rules, all_weighers
 from scheduler_worker.core.policy_replay import reweighed
 from scheduler_worker.core.request import alternatives_of
@@ -25,7 +24,6 @@ __all__ = [
     "all_rules",
     "all_weighers",
     "alternatives_of",
-    "page_sizes",
     "replay",
     "reweighed",
     "scores_of",

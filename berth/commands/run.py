@@ -39,7 +39,7 @@ from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import with_room_address
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.process_watch import WatchLimits, watched
+from berth.process_watch import STUCK_SECONDS, WatchLimits, watched
 from berth.services import (
     Supervisor,
     embedded,
@@ -193,7 +193,7 @@ async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir:
 
 
 async def up(settings: Settings, console: Console) -> int:
-    limits = WatchLimits(stuck=settings.process.stuck_after)  # no limit for a blocked event loop
+    limits = WatchLimits(stuck=STUCK_SECONDS)  # no limit for a blocked event loop
     with watched(limits, "up", Path(settings.database.state_dir)):
         return await (_up_here if settings.embedded else _up_as_processes)(settings, console)
 

@@ -164,8 +164,8 @@ def _on_one_node(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         " for other queues with the binding."
     )
     do = (
-        "Delete each and declare it as a quorum queue (`x-queue-type: quorum`; for berth's queues"
-        " `queue_type = quorum`). `berth ends --since TIME --publish` publishes lost ends of builds again."
+        "Delete each and declare it as a quorum queue (`x-queue-type: quorum`). `berth ends --since TIME"
+        " --publish` publishes lost ends of builds again."
     )
     yield Finding("warning", about, sentence, do)
 

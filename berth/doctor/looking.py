@@ -147,12 +147,7 @@ async def _broker(
 
     central = url == settings.bus.amqp_url
     inspecting = inspect_broker(
-        url,
-        settings.bus.exchange,
-        [spec for _, spec in expected],
-        quorum=settings.bus.queue_type == "quorum",
-        pause=PAUSE_SECONDS,
-        publishes=central,
+        url, settings.bus.exchange, [spec for _, spec in expected], pause=PAUSE_SECONDS, publishes=central
     )
     inspected, reported = await asyncio.gather(
         asyncio.wait_for(inspecting, BROKER_SECONDS),

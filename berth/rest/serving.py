@@ -16,6 +16,8 @@ from placement_worker.http.access import noauth2
 from placement_worker.http.app import without_token
 from placement_worker.http.recording import RecordedRequests
 
+_CONNECTIONS = 2000  # most open connections: clients wait for the ends of their builds
+
 
 async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: EndLog) -> None:
     """Serve the REST API until cancelled."""
@@ -36,7 +38,7 @@ async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: End
         await serve(
             app,
             listener,
-            limits=HttpLimits(connections=settings.rest.http_connections, drain=settings.process.drain),
+            limits=HttpLimits(connections=_CONNECTIONS),
             format_refusal=format_refusal,
             closing=ends.close,
             tls=tls_of(settings),

@@ -93,7 +93,7 @@ def refusal(closed: ChannelClosed) -> Exception:
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 
 
-def broker_url(url: str, name: str, heartbeat: int = HEARTBEAT) -> str:
+def broker_url(url: str, name: str) -> str:
     """Return this RabbitMQ URL with a connection name and heartbeat. Raise ValueError if the URL is invalid;
     the error does not contain the URL, which includes a password.
     """
@@ -103,7 +103,7 @@ def broker_url(url: str, name: str, heartbeat: int = HEARTBEAT) -> str:
     except ValueError as problem:
         raise ValueError(f"the RabbitMQ URL {problem}") from None
     start, _, query = url.partition("?")
-    options = {"heartbeat": str(heartbeat), "name": name or "berth", **dict(parse_qsl(query))}
+    options = {"heartbeat": str(HEARTBEAT), "name": name or "berth", **dict(parse_qsl(query))}
     return f"{start}?{urlencode(options)}"
 
 

@@ -40,7 +40,7 @@ class BrokerState:
 
 
 async def inspect(
-    url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
+    url: str, exchange: str, queues: Sequence[QueueSpec], *, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
     """Return the state of a RabbitMQ broker, and the number of messages in each queue `pause` seconds later,
     which shows whether the queues become shorter. With `publishes`, also check that the URL's user may
@@ -49,7 +49,7 @@ async def inspect(
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)
-    topology = Topology(connection, names, quorum)
+    topology = Topology(connection, names, True)
     try:
         properties = (
             getattr(getattr(connection.transport, "connection", None), "server_properties", None) or {}

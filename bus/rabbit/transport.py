@@ -8,7 +8,7 @@ import msgspec
 
 from bus.clock import Clock
 from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec, page_of
-from bus.rabbit.connection import HEARTBEAT, RequestRefused, broker_url
+from bus.rabbit.connection import RequestRefused, broker_url
 from bus.rabbit.consuming import RabbitInbox
 from bus.rabbit.dead_letters import DeadLetterQueue, UnroutedMessages
 from bus.rabbit.publishing import Publisher
@@ -28,7 +28,6 @@ class RabbitTransport:
         quorum: bool = True,
         coalesce: bool = True,
         name: str = "",
-        heartbeat: int = HEARTBEAT,
         patience: float = 30.0,
         poll_seconds: float = 2.0,  # seconds between two checks of the exchanges
         declares_shared: bool = False,  # declare the queues that all workers use when the connection opens
@@ -41,7 +40,7 @@ class RabbitTransport:
         if declares_shared:
             declared.delays = {delay_for(seconds) for seconds in DELAYS}
         self._link = Link(
-            broker_url(url, name, heartbeat),
+            broker_url(url, name),
             self._names,
             quorum=quorum,
             poll_seconds=poll_seconds,

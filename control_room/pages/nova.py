@@ -63,8 +63,7 @@ class NovaPages(PageGroup):
             raise PageRefused(503, "Not available", f"Shadow mode does not answer: {reply.problem}.")
         if not reply.answer.listed:
             text = (
-                "Shadow mode has no request of it: no request was published, or it is older than"
-                " nova_shadow_days."
+                "Shadow mode has no request of it: no request was published, or it is older than two weeks."
             )
             raise PageRefused(404, "There is no such request", text)
         scores = self._context.operations.scores

@@ -337,8 +337,6 @@ class RequestOptions:
     """The settings by which an operator changes how requests are interpreted. The defaults are Nova's."""
 
     pci_aliases: Mapping[str, PciAlias] = field(default_factory=dict)
-    # the page sizes that `hw:mem_page_size=large` permits, best first
-    large_pages: tuple[str, ...] = ("1GB", "2MB")
     # with True, image properties such as hw_disk_bus become required traits of the host
     image_metadata_traits: bool = False
     image_type_traits: bool = False  # with True, the image's disk_format becomes a required trait of the host

@@ -5,7 +5,6 @@ host, or the host itself if it reports no NUMA cells.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
@@ -19,6 +18,7 @@ HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 MAX_CELLS = 64
 MAX_CPUS = 100_000
 SMALL_KB = 4
+_LARGE_KB = (1024**2, 2 * 1024)  # 1 GB and 2 MB, the sizes that `hw:mem_page_size=large` permits
 _SIZE = re.compile(r"([0-9]{1,9})\s*(|[kmg]i?b?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1, "m": 1024, "g": 1024**2}
 _RANGE = re.compile(r"\s*(\^?)(\d{1,6})(?:-(\d{1,6}))?\s*")
@@ -39,10 +39,8 @@ class GuestCell:
     memory_mb: int
 
 
-def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
-    """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory. `large`
-    are the sizes that the spec "large" allows.
-    """
+def page_choices(specs: GuestSpecs) -> tuple[int, ...]:
+    """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory."""
     spec = _page_size(specs)
     text = "small" if spec is None else spec.value.strip().lower()
     if spec is None or text == "small":
@@ -51,25 +49,14 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
         kb = _page_kb(spec)
         return (0 if kb == SMALL_KB else kb,)
     memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # KB that divide each cell's memory
-    fitting = [kb for kb in page_sizes(large) if memory % kb == 0]
+    fitting = [kb for kb in _LARGE_KB if memory % kb == 0]
     if text == "any":
         return (*fitting, 0)
     if not fitting:
         why = f"what a cell gets of {specs.flavor.memory_mb} is no multiple of a large page"
-        also = f"({', '.join(large)}), and {spec.at}: {spec.value!r}"
+        also = f"(1GB, 2MB), and {spec.at}: {spec.value!r}"
         raise Unreadable(f"{specs.where}.memory_mb: {why} {also}")
     return tuple(fitting)
-
-
-def page_sizes(sizes: Sequence[str]) -> list[int]:
-    """Convert page sizes to KB. Raise ValueError for a text that is no size."""
-    found = []
-    for size in sizes:
-        try:
-            found.append(_page_kb(SpecValue(size, "large_pages")))
-        except Unreadable:
-            raise ValueError(f"{size!r} is no size of pages (2MB, 1GB)") from None
-    return found
 
 
 def _page_size(specs: GuestSpecs) -> SpecValue | None:

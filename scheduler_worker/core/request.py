@@ -214,7 +214,7 @@ def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     specs = GuestSpecs(flavor, image, where)
     notes = tuple(islice(unknown(flavor, where, group_draft.READ, options.unscoped), MAX_NOTES))
     found = []
-    for page_kb in page_choices(specs, options.large_pages):
+    for page_kb in page_choices(specs):
         near = _with_pages(specs, image, place, options, page_kb)
         found.append(near)
         if near.prefers_near_devices:

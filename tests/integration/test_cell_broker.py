@@ -72,7 +72,6 @@ def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, database: str) ->
         simulator={"hosts": 16, "build_time": "constant:0.01", "fail": 0.2},
         exchange=exchange,
         amqp_url=middle.url,
-        queue_type="classic",
         database_url=database,
         cell_amqp_urls={"c1": address(middle, f"{exchange}-c1"), "c2": address(own, f"{exchange}-c2")},
         cell_ferry_urls={"c2": address(own, f"{exchange}-ferry")},

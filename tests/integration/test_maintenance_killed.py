@@ -102,7 +102,7 @@ def by_quorum(directory: Path, calls: Path) -> dict[str, Any]:
     probe = _script(
         directory / "probe", f'test "$1" != c1-host00001 || {{ echo "$1 c1" >> {calls}; false; }}'
     )
-    return {"evacuation_quorum": 2, "evacuation_quorum_seconds": 2.0, "probe_command": (probe,)}
+    return {"evacuation_quorum": 2, "evacuation_fence_seconds": 2.0, "probe_command": (probe,)}
 
 
 def _script(path: Path, line: str) -> str:

@@ -106,7 +106,6 @@ async def site(
         amqp_url=amqp_url,
         exchange=bus_name,
         database_url=database_url,
-        queue_type="classic",
         state_dir=str(tmp_path / "state"),
     )
     roles = [worker_roles.Role("placement"), worker_roles.Role("scheduler")]

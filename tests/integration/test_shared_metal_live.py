@@ -70,8 +70,11 @@ class SharedMetalSite:
 
 
 async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
-    amqp_url: str, database_url: str, bus_name: str
+    amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    of_settings = worker_roles.roles
+    further = [worker_roles.Role("metal", "c1", f"c1-metal-{number}") for number in range(2, 6)]
+    monkeypatch.setattr(worker_roles, "roles", lambda settings: [*of_settings(settings), *further])
     clock, listener, writes = Clock(), listen("127.0.0.1:0"), Counter[str]()
     plan = SimPlan(step_time=Durations("constant", (6.0,)))
     ironic = Simulation(enrolled(NODES, now=clock.now()), plan=plan, clock=clock, listener=listener)
@@ -83,7 +86,6 @@ async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
         cells=("c1",),
         simulator={"hosts": 1},
         ironic_api_url=ironic.url,
-        ironic_agents_per_cell=5,
         build_timeout=300.0,
     )
     database = wiring.database(settings, worker_roles.Role("conductor", "c1"))

@@ -124,7 +124,6 @@ async def test_a_worker_whose_event_loop_is_blocked_is_restarted(
         exchange=bus_name,
         cells=("c1",),
         simulator={"hosts": 5},
-        blocked_limit=3.0,
         log_level="warning",
     )
     reports: list[str] = []
@@ -148,7 +147,10 @@ async def test_a_worker_whose_event_loop_is_blocked_is_restarted(
 
 _BLOCKABLE = """
 import signal, time
+from berth import process_watch
 from berth.__main__ import main
+
+process_watch.BLOCKED_SECONDS = 3.0
 
 def never_ends(*_):
     while True:

@@ -56,8 +56,7 @@ EVERYTHING = Settings().having(
     },
     tenant_aggregates="optional",
     isolate_aggregates=True,
-    image_type_traits=True,
-    image_metadata_traits=True,
+    image_traits=("type", "metadata"),
 )
 
 

@@ -52,8 +52,8 @@ def test_a_malformed_list_is_refused_without_its_password(url: str, says: str) -
 
 
 def test_the_heartbeat_of_a_url_precedes_the_general_one() -> None:
-    assert broker_url("amqp://h1,h2/v", "a b", 7) == "amqp://h1,h2/v?heartbeat=7&name=a+b"
-    assert broker_url("amqp://h/v?heartbeat=3", "x", 7) == "amqp://h/v?heartbeat=3&name=x"
+    assert broker_url("amqp://h1,h2/v", "a b") == "amqp://h1,h2/v?heartbeat=5&name=a+b"
+    assert broker_url("amqp://h/v?heartbeat=3", "x") == "amqp://h/v?heartbeat=3&name=x"
 
 
 ADDRESSES = [BrokerAddress(f"amqp://h{number}/", f"10.0.0.{number}", 5672) for number in range(3)]

@@ -26,7 +26,6 @@ def settings_of(**flags: Any) -> Settings:
         {"placement_http": "127.9.9.9:1"},
         {"placement_http": "[::1]:8778"},
         {"placement_http": "0.0.0.0:8778", "placement_auth": "tokens", "placement_tokens": "t.toml"},
-        {"placement_http": "0.0.0.0:8778", "placement_noauth_anywhere": "true"},
         {"placement_cors_origins": "https://a, https://b"},
     ],
 )
@@ -57,7 +56,6 @@ def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
             {"http_certificate": "/none.pem", "http_key": "/none.pem"},
             "/none.pem and /none.pem cannot be used",
         ),
-        ({"placement_http_connections": "0"}, "must be at least 1"),
         ({"placement_auth": "tokens"}, "placement_tokens = '': name the file of tokens"),
         ({"control_room_sso": "openid"}, "single sign-on needs placement_auth = keystone"),
         ({"control_room_sso": "openid?x"}, "takes the id of a federation protocol at Keystone"),

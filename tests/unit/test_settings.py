@@ -91,8 +91,8 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
         ("amqp_url", "", ""),
         ("simulator.hosts", "17", 17),
         ("build_timeout", "2.5", 2.5),
-        ("image_type_traits", "false", False),
-        ("image_type_traits", "1", True),
+        ("isolate_aggregates", "false", False),
+        ("isolate_aggregates", "1", True),
         ("cells", "a, b,", ("a", "b")),
         ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
         ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
@@ -105,12 +105,12 @@ def test_an_environment_variable_is_converted_to_the_settings_type(name: str, te
 
 
 def test_a_settings_file_can_use_toml_types() -> None:
-    toml = 'cells = ["a", "b"]\nimage_type_traits = true\n[scheduler_weighers]\nram = 2\n'
+    toml = 'cells = ["a", "b"]\nisolate_aggregates = true\n[scheduler_weighers]\nram = 2\n'
     toml += '[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
     toml += "[scheduler_rules.io_ops]\nmax_io_ops_per_host = 4\n"
     settings = settings_of(toml=toml).settings
     assert settings.every_cell == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
-    assert (settings.requests.image_type_traits, settings.scheduler.weighers) == (True, {"ram": 2.0})
+    assert (settings.requests.isolate_aggregates, settings.scheduler.weighers) == (True, {"ram": 2.0})
     assert settings.scheduler.rules == {"io_ops": {"max_io_ops_per_host": 4}}
 
 
@@ -424,14 +424,14 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
         ("max_wait", "inf", "max_wait = inf: must be a finite number of seconds"),
         ("keep", "0", "keep = 0.0: must be more than 0 seconds"),
         ("keep_changes", "10", "keep_changes = 10: must be at least 1000"),
-        ("large_pages", "2MB,huge", "large_pages = ('2MB', 'huge'): 'huge' is no size of pages (2MB, 1GB)"),
+        ("image_traits", "type,data", "image_traits = ('type', 'data'): 'data' is neither type nor metadata"),
         ("pci_aliases", "gpu=gpu", "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once"),
         ("pci_aliases", "gpu=GPU numa=near", "pci_aliases = {'gpu': 'GPU numa=near'}: gpu: numa=near is"),
         ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
         ("metrics_port", "70000", "metrics_port = 70000: must be at most 65535"),
         ("build_timeout", "0", "build_timeout = 0.0: must be more than 0 seconds"),
         ("simulator.fail", "1.5", "simulator.fail = 1.5: is a share between 0 and 1"),
-        ("image_type_traits", "maybe", "image_type_traits takes true or false, not a text of 5 characters"),
+        ("isolate_aggregates", "maybe", "isolate_aggregates takes true or false, not a text of 5 characters"),
         ("log_level", "loud", "log_level = a text of 4 characters: is debug, info, warning or error"),
         ("cells", ",", "cells = (): name at least one"),
         ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
@@ -503,7 +503,10 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
         ),
         ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
         ("host = 5", "berth.toml: there is no setting 'host'; did you mean simulator.hosts?"),
-        ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, amqp_heartbeat, "),
+        (
+            "nonsense = 5",
+            "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, database_u",
+        ),
         ("hosts 5", "berth.toml: not TOML: "),
         ('[simulator]\ndrivers = ["nuam"]', "berth.toml: simulator.drivers = ('nuam',): there is no"),
         (
