@@ -200,7 +200,7 @@ async def _serve(site: Site, role: str) -> None:
             await stopping.wait()
             running.cancel()
         return
-    async with site.bus(role) as bus, serving_metrics(site.metrics_port(role)):
+    async with site.bus(role) as bus, serving_metrics(f"127.0.0.1:{site.metrics_port(role)}"):
         made = workers(site, bus)
         served = [made[name]() for name in site.workers_of(role)]
         settle_in()

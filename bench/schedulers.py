@@ -78,11 +78,13 @@ def _run(
             fail=arguments.fail,
             scheduler_weighers=",".join(f"{name}={by}" for name, by in weighers.items()),
         )
-        output = stack.enter_context(berth_up({**environment, "BERTH_METRICS_PORT": str(free_port(24))}))
+        output = stack.enter_context(
+            berth_up({**environment, "BERTH_METRICS_HTTP": f"127.0.0.1:{free_port(24)}"})
+        )
         ports = [int(port) for port in _OWN_PORT.findall(output)]
         for _ in range(several - 1):
             ports.append(free_port())
-            more = {**environment, "BERTH_METRICS_PORT": str(ports[-1])}
+            more = {**environment, "BERTH_METRICS_HTTP": f"127.0.0.1:{ports[-1]}"}
             stack.enter_context(a_worker(more, "scheduler"))
         command = [sys.executable, "-m", "berth", "load", "--attach", "--json"]
         command += ["--boots", str(arguments.boots), "--mix", str(arguments.mix)]

@@ -34,7 +34,6 @@ DATABASE_PARAMETERS = frozenset(
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
     "simulator.crash_after": 0, "max_attempts": 1, "cells_a_process": 1,
-    "metrics_port": 0,
     "max_wait": 0,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0,
@@ -77,7 +76,7 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
     for name, choices in _CHOICES.items():
         if values[name] not in choices:
             refuse(name, f"is {', '.join(choices[:-1])} or {choices[-1]}")
-    for name in ("state_dir", "exchange", "metrics_host"):
+    for name in ("state_dir", "exchange"):
         if not values[name]:
             refuse(name, "must not be empty")
     _check_cells(values, refuse)
@@ -109,9 +108,8 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         refuse("evacuation_quorum", "must be 0, or at least 2")
     if values["evacuation_quorum"] and values["evacuation_hook"]:
         refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
-    for name in ("metrics_port", "probe_port"):
-        if values[name] > 65535:
-            refuse(name, "must be at most 65535")
+    if values["probe_port"] > 65535:
+        refuse("probe_port", "must be at most 65535")
 
 
 def _check_faults(simulator: SimulatorSettings, refuse: Refuse) -> None:
@@ -222,16 +220,26 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
         places.append(("rest_http", settings.rest.http, "127.0.0.1:8779"))
     if settings.control_room.listens:
         places.append(("control_room_http", settings.control_room.http, "127.0.0.1:8780, auto or off"))
+    if metrics := settings.process.metrics_http:
+        _check_place("metrics_http", metrics, "127.0.0.1:9100", refuse)
+        if int(metrics.rpartition(":")[2]) == 0:
+            refuse("metrics_http", "needs a port: further processes use the next ports")
     for name, place, such_as in places:
-        host, _, port = place.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            refuse(name, f"takes HOST:PORT, as in {such_as}")
+        host = _check_place(name, place, such_as, refuse)
         if door.auth == "noauth2" and not is_loopback(host):
             refuse(
                 name,
                 "with noauth2 every client that reaches it may do anything: use 127.0.0.1 or "
                 "placement_auth = tokens",
             )
+
+
+def _check_place(name: str, place: str, such_as: str, refuse: Refuse) -> str:
+    """Call `refuse` unless an address is HOST:PORT; return the host."""
+    host, _, port = place.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        refuse(name, f"takes HOST:PORT, as in {such_as}")
+    return host
 
 
 def _check_keystone(setting: str, cloud: str, refuse: Refuse) -> None:

@@ -33,7 +33,7 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     """Check the settings of Ironic; call `refuse` with the name of each wrong setting, and the reason."""
     ironic = settings.ironic
     if ironic.is_heard:
-        check_broker_url(ironic.news.amqp_url, "ironic_amqp_url", refuse)
+        check_broker_url(ironic.connection.amqp_url, "ironic_amqp_url", refuse)
     for name in ("ironic_exchange", "ironic_topics"):
         if not by_name(settings)[name]:
             refuse(name, "must not be empty")
@@ -41,7 +41,7 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
         if ironic.is_read:
             _access(settings)
     except ValueError as problem:
-        refuse("ironic_cloud" if ironic.api.cloud else "ironic_api_url", str(problem))
+        refuse("ironic_api", str(problem))
     _check_selection(settings, refuse)
 
 
@@ -62,7 +62,7 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
         except ValueError as problem:
             refuse(name, str(problem))
     if settings.ironic.is_heard and not settings.ironic.is_read and selection(settings).only_reads_place:
-        refuse("ironic_api_url", "no notification contains a node's shard: name Ironic's API")
+        refuse("ironic_api", "no notification contains a node's shard: name Ironic's API")
 
 
 def access(settings: Settings) -> Access:
@@ -74,13 +74,13 @@ def access(settings: Settings) -> Access:
         except OSError as problem:
             files = ", ".join(filter(None, (found.ca_file, found.cert_file, found.key_file)))
             why = problem.strerror or str(problem)
-            raise BadSetting(f"ironic_cloud = {settings.ironic.api.cloud!r}: {files}: {why}") from None
+            raise BadSetting(f"ironic_api = {settings.ironic.connection.api!r}: {files}: {why}") from None
     return found
 
 
 def _access(settings: Settings) -> Access:
-    api = settings.ironic.api
-    return cloud_access(api.cloud, api.url) if api.cloud else Access(url=api.url)
+    api = settings.ironic.connection.api
+    return Access(url=api) if ":" in api else cloud_access(api)
 
 
 def selection(settings: Settings) -> NodeSelection:
@@ -136,7 +136,7 @@ def followed(settings: Settings, clock: Clock) -> FollowedIronic:
 def _notifications(
     settings: Settings, clock: Clock, receiver: str = "", kept_seconds: float | None = None
 ) -> Notifications:
-    notifications = settings.ironic.news
+    notifications = settings.ironic.connection
     return Notifications(
         notifications.amqp_url,
         exchange=notifications.exchange,

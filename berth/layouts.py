@@ -90,7 +90,7 @@ def _systemd(cells: Sequence[str], berth: str) -> Iterator[tuple[str, str]]:
         path = f"{folder}/{name}" if folder else f"etc/{kind}.d/berth.conf"
         yield path, text.replace(_INSTALLED, berth)
     for place, worker in enumerate(_metered(cells)):
-        yield f"etc/berth/{worker}.env", f"BERTH_METRICS_PORT={FIRST_METRICS_PORT + place}\n"
+        yield f"etc/berth/{worker}.env", f"BERTH_METRICS_HTTP=127.0.0.1:{FIRST_METRICS_PORT + place}\n"
 
 
 def _metered(cells: Sequence[str]) -> Sequence[str]:

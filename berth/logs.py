@@ -74,7 +74,8 @@ def set_process_name(process: str) -> None:
 def secrets_of(settings: Settings) -> tuple[str, ...]:
     """Return the texts in the settings, such as passwords, that must not be logged, the longest first."""
     found: set[str] = set()
-    for cloud in filter(None, (settings.ironic.api.cloud, settings.placement.cloud, settings.quotas.cloud)):
+    clouds = settings.ironic.connection.api, settings.placement.cloud, settings.quotas.cloud
+    for cloud in (cloud for cloud in clouds if cloud and ":" not in cloud):
         from bus.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
 
         found |= secrets_of_cloud(cloud)

@@ -9,22 +9,16 @@ def _of_ironic(name: str) -> str:
     return f"ironic_{name}"
 
 
-class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The connection to Ironic's notifications (docs/ironic.md)."""
+class IronicConnectionSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
+    """The connection to Ironic's notifications and API (docs/ironic.md)."""
 
     amqp_url: str = ""  # URL of the RabbitMQ to which Ironic publishes; empty: berth reads no notifications
     exchange: str = "ironic"  # exchange of Ironic's notifications
     # topics of Ironic's notifications, as in Ironic's option versioned_notifications_topics
     topics: tuple[str, ...] = ("ironic_versioned_notifications",)
-
-
-class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The connection to Ironic's API."""
-
-    # URL of Ironic's API; empty: from the catalog of ironic_cloud; both empty: berth does not call Ironic
-    url: str = field(default="", name="ironic_api_url")
-    # entry of clouds.yaml with the credentials; envvars: the OS_* variables; empty: no authentication
-    cloud: str = ""
+    # entry of clouds.yaml with the credentials and perhaps the address of Ironic's API; envvars: the OS_*
+    # variables; or the URL of an API without authentication; empty: berth does not call Ironic
+    api: str = ""
 
 
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
@@ -64,19 +58,18 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
     """The groups of settings with which berth uses Ironic."""
 
-    news: IronicNewsSettings = IronicNewsSettings()
-    api: IronicApiSettings = IronicApiSettings()
+    connection: IronicConnectionSettings = IronicConnectionSettings()
     sweeps: IronicSweepSettings = IronicSweepSettings()
     builds: IronicBuildSettings = IronicBuildSettings()
     nodes: IronicNodeSettings = IronicNodeSettings()
 
     @property
     def is_read(self) -> bool:
-        return bool(self.api.url or self.api.cloud)
+        return bool(self.connection.api)
 
     @property
     def is_heard(self) -> bool:
-        return bool(self.news.amqp_url)
+        return bool(self.connection.amqp_url)
 
 
 class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"nova_{name}"):

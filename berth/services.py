@@ -54,7 +54,7 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
     """
     stopping = asyncio.Event()
     stop_on_signals(stopping)
-    async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
+    async with serving_metrics(settings.process.metrics_http):
         settle_in()
         limits = WatchLimits(process_watch.BLOCKED_SECONDS, process_watch.STUCK_SECONDS)
         directory = Path(settings.database.state_dir)
@@ -63,11 +63,11 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
 
 
 @asynccontextmanager
-async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
-    """Serve this process's metrics over HTTP at the port until the `with` block ends; port 0: do not serve
+async def serving_metrics(address: str) -> AsyncIterator[None]:
+    """Serve this process's metrics over HTTP at HOST:PORT until the `with` block ends; "": do not serve
     them.
     """
-    if not port:
+    if not address:
         yield
         return
     from berth import __version__
@@ -76,7 +76,7 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
 
     INFO.labels(__version__).set(1)
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(serve(metrics_app(), listen(f"{host}:{port}")))
+        serving = group.create_task(serve(metrics_app(), listen(address)))
         try:
             yield
         finally:
@@ -102,21 +102,24 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, 32 * 1024 * 1024)
 
 
-def metrics_url(port: int, host: str = "127.0.0.1") -> str:
-    return f"http://{host}:{port}/metrics"
+def metrics_url(address: str) -> str:
+    return f"http://{address}/metrics"
 
 
-def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return each process's metrics port, by its roles: the configured port for the first process, and the
-    next ports for all further processes; 0: no metrics.
+def metrics_addresses(settings: Settings) -> dict[tuple["worker_roles.Role", ...], str]:
+    """Return the address of each process's metrics, by its roles: the address of the settings for the first
+    process, and the next ports for all further processes; "": no metrics.
     """
-    processes, first = worker_roles.processes(settings), settings.process.metrics_port
-    if first + len(processes) - 1 > _LAST_PORT:
+    processes = worker_roles.processes(settings)
+    if not settings.process.metrics_http:
+        return dict.fromkeys(processes, "")
+    host, _, first = settings.process.metrics_http.rpartition(":")
+    if int(first) + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
-            f"metrics_port = {first}: the {len(processes)} workers need a port each,"
-            f" and there are no ports above {_LAST_PORT}"
+            f"metrics_http = {settings.process.metrics_http!r}: the {len(processes)} workers need a port"
+            f" each, and there are no ports above {_LAST_PORT}"
         )
-    return {together: first + place if first else 0 for place, together in enumerate(processes)}
+    return {together: f"{host}:{int(first) + place}" for place, together in enumerate(processes)}
 
 
 SupervisedProcess = ForkedWorker | asyncio.subprocess.Process
@@ -125,7 +128,7 @@ SupervisedProcess = ForkedWorker | asyncio.subprocess.Process
 @dataclass
 class _Child:
     roles: tuple["worker_roles.Role", ...]
-    metrics_port: int = 0
+    metrics: str = ""  # HOST:PORT
     process: SupervisedProcess | None = None
     starts: int = 0
     failures: int = 0
@@ -144,7 +147,7 @@ class Supervisor:
     children: list[_Child] = field(default_factory=list)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        self.children = [_Child(together, port) for together, port in metrics_ports(self.settings).items()]
+        self.children = [_Child(*process) for process in metrics_addresses(self.settings).items()]
         async with asyncio.TaskGroup() as group:
             watches = [group.create_task(self._keep(child, stopping)) for child in self.children]
             await stopping.wait()
@@ -152,10 +155,10 @@ class Supervisor:
             for watch in watches:
                 watch.cancel()
 
-    def processes(self) -> dict[str, tuple[int, int]]:
-        """Return the process id and metrics port of each running process of this supervisor, by name."""
+    def processes(self) -> dict[str, tuple[int, str]]:
+        """Return the process id and the metrics address of each running process, by name."""
         return {
-            child.name: (child.process.pid, child.metrics_port)
+            child.name: (child.process.pid, child.metrics)
             for child in self.children
             if child.process is not None and child.process.returncode is None
         }
@@ -182,7 +185,7 @@ class Supervisor:
         return f"{cause}, because its event loop was blocked" if code == EXIT_BLOCKED else cause
 
     async def _start(self, child: _Child) -> SupervisedProcess:
-        settings = self.settings.having(metrics_port=child.metrics_port)
+        settings = self.settings.having(metrics_http=child.metrics)
         effective = {EFFECTIVE_ENV: msgspec.json.encode(settings).decode(), SUPERVISED_ENV: "1"}
         child.starts += 1
         return await self.spawn(self.command(child.roles), os.environ | effective)

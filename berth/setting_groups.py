@@ -207,9 +207,9 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
 
     log_level: str = "warning"  # least severe level that is logged: debug, info, warning or error
     log_format: str = "text"  # format of log lines: text, or json with an object a line (docs/logs.md)
-    # port of the first process's Prometheus metrics; other processes of `berth up` use the next; 0: none
-    metrics_port: int = 0
-    metrics_host: str = "127.0.0.1"  # address that serves the metrics; 0.0.0.0: all interfaces
+    # address of Prometheus metrics as HOST:PORT; further processes of `berth up` use the next ports; empty:
+    # metrics are not served
+    metrics_http: str = ""
     # certificate file for TLS of the Placement API and the control room; a changed file is read again
     http_certificate: str = ""
     http_key: str = ""  # file with the key of that certificate

@@ -90,7 +90,7 @@ def roles_named(names: Sequence[str], cells: str, settings: Settings, agent: str
 
 def _check_metal(cell: str, settings: Settings) -> None:
     if not settings.ironic.is_read:
-        raise BadSetting("metal builds through Ironic's API: set ironic_api_url")
+        raise BadSetting("metal builds through Ironic's API: set ironic_api")
     if cell not in _metal_cells(settings):
         known = ", ".join(_metal_cells(settings)) or "none"
         raise BadSetting(f"no node of Ironic's is built on by berth in cell {cell!r}; there are: {known}")

@@ -107,7 +107,7 @@ def _settings_of_every_worker(cell: str) -> Settings:
         cells=(cell,),
         simulator={"hosts": 1},
         ironic_amqp_url="amqp://127.0.0.1/",
-        ironic_api_url="http://127.0.0.1:6385",
+        ironic_api="http://127.0.0.1:6385",
         control_room_http="127.0.0.1:0",
         rest_http="127.0.0.1:0",
         nova_amqp_url="amqp://127.0.0.1/nova",

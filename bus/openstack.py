@@ -216,14 +216,13 @@ _NO_AUTH = {
 }
 
 
-def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.environ) -> Access:
-    """Return the address and credentials of the cloud with this name in clouds.yaml. A given `url` replaces
-    the service's URL from the file or from Keystone's catalogue.
+def cloud_access(name: str, environment: Mapping[str, str] = os.environ) -> Access:
+    """Return the address and credentials of the cloud with this name in clouds.yaml.
 
     Raise ValueError, with the file and the key, if the cloud is unknown or cannot be used.
     """
     if name == ENVIRONMENT:
-        return _access(_from_variables(environment), url, "the OS_* variables")
+        return _access(_from_variables(environment), "the OS_* variables")
     path = _found("OS_CLIENT_CONFIG_FILE", "clouds", environment)
     if path is None:
         raise ValueError("there is no clouds.yaml in ., ~/.config/openstack or /etc/openstack")
@@ -234,7 +233,7 @@ def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.e
     secure = _found("OS_CLIENT_SECURE_FILE", "secure", environment)
     if secure is not None:
         entry = _merged(entry, _clouds(secure).get(name, {}))
-    return _access(entry, url, f"{path}: {name}")
+    return _access(entry, f"{path}: {name}")
 
 
 def secrets_of_cloud(name: str) -> set[str]:
@@ -289,7 +288,7 @@ def _from_variables(environment: Mapping[str, str]) -> dict[str, Any]:
     return entry
 
 
-def _access(entry: Mapping[str, Any], url: str, source: str) -> Access:
+def _access(entry: Mapping[str, Any], source: str) -> Access:
     auth = entry.get("auth") or {}
     if not isinstance(auth, dict):
         raise ValueError(f"{source}: auth must be a table")
@@ -299,7 +298,7 @@ def _access(entry: Mapping[str, Any], url: str, source: str) -> Access:
     verify = entry.get("verify", not _is_true(entry.get("insecure", False)))
     try:
         return Access(
-            url=url or str(entry.get("baremetal_endpoint_override", "")) or endpoint,
+            url=str(entry.get("baremetal_endpoint_override", "")) or endpoint,
             auth_type=kind,
             auth=options,
             region=str(entry.get("region_name", "")),

@@ -62,7 +62,7 @@ def asyncapi_command(
 
 @commands.command("metrics")
 def metrics_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show every metric that workers serve for Prometheus (metrics_port), with its labels."""
+    """Show every metric that workers serve for Prometheus (metrics_http), with its labels."""
     from berth import reference_tables as tables
 
     meters = tables.meters()

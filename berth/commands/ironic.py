@@ -113,7 +113,7 @@ async def _surveyed(cli: Cli) -> AsyncIterator[tuple[Bus, "FollowedIronic", "Sur
 
     found = followed(cli.settings.having(ironic_amqp_url=""), Clock())
     if found.api is None:
-        raise OperationRefused("this takes Ironic's API: set BERTH_IRONIC_API_URL")
+        raise OperationRefused("this takes Ironic's API: set BERTH_IRONIC_API")
     async with cli.bus("ironic diff") as bus, found.api:
         try:
             yield bus, found, survey_of(found, found.api, bus.asker(topics.PROVIDERS), bus.clock)
@@ -131,7 +131,7 @@ async def sim(options: SimulatedIronicOptions) -> int:
         raise BadSetting(f"--state {options.state!r}: there is no such state; there are: {known}")
     settings = effective().settings
     try:
-        simulation, place = _simulation(options, settings.ironic.news.amqp_url or settings.bus.amqp_url)
+        simulation, place = _simulation(options, settings.ironic.connection.amqp_url or settings.bus.amqp_url)
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
     say.print(

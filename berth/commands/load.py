@@ -87,7 +87,7 @@ async def demo_command(options: DemoOptions) -> int:
     """Demonstrate berth in one process: boots on simulated hosts, a build on bare metal, and the audit."""
     settings = effective(
         **settings_given(options), amqp_url="", database_url="", cell_database_urls={}, cell_amqp_urls={},
-        cell_ferry_urls={}, ironic_amqp_url="", ironic_api_url="", ironic_cloud="",
+        cell_ferry_urls={}, ironic_amqp_url="", ironic_api="",
     ).settings  # fmt: skip
     plan = LoadPlan(boots=options.boots, flavors=mixed(options.mix or MIX), seed=options.seed or 1)
     return await demo(with_room_address(settings), plan, options.stay, say)

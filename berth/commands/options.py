@@ -90,7 +90,7 @@ _SETTINGS = {  # option → its setting, if it has another name
     **{name.removeprefix(PREFIX): name for name in KINDS if name.startswith(PREFIX)},
     "database": "database_url", "bus": "amqp_url", "http": "placement_http",
     "auth": "placement_auth", "tokens": "placement_tokens", "policy": "placement_policy",
-    "control_room": "control_room_http", "rest": "rest_http",
+    "control_room": "control_room_http", "rest": "rest_http", "metrics": "metrics_http",
 }  # fmt: skip
 
 

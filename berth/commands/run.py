@@ -43,7 +43,7 @@ from berth.process_watch import STUCK_SECONDS, WatchLimits, watched
 from berth.services import (
     Supervisor,
     embedded,
-    metrics_ports,
+    metrics_addresses,
     metrics_url,
     run_worker,
     serving_metrics,
@@ -115,7 +115,7 @@ class RunOptions:
     )
     hosts: Hosts = None
     driver: Driver = None
-    metrics_port: int | None = option(None, "Serve Prometheus metrics there.")
+    metrics: str | None = option(None, "Serve Prometheus metrics there.", metavar="HOST:PORT")
     bus: str | None = option(None, "RabbitMQ; `local`: placement alone, with --http.", metavar="URL|local")
     database: Database = None
     http: Http = None
@@ -201,13 +201,13 @@ async def up(settings: Settings, console: Console) -> int:
 async def _up_here(settings: Settings, console: Console) -> int:
     """Run all workers in this process until a signal stops it."""
     stopping = asyncio.Event()
-    port, host = settings.process.metrics_port, settings.process.metrics_host
-    async with embedded(settings, open_socket=True) as house, serving_metrics(port, host):
+    metrics = settings.process.metrics_http
+    async with embedded(settings, open_socket=True) as house, serving_metrics(metrics):
         stop_on_signals(stopping)
         await ready(house.bus, settings)
         settle_in()
-        if port:
-            console.print(f"metrics at {metrics_url(port, host)}")
+        if metrics:
+            console.print(f"metrics at {metrics_url(metrics)}")
         console.print(
             f"berth is up: {settings.simulator.hosts} simulated hosts in cells "
             f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
@@ -219,7 +219,7 @@ async def _up_here(settings: Settings, console: Console) -> int:
 async def _up_as_processes(settings: Settings, console: Console) -> int:
     """Run the workers in supervised processes, until a signal stops them all."""
     stopping = asyncio.Event()
-    metrics_ports(settings)  # used ports are reported before anything is done
+    metrics_addresses(settings)  # too few ports are reported before anything is done
     console.print(layout_chosen(settings), soft_wrap=True)
     await migrate_all(settings, console)
     stop_on_signals(stopping)
@@ -229,9 +229,8 @@ async def _up_as_processes(settings: Settings, console: Console) -> int:
         async with Bus(wiring.transport(settings, "up")) as bus:
             await _ready_or_stopped(bus, settings, stopping)
             if not stopping.is_set():
-                for name, (pid, port) in supervisor.processes().items():
-                    url = metrics_url(port, settings.process.metrics_host)
-                    metrics = f", metrics at {url}" if port else ""
+                for name, (pid, address) in supervisor.processes().items():
+                    metrics = f", metrics at {metrics_url(address)}" if address else ""
                     console.print(f"  {name}: process {pid}{metrics}")
                 console.print("berth is up. Ctrl-C stops it.")
     return 0

@@ -265,7 +265,7 @@ def _ironic(seen: IronicSeen | None) -> Iterator[Finding]:
     if seen is None:
         return
     if seen.problem:
-        do = "See that it runs, and ironic_cloud or ironic_api_url."
+        do = "See that it runs, and the setting ironic_api."
         yield Finding("broken", "Ironic", _sentence(f"It cannot be read: {seen.problem}"), do)
     elif seen.without_class:
         further = seen.without_class - len(seen.some)

@@ -393,7 +393,7 @@ async def test_doctor_checks_keystone_and_ironic(tmp_path: Path, monkeypatch: py
     for name, value in keystone.access().auth.items():
         monkeypatch.setenv(f"OS_{name.upper()}", value)
     clouds = {"placement_auth": "keystone", "placement_cloud": "envvars"}
-    clouds |= {"ironic_api_url": f"http://127.0.0.1:{ironic.port}"}
+    clouds |= {"ironic_api": f"http://127.0.0.1:{ironic.port}"}
     settings = Settings().having(state_dir=str(tmp_path), **QUIET, **clouds)
     with closing(keystone):
         with closing(ironic):

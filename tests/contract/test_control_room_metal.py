@@ -24,7 +24,7 @@ from tests.support.placement_calls import claim, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
-READS = Settings().having(ironic_api_url="http://ironic.test")
+READS = Settings().having(ironic_api="http://ironic.test")
 TOLD = 1_600_000_000  # a minute before the room's now
 
 

@@ -21,6 +21,12 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
+BERTH = ("-m", "berth")
+PATIENT_BERTH = (  # with an hour to complete requests: a shutdown that waited for connections would not end
+    "-c",
+    "from bus.http import HttpLimits; HttpLimits.__init__.__kwdefaults__['drain'] = 3600.0;"
+    "from berth.__main__ import main; main()",
+)
 
 
 @dataclass
@@ -62,12 +68,14 @@ def as_http(method: str, path: str, body: object = None) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + content
 
 
-async def a_berth_process(directory: Path, *arguments: str, files: int = 1024, **variables: str) -> Process:
+async def a_berth_process(
+    directory: Path, *arguments: str, files: int = 1024, program: Sequence[str] = BERTH, **variables: str
+) -> Process:
     """Start a process of berth that may have at most `files` open files."""
     around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
     return await asyncio.create_subprocess_exec(
         "sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, "-W",
-        "error::ResourceWarning", "-m", "berth", *arguments,
+        "error::ResourceWarning", *program, *arguments,
         cwd=directory, env={**around, "PYTHONPATH": str(ROOT), **variables}, stdout=PIPE, stderr=PIPE,
     )  # fmt: skip
 
@@ -82,8 +90,10 @@ def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ServedDoo
 
 
 @asynccontextmanager
-async def a_door_process(directory: Path, *arguments: str, files: int = 1024) -> AsyncIterator[ServedDoor]:
-    process = await a_berth_process(directory, *arguments, files=files)
+async def a_door_process(
+    directory: Path, *arguments: str, files: int = 1024, program: Sequence[str] = BERTH
+) -> AsyncIterator[ServedDoor]:
+    process = await a_berth_process(directory, *arguments, files=files, program=program)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
@@ -118,8 +128,7 @@ async def test_one_command_serves_the_api_and_creates_its_tables(tmp_path: Path)
 
 
 async def test_at_shutdown_requests_are_completed_and_streams_end(tmp_path: Path) -> None:
-    drain = ("--set", "drain=3600")  # a shutdown that waited for the idle connection would not end in time
-    async with a_door_process(tmp_path, *drain, *alone(tmp_path)) as door:
+    async with a_door_process(tmp_path, *alone(tmp_path), program=PATIENT_BERTH) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(as_http("GET", "/berth/changes"))
         assert b"200 OK" in await reader.readuntil(b": berth\n\n")
@@ -216,7 +225,7 @@ async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: P
 async def test_a_process_serves_metrics_and_healthz(tmp_path: Path) -> None:
     with listen("127.0.0.1:0") as free:
         port = free.getsockname()[1]
-    async with served(tmp_path, "--metrics-port", str(port)) as door:
+    async with served(tmp_path, "--metrics", f"127.0.0.1:{port}") as door:
         at_metrics = ServedDoor(door.process, port)
         status, told = await at_metrics.ask("GET", "/metrics")
         assert (status, b"berth_handling_seconds" in told) == (200, True)

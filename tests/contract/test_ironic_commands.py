@@ -199,7 +199,7 @@ async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> 
 
 
 async def test_the_diff_requires_an_ironic_api() -> None:
-    with pytest.raises(OperationRefused, match="BERTH_IRONIC_API_URL"):
+    with pytest.raises(OperationRefused, match="BERTH_IRONIC_API"):
         await diff_command(Cli(Settings()))
 
 
@@ -228,7 +228,7 @@ def test_the_ironic_of_the_settings_is_used_unless_another_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("clouds.yaml").write_text(CLOUDS)
-    chosen = access_of(Settings().having(ironic_cloud="ours"), url)
+    chosen = access_of(Settings().having(ironic_api="ours"), url)
     assert (chosen.url, chosen.auth_type, chosen.auth) == (at, "http_basic" if auth else "none", auth)
     assert access_of(Settings(), "").url == "http://127.0.0.1:6385"
 

@@ -133,7 +133,7 @@ def site(
             "BERTH_IRONIC_AMQP_URL": amqp_url,
             "BERTH_IRONIC_EXCHANGE": "end-to-end-ironic",
             "BERTH_IRONIC_QUEUE": "end-to-end-ironic-sync",
-            "BERTH_IRONIC_API_URL": api_url,
+            "BERTH_IRONIC_API": api_url,
             "BERTH_IRONIC_PAGES_PER_SECOND": "100",
         }
         made = IronicSite(tmp_path_factory.mktemp("site"), environment)
@@ -156,7 +156,7 @@ def site(
 @pytest.fixture
 async def api(site: IronicSite) -> AsyncIterator[IronicApi]:
     """A person's own way to Ironic; every test finds berth in step with it."""
-    async with IronicApi(Access(url=site.settings.ironic.api.url)) as api:
+    async with IronicApi(Access(url=site.settings.ironic.connection.api)) as api:
         await site.agree()
         yield api
 

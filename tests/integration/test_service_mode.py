@@ -51,7 +51,7 @@ def on_services(
     services: dict[str, str], first_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Up]:
     """One for the tests that only use it, and for the last, which ends it."""
-    metrics = {"BERTH_METRICS_PORT": str(first_port)}
+    metrics = {"BERTH_METRICS_HTTP": f"127.0.0.1:{first_port}"}
     with Up(tmp_path_factory.mktemp("services"), services | metrics, *FLAGS) as berth:
         yield berth
 
@@ -126,7 +126,7 @@ def complaints(berth: Up) -> list[str]:
 
 def test_an_embedded_berth_serves_other_processes_and_its_metrics(tmp_path: Path) -> None:
     port = free_port()
-    with Up(tmp_path, EMBEDDED | {"BERTH_METRICS_PORT": str(port)}, *FLAGS) as berth:
+    with Up(tmp_path, EMBEDDED | {"BERTH_METRICS_HTTP": f"127.0.0.1:{port}"}, *FLAGS) as berth:
         booted = berth.berth("boot", "--wait")
         assert booted.returncode == 0, booted.stderr
         assert " active on c" in booted.stdout

@@ -85,7 +85,7 @@ async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
         exchange=bus_name,
         cells=("c1",),
         simulator={"hosts": 1},
-        ironic_api_url=ironic.url,
+        ironic_api=ironic.url,
         build_timeout=300.0,
     )
     database = wiring.database(settings, worker_roles.Role("conductor", "c1"))

@@ -96,7 +96,7 @@ async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) ->
         control_room_http="127.0.0.1:0",
         simulator={"hosts": hosts, "build_time": "constant:0.01", "seed": 3},
         cells=("c1", "c2"),
-        ironic_api_url=ironic.url,
+        ironic_api=ironic.url,
         ironic_cells={"*": "c2"},
     )
     made = with_room_address(made)

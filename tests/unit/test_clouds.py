@@ -51,7 +51,6 @@ def test_an_endpoint_is_that_of_the_entry_unless_a_url_replaces_it() -> None:
     standalone = cloud_access("standalone", environment={})
     assert (standalone.url, standalone.insecure) == ("https://ironic", True)
     assert cloud_access("open", environment={}).url == "http://ironic:6385"
-    assert cloud_access("open", "http://other", environment={}).url == "http://other"
 
 
 def test_the_variables_of_openstack_clients_describe_the_cloud_envvars() -> None:

@@ -48,7 +48,9 @@ def test_units_start_the_program_and_each_worker_has_a_metrics_port(tmp_path: Pa
     assert len(units) == 4
     assert all("\nExecStart=/srv/berth/bin/berth " in unit for unit in units)
     files = [path.read_text() for path in (tmp_path / "etc/berth").glob("*.env")]
-    ports = {port for text in files for port in re.findall(r"^BERTH_METRICS_PORT=(\d+)$", text, re.M)}
+    ports = {
+        port for text in files for port in re.findall(r"^BERTH_METRICS_HTTP=127.0.0.1:(\d+)$", text, re.M)
+    }
     share = tmp_path / "usr/local/share"
     scraped = re.findall(r"127\.0\.0\.1:(\d+)", (share / "berth/prometheus.yml").read_text())
     assert len(ports) == 6 and ports == {*scraped} - {"15692"}

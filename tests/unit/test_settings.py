@@ -15,7 +15,7 @@ from berth.choice import request_options
 from berth.commands.run import layout_chosen
 from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.logs import secrets_of
-from berth.services import metrics_ports
+from berth.services import metrics_addresses
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
 from bus.delivery.runner import Bus
 from bus.masking import masked
@@ -222,7 +222,7 @@ def test_every_setting_is_in_one_group() -> None:
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert Settings().having(**values) == Settings()
     assert Settings().having(simulator={"seed": 2}).having(simulator={"hosts": 3}).simulator.seed == 2
-    assert Settings().having(ironic_cloud="c").ironic.api.cloud == "c"
+    assert Settings().having(ironic_api="c").ironic.connection.api == "c"
     with pytest.raises(TypeError, match="no settings: hots"):
         Settings().having(hots=5)
 
@@ -245,7 +245,7 @@ def test_a_secret_may_be_kept_in_a_file() -> None:
         ("BERTH_AMQP_URL", f"u:{SECRET}@h/", "'u:****@h/'"),
         ("BERTH_AMQP_URL", f"http://u:{SECRET} {SECRET}@h/", "'http://u:****@h/'"),
         ("BERTH_DATABASE_URL", f"mysql://h/b?PASSWORD={SECRET}", "'mysql://h/b?PASSWORD=****'"),
-        ("BERTH_IRONIC_API_URL", f"u:{SECRET}@h/", "'u:****@h/'"),
+        ("BERTH_IRONIC_API", f"u:{SECRET}@h/", "'u:****@h/'"),
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}", "must look like amqp://user:password@host:5672/vhost"),
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h1,,h2/", "'amqp://u:****@h1,,h2/': must look like"),
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h1,u:{SECRET}@h2/", "has user and password once, before"),
@@ -283,7 +283,7 @@ def test_a_secret_in_place_of_a_name_is_not_shown() -> None:
     [
         ({"ironic_cells": {"rack1": "c1"}}, "default: ironic_cell_by = ''"),
         ({"ironic_amqp_url": "amqp://h", "ironic_selection": ("shard=s1",)},
-         "default: ironic_api_url = '': no notification contains a node's shard"),
+         "default: ironic_api = '': no notification contains a node's shard"),
         ({"ironic_selection": ("rack=r1",)},
          "takes FIELD=VALUE with one of the fields conductor_group, shard, owner, resource_class"),
         ({"ironic_cell_by": "owner", "ironic_cells": {"o": "c9"}},
@@ -309,15 +309,15 @@ clouds:
 
 def test_ironics_address_can_come_from_the_catalogue() -> None:
     Path("clouds.yaml").write_text(CLOUDS)
-    settings = settings_of(ironic_cloud="ours").settings
+    settings = settings_of(ironic_api="ours").settings
     assert (settings.ironic.is_read, ironic.access(settings).url) == (True, "")
     assert secrets_of(settings) == ("geheim-eins",)
 
 
 def test_a_certificate_that_cannot_be_read_is_named() -> None:
     Path("clouds.yaml").write_text(CLOUDS)
-    settings = settings_of(ironic_cloud="secured").settings
-    with pytest.raises(BadSetting, match=r"^ironic_cloud = 'secured': nowhere.pem: No such file"):
+    settings = settings_of(ironic_api="secured").settings
+    with pytest.raises(BadSetting, match=r"^ironic_api = 'secured': nowhere.pem: No such file"):
         ironic.access(settings)
 
 
@@ -326,10 +326,10 @@ def test_a_certificate_that_cannot_be_read_is_named() -> None:
     [
         ({}, ()),
         ({"ironic_amqp_url": "amqp://h"}, ()),
-        ({"ironic_api_url": "http://h"}, ("c1",)),
-        ({"ironic_api_url": "http://h", "ironic_cells": {"*": "c2"}}, ("c2",)),
-        ({"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2"}}, ("c2",)),
-        ({"ironic_api_url": "http://h", "ironic_agents": {"c1": "another"}}, ()),
+        ({"ironic_api": "http://h"}, ("c1",)),
+        ({"ironic_api": "http://h", "ironic_cells": {"*": "c2"}}, ("c2",)),
+        ({"ironic_api": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2"}}, ("c2",)),
+        ({"ironic_api": "http://h", "ironic_agents": {"c1": "another"}}, ()),
     ],
 )
 def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
@@ -344,9 +344,9 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
 @pytest.mark.parametrize(
     ("given", "cell", "says"),
     [
-        ({}, "c1", "metal builds through Ironic's API: set ironic_api_url"),
-        ({"ironic_api_url": "http://h"}, "", "metal belongs to a cell: name it with --cell"),
-        ({"ironic_api_url": "http://h"}, "c2", "in cell 'c2'; there are: c1"),
+        ({}, "c1", "metal builds through Ironic's API: set ironic_api"),
+        ({"ironic_api": "http://h"}, "", "metal belongs to a cell: name it with --cell"),
+        ({"ironic_api": "http://h"}, "c2", "in cell 'c2'; there are: c1"),
     ],
 )
 def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: str, says: str) -> None:
@@ -379,7 +379,7 @@ def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
 
 
 def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
-    settings = settings_of(ironic_api_url="http://h").settings
+    settings = settings_of(ironic_api="http://h").settings
     assert ironic.selection(settings).all_agents() == (worker_roles.metal_agent(settings, "c1"),)
     assert AGENT.format(cell="c1") == worker_roles.metal_agent(settings, "c1")
 
@@ -428,7 +428,8 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
         ("pci_aliases", "gpu=gpu", "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once"),
         ("pci_aliases", "gpu=GPU numa=near", "pci_aliases = {'gpu': 'GPU numa=near'}: gpu: numa=near is"),
         ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
-        ("metrics_port", "70000", "metrics_port = 70000: must be at most 65535"),
+        ("metrics_http", "h:0", "metrics_http = 'h:0': needs a port: further processes use the next ports"),
+        ("metrics_http", "h:70000", "metrics_http = 'h:70000': takes HOST:PORT, as in 127.0.0.1:9100"),
         ("build_timeout", "0", "build_timeout = 0.0: must be more than 0 seconds"),
         ("simulator.fail", "1.5", "simulator.fail = 1.5: is a share between 0 and 1"),
         ("isolate_aggregates", "maybe", "isolate_aggregates takes true or false, not a text of 5 characters"),
@@ -465,7 +466,7 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
             f"c9=postgresql://u:{SECRET}@h/",
             "cell_database_urls = {'c9': 'postgresql://u:****@h/'}: there is no cell 'c9'; there are: c1, c2",
         ),
-        ("ironic_cloud", "nowhere", "ironic_cloud = 'nowhere': there is no clouds.yaml in ., ~/.config/"),
+        ("ironic_api", "nowhere", "ironic_api = 'nowhere': there is no clouds.yaml in ., ~/.config/"),
         ("cell_limits", "channels=9", "cell_limits = {'channels': 9.0}: channels must be at least 10"),
         ("cell_limits", "lock_seconds=nan", "cell_limits = {'lock_seconds': nan}: lock_seconds must be at"),
         ("cell_limits", "cups=9", "cell_limits = {'cups': 9.0}: takes integers (seconds: any number)"),
@@ -580,13 +581,13 @@ def test_the_database_of_each_store(given: dict[str, Any], store: str, url: str)
 @pytest.mark.parametrize(
     ("given", "ports"),
     [
-        ({}, (0, 0, 0, 0, 0)),
-        ({"metrics_port": 9100}, (9100, 9101, 9102, 9103, 9104)),
-        ({"metrics_port": 65531}, (65531, 65532, 65533, 65534, 65535)),
+        ({}, ("", "", "", "", "")),
+        ({"metrics_http": "h:9100"}, ("h:9100", "h:9101", "h:9102", "h:9103", "h:9104")),
+        ({"metrics_http": "[::1]:65531"}, tuple(f"[::1]:{port}" for port in range(65531, 65536))),
     ],
 )
-def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: tuple[int, ...]) -> None:
-    found = metrics_ports(settings_of(cells=("c1",), layout="separate", **given).settings)
+def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: tuple[str, ...]) -> None:
+    found = metrics_addresses(settings_of(cells=("c1",), layout="separate", **given).settings)
     names = " ".join(map(worker_roles.name_of, found))
     assert names == "placement ironic conductor.c1 compute.c1 scheduler"
     assert tuple(found.values()) == ports
@@ -594,7 +595,7 @@ def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: 
 
 def test_too_few_ports_for_the_workers_are_refused() -> None:
     with pytest.raises(BadSetting, match="the 5 workers need a port each, and there are no ports above"):
-        metrics_ports(settings_of(cells=("c1",), layout="separate", metrics_port=65532).settings)
+        metrics_addresses(settings_of(cells=("c1",), layout="separate", metrics_http="h:65532").settings)
 
 
 @pytest.mark.parametrize(
