@@ -156,10 +156,15 @@ async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bo
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():
-            deleted = await channel.queue_delete(name, if_unused=only_unread)
+            if only_unread:  # quorum queues do not support the broker's own condition, if-unused
+                found = (await channel.get_queue(name)).declaration_result
+                if found.consumer_count:
+                    await channel.close()
+                    return None
+            deleted = await channel.queue_delete(name)
             await channel.close()
     except RequestRefused as refused:
-        if refused.code != "PRECONDITION_FAILED":
-            raise BrokerRefused(f"queue {name} cannot be deleted: {refused}") from None
-        return None
+        if refused.code == "NOT_FOUND":
+            return 0
+        raise BrokerRefused(f"queue {name} cannot be deleted: {refused}") from None
     return deleted.message_count or 0
