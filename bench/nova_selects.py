@@ -136,9 +136,10 @@ async def measured(amqp_url: str, database_url: str, hosts: int, calls: int, dir
     address = f"127.0.0.1:{free_port()}"
     async with AsyncExitStack() as stack:
         url = await add_hosts(stack, database_url, fleet)
+        conf = directory / "nova.conf"
+        conf.write_text("[DEFAULT]\nservice_down_time = 86400\n")
         environment = of_berth(
-            amqp_url, database_url, 1, 1, nova_amqp_url=amqp_url, nova_database_url=url,
-            nova_service_down_time=86_400,
+            amqp_url, database_url, 1, 1, nova_amqp_url=amqp_url, nova_database_url=url, nova_conf=conf
         )  # fmt: skip
         stack.enter_context(_worker("placement", environment, directory, "--http", address))
         side = Side("berth", f"http://{address}", database_url, 1.0)

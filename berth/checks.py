@@ -37,14 +37,14 @@ _AT_LEAST = {
     "max_wait": 0,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0,
-    "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
+    "host_subset_size": 1, "scheduler_near": 0, "nova_wait": 0,
     "keep_changes": 1000, "database_pool": 2,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "heartbeat",
     "ironic_build_patience",
     "evacuation_fence_seconds",
-    "nova_service_down_time", "keep", "keep_acts",
+    "keep", "keep_acts",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
@@ -56,7 +56,6 @@ _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "placement_auth": ("noauth2", "tokens", "keystone"),
-    "nova_notification_format": ("off", "versioned", "unversioned", "both"),
     "tenant_aggregates": ("off", "optional", "required"),
 }
 

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec.structs import asdict
-
 from berth.checks import check_broker_url
+from berth.openstack_conf import BadConf, ironic_conf, ironic_options, nova_options
 from berth.openstack_settings import IronicNodeSettings
-from berth.settings import BadSetting, Settings, by_name
+from berth.settings import BadSetting, Settings
 from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock
@@ -34,9 +33,10 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     ironic = settings.ironic
     if ironic.is_heard:
         check_broker_url(ironic.connection.amqp_url, "ironic_amqp_url", refuse)
-    for name in ("ironic_exchange", "ironic_topics"):
-        if not by_name(settings)[name]:
-            refuse(name, "must not be empty")
+    try:
+        ironic_conf(ironic.connection.conf)
+    except BadConf as problem:
+        refuse("ironic_conf", str(problem))
     try:
         if ironic.is_read:
             _access(settings)
@@ -129,18 +129,18 @@ def followed(settings: Settings, clock: Clock) -> FollowedIronic:
         selection=selection(settings),
         notifications=_notifications(settings, clock) if ironic.is_heard else None,
         api=IronicApi(access(settings), clock) if ironic.is_read else None,
-        **asdict(ironic.sweeps),
+        skip_reserve_in_use=nova_options(settings).skip_reserve_in_use,
     )
 
 
 def _notifications(
     settings: Settings, clock: Clock, receiver: str = "", kept_seconds: float | None = None
 ) -> Notifications:
-    notifications = settings.ironic.connection
+    options = ironic_options(settings)
     return Notifications(
-        notifications.amqp_url,
-        exchange=notifications.exchange,
-        topics=notifications.topics,
+        settings.ironic.connection.amqp_url,
+        exchange=options.exchange,
+        topics=options.topics,
         # a different name for each berth on the same RabbitMQ
         queue=f"{settings.bus.exchange}.ironic_sync{receiver}",
         quorum=kept_seconds is None,
@@ -152,7 +152,7 @@ def _notifications(
 def sync(settings: Settings, bus: Bus) -> Worker:
     """Return the ironic worker; without an Ironic, only events of tools like `berth node` are applied."""
     if not (settings.ironic.is_heard or settings.ironic.is_read):
-        return ironic_sync(skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use)
+        return ironic_sync(skip_reserve_in_use=nova_options(settings).skip_reserve_in_use)
     ironic = followed(settings, bus.clock)
     return ironic_sync(ironic, bus.publish, bus.asker(topics.PROVIDERS), clock=bus.clock)
 

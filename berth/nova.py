@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from berth.checks import check_broker_url
+from berth.openstack_conf import BadConf, nova_conf, nova_options
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -50,8 +51,10 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     ):
         if url and not nova.database_url:
             refuse("nova_database_url", f"is needed with {name}")
-    if not all(nova.notification_topics) or not nova.notification_topics:
-        refuse("nova_notification_topics", "must not be empty")
+    try:
+        nova_conf(nova.conf)
+    except BadConf as problem:
+        refuse("nova_conf", str(problem))
     for name, urls in (
         ("nova_database_url", [nova.database_url] if nova.database_url else []),
         ("nova_cell_database_urls", list(nova.cell_database_urls.values())),
@@ -68,20 +71,17 @@ def databases(settings: Settings, clock: Clock) -> NovaDatabases:
     nova = settings.nova
     if not nova.database_url:
         raise BadSetting("nova_database_url is not set: it names Nova's API database")
+    down_seconds = nova_options(settings).service_down_time
     try:
-        return NovaDatabases(
-            nova.database_url, nova.cell_database_urls, clock, down_seconds=nova.service_down_time
-        )
+        return NovaDatabases(nova.database_url, nova.cell_database_urls, clock, down_seconds=down_seconds)
     except ValueError as problem:
         raise BadSetting(f"nova_database_url: {problem}") from None
 
 
 def inspection(settings: Settings, clock: Clock) -> NovaInspection:
     """Return the object that reads Nova's databases for `berth nova check`."""
-    nova = settings.nova
-    return NovaInspection(
-        nova.database_url, nova.cell_database_urls, clock, down_seconds=nova.service_down_time
-    )
+    nova, down_seconds = settings.nova, nova_options(settings).service_down_time
+    return NovaInspection(nova.database_url, nova.cell_database_urls, clock, down_seconds=down_seconds)
 
 
 def scheduler_address(settings: Settings) -> RpcAddress:
@@ -110,15 +110,15 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
 
 def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
     """Return the worker that compares the hosts that Nova's own scheduler chose with berth's choices."""
-    nova = settings.nova
+    nova, conf = settings.nova, nova_options(settings)
     if not nova.notification_amqp_url:
         raise BadSetting(
             "nova_notification_amqp_url is not set: it names the RabbitMQ of Nova's notifications"
         )
     notifications = ForeignListener(
         nova.notification_amqp_url,
-        exchange=nova.exchange,
-        keys=[f"{topic}.*" for topic in nova.notification_topics],
+        exchange=conf.exchange,
+        keys=[f"{topic}.*" for topic in conf.notification_topics],
         queue=f"{settings.bus.exchange}.nova_shadow",  # separate: other consumers miss no message
         name="berth nova-shadow",
         made_by="Nova makes it when it starts; notifications need driver = messagingv2 in"
@@ -131,38 +131,38 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
         notifications=notifications,
         databases=databases(settings, bus.clock),
         options=_options(settings),
-        topics=nova.notification_topics,
+        topics=conf.notification_topics,
     )
     return nova_shadow(followed, store, bus, bus.clock)
 
 
 def _notifications(settings: Settings, clock: Clock) -> SchedulerNotifications | None:
-    nova = settings.nova
-    if nova.notification_format == "off":
+    nova, conf = settings.nova, nova_options(settings)
+    if not conf.notification_format:
         return None
     publisher = ForeignPublisher(
         nova.notification_amqp_url or nova.amqp_url,
-        exchange=nova.exchange,
+        exchange=conf.exchange,
         name="berth nova",
-        durable=nova.durable_queues or nova.quorum_queues,
+        durable=conf.durable_queues or conf.quorum_queues,
     )
-    options = NotificationOptions(nova.notification_format, nova.notification_topics)
+    options = NotificationOptions(conf.notification_format, conf.notification_topics, conf.unversioned_topics)
     return SchedulerNotifications(publisher, options, clock)
 
 
 def _options(settings: Settings) -> BridgeOptions:
-    nova = settings.nova
+    conf = nova_options(settings)
     return BridgeOptions(
-        alternates=nova.max_attempts - 1, default_zone=nova.default_zone, routed_networks=nova.routed_networks
+        alternates=conf.max_attempts - 1, default_zone=conf.default_zone, routed_networks=conf.routed_networks
     )
 
 
 def _address(settings: Settings, url: str) -> RpcAddress:
-    nova = settings.nova
+    conf = nova_options(settings)
     return RpcAddress(
         url=url,
-        exchange=nova.exchange,
+        exchange=conf.exchange,
         topic="scheduler",
-        durable=nova.durable_queues,
-        quorum=nova.quorum_queues,
+        durable=conf.durable_queues,
+        quorum=conf.quorum_queues,
     )

@@ -13,19 +13,12 @@ class IronicConnectionSettings(SettingsGroup, frozen=True, kw_only=True, rename=
     """The connection to Ironic's notifications and API (docs/ironic.md)."""
 
     amqp_url: str = ""  # URL of the RabbitMQ to which Ironic publishes; empty: berth reads no notifications
-    exchange: str = "ironic"  # exchange of Ironic's notifications
-    # topics of Ironic's notifications, as in Ironic's option versioned_notifications_topics
-    topics: tuple[str, ...] = ("ironic_versioned_notifications",)
+    # Ironic's configuration file, for its options control_exchange and versioned_notifications_topics; empty:
+    # their defaults
+    conf: str = ""
     # entry of clouds.yaml with the credentials and perhaps the address of Ironic's API; envvars: the OS_*
     # variables; or the URL of an API without authentication; empty: berth does not call Ironic
     api: str = ""
-
-
-class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The periodic comparison of Ironic's nodes with placement."""
-
-    # whether an available node with an instance stays schedulable (Nova: skip_reserve_in_use_ironic_nodes)
-    skip_reserve_in_use: bool = False
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
@@ -59,7 +52,6 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
     """The groups of settings with which berth uses Ironic."""
 
     connection: IronicConnectionSettings = IronicConnectionSettings()
-    sweeps: IronicSweepSettings = IronicSweepSettings()
     builds: IronicBuildSettings = IronicBuildSettings()
     nodes: IronicNodeSettings = IronicNodeSettings()
 
@@ -77,26 +69,16 @@ class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
 
     # URL of the RabbitMQ and virtual host on which Nova calls its scheduler; empty: berth serves no Nova
     amqp_url: str = ""
-    exchange: str = "nova"  # Nova's option control_exchange
-    durable_queues: bool = False  # Nova's option amqp_durable_queues
-    quorum_queues: bool = False  # Nova's option rabbit_quorum_queue
+    # Nova's configuration file, such as /etc/nova/nova.conf, for the options of Nova that berth follows
+    # (docs/nova.md); empty: their defaults
+    conf: str = ""
     database_url: str = ""  # URL of Nova's API database, for a user who may read it
     # URL of the database of a cell of Nova, by the cell's name; without one Nova's own URL is used
     cell_database_urls: dict[str, str] = field(default_factory=dict)
-    service_down_time: float = 60.0  # Nova's option: time without a report after which a compute is down
-    max_attempts: int = 3  # Nova's option: hosts for a boot, the alternates included
-    default_zone: str = "nova"  # Nova's option default_availability_zone
     # time that a call may wait for capacity; Nova's option long_rpc_timeout limits it
     wait: float = 0.0
-    # whether Nova's option query_placement_for_routed_network_aggregates is on
-    routed_networks: bool = False
-    # notifications that the bridge publishes as nova-scheduler would: off, versioned, unversioned or both
-    # (Nova's option notification_format)
-    notification_format: str = "off"
     # URL of the RabbitMQ and virtual host of Nova's notifications; empty: no shadow mode, and the bridge
     # publishes to nova_amqp_url
     notification_amqp_url: str = ""
-    # Nova's option versioned_notifications_topics: topics that shadow mode reads and the bridge publishes to
-    notification_topics: tuple[str, ...] = ("versioned_notifications",)
     # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
     fallback_amqp_url: str = ""

@@ -122,7 +122,7 @@ def _features(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         sentence = f"Deprecated features in use: {', '.join(cluster.deprecated)}."
         do = (
             "Find their user before RabbitMQ is upgraded: newer versions refuse them."
-            " Of berth, only `nova_durable_queues = false` uses one."
+            " Of berth, only the queue for a Nova without `amqp_durable_queues` is one."
         )
         yield Finding("warning", about, sentence, do)
 

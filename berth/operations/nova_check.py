@@ -3,6 +3,7 @@
 from berth.importing.client import PlacementClient, Rejected, each
 from berth.importing.placement_contents import PlacementContents
 from berth.nova import inspection, scheduler_address
+from berth.openstack_conf import nova_options
 from berth.operations.publishing import leaves
 from berth.settings import Settings
 from berth.takeover.facts import BridgeFacts, Step, TakeoverFacts
@@ -46,6 +47,7 @@ async def observed(
             has_amqp=bool(nova_settings.amqp_url),
             has_fallback=bool(nova_settings.fallback_amqp_url),
             wait=nova_settings.wait,
+            long_rpc_timeout=nova_options(settings).long_rpc_timeout,
             auth=settings.placement.auth,
         ),
         nova=nova,

@@ -33,6 +33,7 @@ class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
     has_amqp: bool = True
     has_fallback: bool = False
     wait: float = 0.0
+    long_rpc_timeout: int = 1800  # option of Nova
     auth: str = "keystone"  # setting placement_auth
 
 

@@ -10,7 +10,6 @@ from nova_bridge.core.facts import FlavorFacts
 
 CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # clock differences for a warning, an error: services then seem down
 OLDEST = 66  # version of compute services: Nova 2023.1
-LONG_RPC_SECONDS = 1800.0  # Nova's default of long_rpc_timeout
 
 _READER = "GRANT SELECT ON <database>.* TO <user>"
 _NUMA_PREFIXES = ("hw:numa_", "hw:cpu_dedicated_mask", "hw:mem_page_size", "hw:pmem")
@@ -67,8 +66,8 @@ def _settings(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         means = "The bridge cannot start: it does not know where Nova calls its scheduler."
         do = "Set nova_amqp_url to the transport_url of nova-conductor, as amqp://"
         yield TakeoverFinding("error", "settings", "nova_amqp_url is not set.", means, do)
-    if bridge.wait >= LONG_RPC_SECONDS:
-        says = f"nova_wait is {bridge.wait:g} s, Nova's long_rpc_timeout by default {LONG_RPC_SECONDS:g} s."
+    if bridge.wait >= bridge.long_rpc_timeout:
+        says = f"nova_wait is {bridge.wait:g} s, Nova's long_rpc_timeout {bridge.long_rpc_timeout} s."
         means = "Nova gives up before berth does, and the instance ends in ERROR with MessagingTimeout."
         yield TakeoverFinding(
             "warning", "settings", says, means, "Set nova_wait to less than long_rpc_timeout."
@@ -165,7 +164,7 @@ def _schedulers(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     if running and facts.is_done:
         says = f"{several(len(running), 'nova-scheduler')} up: {named(running)}."
         means = "Each call is answered by berth or by a scheduler of Nova with other filters."
-        do = f"{stop} (a stopped one counts as up for nova_service_down_time)"
+        do = f"{stop} (a stopped one counts as up for Nova's service_down_time)"
         yield TakeoverFinding("warning", about, says, means, do)
     elif running:
         says = f"{several(len(running), 'nova-scheduler')} up: {named(running)}."
@@ -200,5 +199,8 @@ def _queue(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     if queue.mismatch:
         says = f"It was declared with other arguments than the settings have: {queue.mismatch}."
         means = "It is used as it is. If it is deleted, nova-scheduler and berth could not declare it alike."
-        do = "Set nova_durable_queues and nova_quorum_queues as Nova's options (docs/nova.md)."
+        do = (
+            "Set nova_conf to Nova's configuration file: berth follows amqp_durable_queues and"
+            " rabbit_quorum_queue in it (docs/nova.md)."
+        )
         yield TakeoverFinding("warning", about, says, means, do)

@@ -32,7 +32,7 @@ async def a_scheduled_region(*, has_mariadb: bool = False) -> AsyncIterator[Sche
     options = NovaOptions(hosts=4, has_scheduler=False, capacity=capacity, has_mariadb=has_mariadb)
     async with (
         running_nova(options, placement=berth.placement) as region,
-        berth_scheduling(region, {"nova_notification_format": "versioned"}) as workers,
+        berth_scheduling(region, {"nova_conf": str(region.configuration("api"))}) as workers,
     ):
         yield ScheduledRegion(region, berth, workers)
 

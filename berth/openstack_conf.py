@@ -1,0 +1,173 @@
+"""Reads the options of Nova and Ironic that berth follows from their own configuration files.
+
+A file has the format of oslo.config. Only the options below are read; an option without a line has the
+default of its service.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.settings import BadSetting, Settings
+
+_ASSIGNMENT = re.compile(r"([^=:]*)[=:](.*)")
+_TRUE, _FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no"}
+_FORMATS = ("versioned", "unversioned", "both")
+
+
+class BadConf(ValueError):
+    """Error: a configuration file or an option in it cannot be used; the text has no value of an option."""
+
+
+class OsloConf:
+    """The options in a configuration file in the format of oslo.config; an empty path has no options."""
+
+    def __init__(self, path: str) -> None:
+        self._values: dict[tuple[str, str], list[str]] = {}
+        if not path:
+            return
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise BadConf(f"cannot be read: {getattr(problem, 'strerror', None) or 'not text'}") from None
+        self._parse(text)
+
+    def _parse(self, text: str) -> None:
+        group, last = "", list[str]()
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line[:1] in (" ", "\t") and line.strip():
+                if not last:
+                    raise BadConf(f"line {number} continues no option")
+                last[-1] += f"\n{line.strip()}"
+                continue
+            last = []
+            if not line.strip() or line[0] in "#;":
+                continue
+            if line[0] == "[":
+                group = line.strip().strip("[]")
+            elif (found := _ASSIGNMENT.fullmatch(line)) and found[1].strip():
+                last = self._values.setdefault((group, found[1].strip()), [])
+                last.append(_unquoted(found[2].strip()))
+            else:
+                raise BadConf(f"line {number} is neither [GROUP] nor OPTION = VALUE")
+
+    def every(self, group: str, name: str) -> list[str]:
+        """Return the values of an option that may have several lines."""
+        found = self._values.get((group, name), [])
+        if any("$" in value for value in found):
+            raise BadConf(f"[{group}] {name}: berth does not resolve references to other options ($)")
+        return found
+
+    def text(self, group: str, name: str, default: str) -> str:
+        return self.every(group, name)[-1] if self.every(group, name) else default
+
+    def words(self, group: str, name: str, default: str) -> tuple[str, ...]:
+        found = tuple(word.strip() for word in self.text(group, name, default).split(",") if word.strip())
+        if not found:
+            raise BadConf(f"[{group}] {name}: must not be empty")
+        return found
+
+    def number(self, group: str, name: str, default: int) -> int:
+        """Return the value of an option that is a whole number of at least 1."""
+        text = self.text(group, name, str(default))
+        if not (text.isascii() and text.isdigit() and int(text) >= 1):
+            raise BadConf(f"[{group}] {name}: takes a whole number of at least 1")
+        return int(text)
+
+    def flag(self, group: str, name: str) -> bool:
+        """Return whether an option is on; it is off by default."""
+        text = self.text(group, name, "false").lower()
+        if text not in _TRUE | _FALSE:
+            raise BadConf(f"[{group}] {name}: takes true or false")
+        return text in _TRUE
+
+    def one_of(self, group: str, name: str, choices: tuple[str, ...], default: str) -> str:
+        text = self.text(group, name, default)
+        if text not in choices:
+            raise BadConf(f"[{group}] {name}: is {', '.join(choices[:-1])} or {choices[-1]}")
+        return text
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
+
+
+@dataclass(frozen=True)
+class NovaConf:
+    """The options of Nova that the bridge and shadow mode follow."""
+
+    exchange: str
+    durable_queues: bool
+    quorum_queues: bool
+    service_down_time: int  # seconds without a report after which a compute is down
+    max_attempts: int  # hosts for a boot, the alternates included
+    long_rpc_timeout: int  # seconds that Nova waits for its scheduler
+    default_zone: str
+    routed_networks: bool
+    notification_format: str  # versioned, unversioned or both; empty: Nova publishes no notifications
+    notification_topics: tuple[str, ...]
+    unversioned_topics: tuple[str, ...]
+    skip_reserve_in_use: bool  # whether an available Ironic node with an instance stays schedulable
+
+
+def nova_conf(path: str) -> NovaConf:
+    """Return Nova's options in its configuration file, or their defaults if `path` is empty; raise BadConf if
+    the file cannot be used.
+    """
+    conf = OsloConf(path)
+    drivers = {driver for driver in conf.every("oslo_messaging_notifications", "driver") if driver != "noop"}
+    form = conf.one_of("notifications", "notification_format", _FORMATS, "unversioned")
+    return NovaConf(
+        exchange=conf.text("DEFAULT", "control_exchange", "nova"),
+        durable_queues=conf.flag("oslo_messaging_rabbit", "amqp_durable_queues"),
+        quorum_queues=conf.flag("oslo_messaging_rabbit", "rabbit_quorum_queue"),
+        service_down_time=conf.number("DEFAULT", "service_down_time", 60),
+        max_attempts=conf.number("scheduler", "max_attempts", 3),
+        long_rpc_timeout=conf.number("DEFAULT", "long_rpc_timeout", 1800),
+        default_zone=conf.text("DEFAULT", "default_availability_zone", "nova"),
+        routed_networks=conf.flag("scheduler", "query_placement_for_routed_network_aggregates"),
+        notification_format=form if drivers else "",
+        notification_topics=conf.words(
+            "notifications", "versioned_notifications_topics", "versioned_notifications"
+        ),
+        unversioned_topics=conf.words("oslo_messaging_notifications", "topics", "notifications"),
+        skip_reserve_in_use=conf.flag("workarounds", "skip_reserve_in_use_ironic_nodes"),
+    )
+
+
+@dataclass(frozen=True)
+class IronicConf:
+    """The options of Ironic's notifications."""
+
+    exchange: str
+    topics: tuple[str, ...]
+
+
+def ironic_conf(path: str) -> IronicConf:
+    """Return Ironic's options in its configuration file, or their defaults if `path` is empty; raise BadConf
+    if the file cannot be used.
+    """
+    conf = OsloConf(path)
+    return IronicConf(
+        exchange=conf.text("DEFAULT", "control_exchange", "ironic"),
+        topics=conf.words("DEFAULT", "versioned_notifications_topics", "ironic_versioned_notifications"),
+    )
+
+
+def nova_options(settings: Settings) -> NovaConf:
+    """Return Nova's options in the file that the setting nova_conf names; raise BadSetting if it is wrong."""
+    try:
+        return nova_conf(settings.nova.conf)
+    except BadConf as problem:
+        raise BadSetting(f"nova_conf = {settings.nova.conf!r}: {problem}") from None
+
+
+def ironic_options(settings: Settings) -> IronicConf:
+    """Return Ironic's options in the file that the setting ironic_conf names; raise BadSetting if it is
+    wrong.
+    """
+    path = settings.ironic.connection.conf
+    try:
+        return ironic_conf(path)
+    except BadConf as problem:
+        raise BadSetting(f"ironic_conf = {path!r}: {problem}") from None
