@@ -27,9 +27,6 @@ def main() -> None:
     parser.add_argument("--fail", type=float, default=0.1)
     parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
     parser.add_argument(
-        "--cells-a-process", type=int, default=1, help="conductors, and agents, in one process"
-    )
-    parser.add_argument(
         "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
     )
     parser.add_argument(
@@ -46,7 +43,6 @@ def main() -> None:
             arguments.cells,
             simulator_fail=arguments.fail,
             simulator_build_time=arguments.build_time,
-            cells_a_process=arguments.cells_a_process,
             layout=arguments.layout,
         ) as berth:
             if records:  # the first boots wait for the first checks of the agents

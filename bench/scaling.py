@@ -46,11 +46,7 @@ KINDS: dict[str, Sequence[Variant]] = {
         Variant(f"{several} agents in each cell", settings={"simulator_agents_per_cell": several})
         for several in (1, 2, 4)
     ],
-    "cells": [
-        *(Variant(f"{several} cells", cells=several) for several in (4, 1, 16)),
-        Variant("16 cells, 4 in a process", cells=16, settings={"cells_a_process": 4}),
-        Variant("4 cells, 4 in a process", settings={"cells_a_process": 4}),
-    ],
+    "cells": [*(Variant(f"{several} cells", cells=several) for several in (4, 1, 16))],
 }
 
 

@@ -33,7 +33,7 @@ DATABASE_PARAMETERS = frozenset(
 
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
-    "simulator.crash_after": 0, "max_attempts": 1, "cells_a_process": 1,
+    "simulator.crash_after": 0, "max_attempts": 1,
     "max_wait": 0,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0,

@@ -219,6 +219,3 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # processes of `berth up`: separate (one for each worker), compact (one for placement and scheduler, one
     # for conductors and agents: less work per boot on few cores), or auto (compact on at most 2 cores)
     layout: str = "auto"
-    # number of cells with a common process for their conductors under `berth up`, and one for their agents,
-    # in the separate layout
-    cells_a_process: int = 1

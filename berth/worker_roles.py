@@ -133,19 +133,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
     """Return the roles of each process under `berth up`."""
     if settings.compact:
         return _compact(settings)
-    several = settings.process.cells_a_process
-    found: list[list[Role]] = []
-    open_: dict[tuple[str, str], list[Role]] = {}
-    for role in roles(settings):
-        if role.worker not in _SHARED_BY_CELLS or several == 1:
-            found.append([role])
-            continue
-        kind = role.worker, settings.cell(role.cell).broker
-        if kind not in open_ or len({role.cell for role in open_[kind]} | {role.cell}) > several:
-            open_[kind] = []
-            found.append(open_[kind])
-        open_[kind].append(role)
-    return [tuple(group) for group in found]
+    return [(role,) for role in roles(settings)]
 
 
 def _compact(settings: Settings) -> list[tuple[Role, ...]]:

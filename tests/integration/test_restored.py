@@ -300,7 +300,7 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
 @pytest.mark.parametrize(
     ("layout", "kills", "pause"),
     [
-        ({"cells_a_process": 2}, 4, 1.0),
+        ({}, 4, 1.0),
         pytest.param({"layout": "compact", "simulator": {"hosts": 600}}, 50, 8.0, marks=pytest.mark.soak),
     ],
 )

@@ -36,7 +36,6 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 class Region:
     cells: int
     agents_per_cell: int  # each with one host
-    cells_a_process: int
     heartbeat: float
     boots: int
     count_seconds: float  # in which heartbeats are counted
@@ -48,8 +47,8 @@ class Region:
         return self.cells * self.agents_per_cell
 
 
-SMALL = Region(2, 6, 2, 1.0, 12, 3.0, "uniform:0.5,2", 100.0)
-LARGE = Region(4, 250, 2, 10.0, 1000, 60.0, "uniform:1,8", 1500.0)
+SMALL = Region(2, 6, 1.0, 12, 3.0, "uniform:0.5,2", 100.0)
+LARGE = Region(4, 250, 10.0, 1000, 60.0, "uniform:1,8", 1500.0)
 
 
 @pytest.mark.soak
@@ -67,7 +66,6 @@ async def test_boots_end_once_while_gateways_and_agents_are_killed(
             cells=tuple(f"c{number + 1}" for number in range(region.cells)),
             simulator={"hosts": region.agents, "build_time": region.build_time},
             heartbeat=region.heartbeat,
-            cells_a_process=region.cells_a_process,
             agent_queues="shared",
             database_pool=2,
         )

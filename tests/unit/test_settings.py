@@ -602,12 +602,6 @@ def test_too_few_ports_for_the_workers_are_refused() -> None:
     ("given", "shared"),
     [
         ({}, ["conductor.c1", "conductor.c2", "conductor.c3", "compute.c1", "compute.c2", "compute.c3"]),
-        ({"cells_a_process": 2}, ["conductor.c1+c2", "conductor.c3", "compute.c1+c2", "compute.c3"]),
-        ({"cells_a_process": 9}, ["conductor.c1+c2+c3", "compute.c1+c2+c3"]),
-        (
-            {"cells_a_process": 9, "simulator": {"agents_per_cell": 2}, "cells": ("c1",)},
-            ["conductor.c1", "compute.c1.c1-agent1+c1-agent2"],
-        ),
         ({"layout": "compact", "cells": ("c1", "c2")}, ["conductor.c1+c2+compute.c1+c2"]),
         (
             {"layout": "compact", "cells": ("c1", "c2"), "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
@@ -616,10 +610,6 @@ def test_too_few_ports_for_the_workers_are_refused() -> None:
         (
             {"layout": "compact", "cells": ("c1",), "simulator": {"agents_per_cell": 2}},
             ["conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2"],
-        ),
-        (  # each process is on one broker
-            {"cells_a_process": 9, "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
-            ["conductor.c1+c3", "conductor.c2", "compute.c1+c3", "compute.c2"],
         ),
     ],
 )
