@@ -152,7 +152,8 @@ def _of_simulator(value: Any, origin: str) -> tuple[dict[str, Any], str]:
     try:
         return (_toml(Path(value)) if value else {}), value
     except BadSetting as problem:
-        raise BadSetting(f"{origin}: {SIMULATOR} = {value!r}: {problem}") from None
+        hint = f"; a single option is {PREFIX}NAME=VALUE" if "=" in value else ""
+        raise BadSetting(f"{origin}: {SIMULATOR} = {masked(value)!r}: {masked(str(problem))}{hint}") from None
 
 
 def _suggestion(name: str) -> str:

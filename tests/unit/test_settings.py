@@ -537,6 +537,10 @@ def test_a_bad_file_is_named(toml: str, says: str) -> None:
             {"sets": {HOSTS: "x"}},
             "--set simulator.hosts: simulator.hosts takes a whole number, not a text of 1 characters",
         ),
+        (
+            {"sets": {"simulator": "hosts=3"}},
+            "--set simulator: simulator = 'hosts=3': hosts=3: cannot be read",
+        ),
         ({"flags": {"simulator.fail": 2.0}}, "--fail: simulator.fail = 2.0: is a share between 0 and 1"),
         ({"flags": {"simulator.build_time": "x"}}, "--build-time: simulator.build_time = 'x': "),
         (
