@@ -118,6 +118,9 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, st
         if environment.get(key):
             found.append((name, environment[key], key))
         elif path := environment.get(key + "_FILE"):
+            if name == SIMULATOR:  # its value is the name of a file already
+                found.append((name, path, f"{key}_FILE"))
+                continue
             try:
                 found.append((name, Path(path).read_text().strip(), f"{key}_FILE"))
             except (OSError, UnicodeDecodeError) as problem:

@@ -15,7 +15,8 @@ from typer._completion_shared import get_completion_script
 from berth import __version__
 from berth.commands.descriptions import COMPLETION_VARIABLE
 from berth.man_pages import man_pages
-from berth.reference_tables import settings_there_are, toml_value
+from berth.reference_tables import toml_value
+from berth.setting_tables import settings_there_are
 
 LAYOUTS = ("up", "systemd", "kubernetes")
 FIRST_METRICS_PORT = 9100  # deploy/prometheus/prometheus.yml reads this port and the next ports

@@ -11,7 +11,8 @@ import typer
 
 from berth import __version__
 from berth.command_table import ONE, commands
-from berth.reference_tables import settings_there_are, simulator_options, toml_value
+from berth.reference_tables import toml_value
+from berth.setting_tables import settings_there_are, simulator_options
 from berth.simulator_settings import PREFIX
 
 _EXITS = (

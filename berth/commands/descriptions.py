@@ -103,7 +103,7 @@ def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("settings")
 def settings_command(
-    part: Annotated[str, positional("Only the options of the simulator.", metavar="[simulator]")] = "",
+    part: Annotated[str, positional("Only the options of the simulator.", metavar="simulator")] = "",
     as_json: Json = False,
     markdown: Markdown = False,
 ) -> None:
@@ -111,7 +111,7 @@ def settings_command(
     if part not in ("", SIMULATOR):
         raise BadSetting(f"settings {part!r}: it is {SIMULATOR}, or nothing for all settings")
     if markdown:
-        from berth.reference_tables import settings_markdown, simulator_markdown
+        from berth.setting_tables import settings_markdown, simulator_markdown
 
         sys.stdout.write(simulator_markdown() if part else settings_markdown())
         return

@@ -19,7 +19,7 @@ from click import Group
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from berth import command_table, reference_tables
+from berth import command_table, reference_tables, setting_tables
 from berth.__main__ import app
 from berth.choice import policy
 from berth.commands import index
@@ -72,7 +72,7 @@ def test_the_references_are_made_by_the_code() -> None:
 
 
 def test_every_setting_has_a_description() -> None:
-    every = [*reference_tables.settings_there_are(), *reference_tables.simulator_options()]
+    every = [*setting_tables.settings_there_are(), *setting_tables.simulator_options()]
     assert [setting.name for setting in every if not setting.says] == []
 
 
@@ -176,8 +176,8 @@ def test_named_files_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_named_settings_exist(page: Path) -> None:
-    settings = {setting.name for setting in reference_tables.settings_there_are()}
-    settings |= {f"simulator_{option.name}" for option in reference_tables.simulator_options()}
+    settings = {setting.name for setting in setting_tables.settings_there_are()}
+    settings |= {f"simulator_{option.name}" for option in setting_tables.simulator_options()}
     variables = {name.removesuffix("_FILE").lower() for name in _names(page, r"\bBERTH_([A-Z_]+)\b")}
     prefixes = "placement|scheduler|ironic|cell|cells|conductor|control_room|compute|metrics|database|amqp"
     named = _names(page, rf"^((?:{prefixes})_[a-z_]+)$")

@@ -56,6 +56,7 @@ def test_every_setting_has_its_default() -> None:
         ({ENV: "1"}, "", {}, {HOSTS: None}, 1, ENV),  # a flag that was not given
         ({ENV: ""}, "", {}, {}, 200, None),  # what is empty is not set
         ({"BERTH_SIMULATOR": "sim.toml"}, "", {}, {}, 9, "sim.toml"),
+        ({"BERTH_SIMULATOR_FILE": "sim.toml"}, "", {}, {}, 9, "sim.toml"),
         ({"BERTH_SIMULATOR": "sim.toml", ENV: "1"}, "", {}, {}, 1, ENV),
         ({ENV: "1"}, 'simulator = "sim.toml"', {}, {}, 9, "sim.toml"),
         ({}, "[simulator]\nhosts = 2", {"simulator": "sim.toml"}, {}, 9, "sim.toml"),
