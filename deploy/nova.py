@@ -40,7 +40,7 @@ from deploy.nova_placements import (
 from deploy.nova_processes import Program, find_nova, nova_processes
 from deploy.nova_region import START_SECONDS, NovaRegion
 from deploy.placement import ROOT, HttpServer, KeystoneUser
-from deploy.processes import Server, exchange
+from deploy.processes import Server, environment_without, exchange
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory, start_all, stop_all
 from deploy.stand_ins import IMAGE
 
@@ -64,7 +64,8 @@ class StandIns(HttpServer):
     name = "stand-ins"
 
     def _launch(self) -> None:
-        self._run([sys.executable, "-m", "deploy.stand_ins", str(self.port)], {"PYTHONPATH": str(ROOT)})
+        environment = environment_without("BERTH_", "OS_") | {"PYTHONPATH": str(ROOT)}
+        self._serve([sys.executable, "-m", "deploy.stand_ins", str(self.port)], environment)
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from deploy.nova_configuration import API_DATABASE
 from deploy.nova_placements import Foundation, register, serving
 from deploy.nova_region import NovaRegion
 from deploy.placement import ROOT, ApiAccess, BerthPlacement
-from deploy.processes import ServerFailed, tail
+from deploy.processes import ServerFailed, environment_without, tail
 from deploy.servers import RabbitMQ
 
 READY_SECONDS = 120.0
@@ -60,9 +59,7 @@ class BerthWorker:
         return self._process.pid
 
     async def start(self) -> None:
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "OS_"))
-        }
+        environment = environment_without("BERTH_", "OS_")
         environment |= {f"BERTH_{name.upper()}": value for name, value in self._settings.items()}
         with self.log.open("ab") as log:
             self._start = log.tell()
