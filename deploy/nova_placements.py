@@ -1,4 +1,4 @@
-"""Starts the Placement API of a Nova region: OpenStack Placement, berth, or a server that runs already."""
+"""Starts the Placement API of a Nova region: OpenStack Placement or berth."""
 
 from __future__ import annotations
 
@@ -50,17 +50,6 @@ async def berth_placement(foundation: Foundation) -> AsyncIterator[str]:
     async with serving(server):
         await register(foundation.keystone.admin, server.base_url)
         yield server.base_url
-
-
-def placement_at(url: str) -> PlacementFactory:
-    """Return a function that registers a running Placement API in the region, instead of starting one."""
-
-    @asynccontextmanager
-    async def running(foundation: Foundation) -> AsyncIterator[str]:
-        await register(foundation.keystone.admin, url)
-        yield url
-
-    return running
 
 
 @asynccontextmanager
