@@ -82,7 +82,7 @@ async def forward_command(
     until_empty: float | None = option(
         None, "End when all queues were empty for so long (default: at Ctrl-C).", metavar="SECONDS", min=0.0
     ),
-) -> int:
+) -> None:
     """Forward all messages of the old broker's durable queues to the same queues of the new broker.
 
     Example: `berth broker forward --from old.url --to new.url --definitions old.json`. Ctrl-C or SIGTERM ends
@@ -117,7 +117,6 @@ async def forward_command(
         Forwarded(forwarder.forwarded, forwarder.queue_count, round(monotonic() - began, 1)),
         f"{forwarder.forwarded} messages of {_queues(forwarder.queue_count)} forwarded",
     )
-    return 0
 
 
 def _queues(count: int) -> str:
