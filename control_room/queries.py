@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import structs
 
 from bus import topics
-from bus.aggregates import ZONE, AggregatesFound, FindAggregates
+from bus.aggregates import ZONE, AggregatesFound, FindAggregates, every_aggregate
 from bus.audit_trail import Outcome
 from bus.capacity import CapacityFound, CapacitySample, FindCapacity
 from bus.cells import CellsFound, FindCells
@@ -193,13 +193,12 @@ async def capacity_samples(
 
 
 async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
-    zones, after, more = dict[str, str](), "", True
-    while more:
-        page = await aggregates(FindAggregates(after=after))
-        zones |= {each.id: each.metadata[ZONE] for each in page.aggregates if ZONE in each.metadata}
-        more = page.more and bool(page.aggregates)
-        after = page.aggregates[-1].id if page.aggregates else ""
-    return zones
+    return {
+        each.id: each.metadata[ZONE]
+        async for page in every_aggregate(aggregates, FindAggregates())
+        for each in page.aggregates
+        if ZONE in each.metadata
+    }
 
 
 async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[TreesFound]:
