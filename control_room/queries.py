@@ -27,7 +27,7 @@ from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged,
 from bus.vocabulary import MAX_ORDINAL
 from control_room.bus_load import QueueLoad
 from control_room.core.hosts import Fleet, KnownHost, host_of_tree
-from control_room.core.maintenance import WindowForm
+from control_room.core.maintenance import WindowOptions
 from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.core.reservations import NewReservation
@@ -329,7 +329,7 @@ class Operations:
         [str, str, NewReservation], Awaitable[str]
     ]  # name, project; returns the result
     delete_reservation: Callable[[str], Awaitable[str]]  # id; returns the name
-    store_window: Callable[[str, WindowForm], Awaitable[str]]  # id (empty: a new window)
+    store_window: Callable[[str, WindowOptions], Awaitable[str]]  # id (empty: a new window)
     cancel_window: Callable[[str], Awaitable[str]]
     set_headroom: Callable[[str], Awaitable[None]]  # levels such as "host rack"
     unset_headroom: Callable[[], Awaitable[int]]

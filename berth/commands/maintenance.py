@@ -12,7 +12,6 @@ from berth.commands.options import Commands, described, option, positional
 from berth.commands.reserve import WHEN
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.maintenance import (
-    WindowOptions,
     add_window,
     change_window,
     edit_maintenance,
@@ -36,6 +35,7 @@ from bus.maintenance import (
     WindowState,
 )
 from bus.masking import printable
+from control_room.core.maintenance import WindowOptions
 from control_room.core.words import duration, several
 
 commands = Commands(name="maintenance", no_args_is_help=True)
