@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -22,8 +22,8 @@ from statistics import median
 import uvloop
 
 from bench.loading import BenchBerth, LoadedBoots, a_worker, berth_on
-from bench.own_servers import own_directory
-from bench.processes import BESIDE
+from bench.own_servers import own_directory, running
+from bench.processes import parts_of
 from berth import wiring, worker_roles
 from berth.configuration import read
 from berth.loadtest import LoadPlan, mixed
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--turns", type=int, default=3)
     given = parser.parse_args()
-    _show_titles()
+    print(f"{'':14} {'boots/s':>8} {'CPU/boot':>8} {'p50 ms':>8} {'p99 ms':>8}  queues  load  of which")
     turns = []
     for turn in range(given.turns):
         for kind in KINDS if turn % 2 == 0 else KINDS[::-1]:
@@ -101,20 +101,10 @@ def _workers(berth: BenchBerth) -> Iterator[None]:
         stack.enter_context(a_worker(berth.environment, "placement"))
         for cell in cells:
             stack.enter_context(a_worker(berth.environment, "conductor", "--cell", cell))
-            stack.enter_context(_agents(berth.environment, cell))
+            words = ("bench.agent_queues", "berth", "run", "compute", "--cell", cell)
+            stack.enter_context(running(*words, env=berth.environment, stderr=subprocess.DEVNULL))
         stack.enter_context(a_worker(berth.environment, "scheduler"))
         yield
-
-
-@contextmanager
-def _agents(environment: dict[str, str], cell: str) -> Iterator[None]:
-    words = [sys.executable, "-m", "bench.agent_queues", "berth", "run", "compute", "--cell", cell]
-    process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 async def _run_agents(cell: str) -> None:
@@ -142,15 +132,12 @@ def _durable_queues(rabbitmq: RabbitMQ) -> int:
     return Counter("quorum" in str(queue["type"]) for queue in listed)[True]
 
 
-def _show_titles() -> None:
-    print(f"{'':14} {'boots/s':>8} {'CPU/boot':>8} {'p50 ms':>8} {'p99 ms':>8}  queues  load  of which")
-
-
 def _show(turn: AgentQueuesTurn) -> None:
-    cost: Sequence[tuple[str, float]] = sorted(turn.boots.cost.items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{name} {spent:.2f}" for name, spent in cost if name not in BESIDE)
     figures = " ".join(f"{value:8.2f}" for value in turn.figures)
-    print(f"{turn.kind:14} {figures}  {turn.queues:6}  {turn.machine:4.1f}  {parts}", flush=True)
+    print(
+        f"{turn.kind:14} {figures}  {turn.queues:6}  {turn.machine:4.1f}  {parts_of(turn.boots.cost)}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import hop_times
 from bench.durable import of_new_servers
 from bench.loading import a_berth
-from bench.processes import BESIDE
+from bench.processes import parts_of
 from berth.loadtest import LoadPlan, latency_svg, mixed
 
 
@@ -51,12 +51,10 @@ def main() -> None:
             run = berth.load(plan)
             berth.judge()
         hops = hop_times.table(records, began) if records else ""
-    cost = [(name, run.cost[name]) for name in sorted(run.cost, key=lambda name: -run.cost[name])]
-    parts = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in cost if name not in BESIDE)
     print(f"{'boots/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms/boot':>12}  of which")
     print(
         f"{run.outcome.per_second:8.0f} {run.latency(0.5):7.0f} {run.latency(0.99):7.0f} "
-        f"{run.in_all:12.2f}  {parts}; the load: {run.cost['load']:.2f}"
+        f"{run.in_all:12.2f}  {parts_of(run.cost)}; the load: {run.cost['load']:.2f}"
     )
     if hops:
         print(hops)

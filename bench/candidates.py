@@ -15,8 +15,8 @@ from time import perf_counter
 import msgspec
 from msgspec import structs
 from rich.console import Console
-from rich.table import Table
 
+from bench.figures import figure_table
 from bus.candidates import OnChange, OnQuotas
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ProviderChange
@@ -234,9 +234,7 @@ def measure_wide(children: int, groups: int) -> float:
 
 
 def show(title: str, sizes: list[int], figures: list[dict[str, float]], console: Console) -> None:
-    table = Table(title=title)
-    for heading in ("", *(f"{size:,}" for size in sizes), "last : first"):
-        table.add_column(heading, justify="right")
+    table = figure_table(title, "", *(f"{size:,}" for size in sizes), "last : first")
     for name in figures[0]:
         row = [one[name] for one in figures]
         table.add_row(name, *(f"{figure:,.3f}" for figure in row), f"{row[-1] / row[0]:,.1f} x")

@@ -12,16 +12,16 @@ import argparse
 import asyncio
 import random
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import uvloop
 from rich.console import Console
-from rich.table import Table
 
+from bench.figures import figure_table
+from bench.own_servers import own_directory
 from bench.processes import processor_time
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
@@ -30,7 +30,7 @@ from bus.reports import Inventory, ProviderReport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from deploy.servers import Postgres, private_directory
+from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 
@@ -130,17 +130,10 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
 @contextmanager
 def databases(url: str | None) -> Iterator[list[tuple[str, str, str]]]:
     """Yield the databases to measure, each as name, URL and namespace."""
-    directory = private_directory("berth-bench-")
-    lite = ("SQLite", f"sqlite+aiosqlite:///{directory}/", "placement")
-    namespace = f"bench_{secrets.token_hex(4)}"
-    try:
-        if url:
-            yield [("PostgreSQL", url, namespace), lite]
-        else:
-            with Postgres(directory / "postgres") as server:
-                yield [("PostgreSQL", server.url, namespace), lite]
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with own_directory() as directory, ExitStack() as stack:
+        url = url or stack.enter_context(Postgres(directory / "postgres")).url
+        lite = ("SQLite", f"sqlite+aiosqlite:///{directory}/", "placement")
+        yield [("PostgreSQL", url, f"bench_{secrets.token_hex(4)}"), lite]
 
 
 def main() -> None:
@@ -149,9 +142,8 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=3.0)
     given = parser.parse_args()
-    table = Table(title=f"claims/s, {given.hosts} hosts, 3 classes each, {IN_FLIGHT} transactions in flight")
-    for heading in ("", *(f"{batch} a transaction" for batch in BATCHES), "200 : 1"):
-        table.add_column(heading, justify="right")
+    title = f"claims/s, {given.hosts} hosts, 3 classes each, {IN_FLIGHT} transactions in flight"
+    table = figure_table(title, "", *(f"{batch} a transaction" for batch in BATCHES), "200 : 1")
     with databases(given.database_url) as measured:
         for name, url, namespace in measured:
             figures = uvloop.run(measure(url, namespace, given.hosts, given.seconds))

@@ -5,15 +5,12 @@ in one message, as by schedulers; over HTTP each client sends one request after 
 """
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import uvloop
 
 from bench.figures import Figure
-from bench.loading import NotClean
+from bench.loading import NotClean, a_worker, placement_answers
 from bench.own_servers import broker_and_database, of_berth
 from bench.placement_side_by_side import CLIENTS, FlatHost, Side
 from berth import wiring
@@ -22,15 +19,12 @@ from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
-from bus.replication import FindChanges
 from deploy.servers import free_port
 
 AT_ONCE = 100
 ASKERS = 4
 ASKED = {"VCPU": 1, "MEMORY_MB": 512}
 ROOM = {"VCPU": 2**31 - 1, "MEMORY_MB": 2**31 - 1, "DISK_GB": 2**31 - 1}
-_PATIENCE = 120.0
 
 
 async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seconds: float) -> list[Figure]:
@@ -38,7 +32,7 @@ async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seco
     side = Side("berth", f"http://127.0.0.1:{port}", database_url, seconds)
     fleet = [FlatHost(f"host-{number}", None, ROOM) for number in range(hosts)]
     async with Bus(wiring.transport(settings, "bench")) as bus:
-        await _answering(bus)
+        await placement_answers(bus)
         await side.bulk(fleet)
         await claims(bus, fleet, min(seconds, 1.0))  # warm-up
         by_bus = await claims(bus, fleet, seconds)
@@ -80,36 +74,8 @@ async def claims(bus: Bus, fleet: Sequence[FlatHost], seconds: float) -> float:
     return made / (monotonic() - began)
 
 
-async def _answering(bus: Bus) -> None:
-    """Wait until placement answers queries."""
-    until = monotonic() + _PATIENCE
-    ask = bus.asker(topics.CHANGES, timeout=5.0)
-    while True:
-        try:
-            await ask(FindChanges(after=0))
-            return
-        except (Unavailable, Unroutable):
-            if monotonic() > until:
-                raise
-            await asyncio.sleep(0.1)
-
-
-@contextmanager
-def _placement(environment: dict[str, str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "berth", "run", "placement", "--http", f"127.0.0.1:{port}"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def measure(hosts: int = 1000, seconds: float = 4.0) -> tuple[Figure, ...]:
     port = free_port()
     with broker_and_database() as (amqp_url, database_url):
-        with _placement(of_berth(amqp_url, database_url, 1, 1), port):
+        with a_worker(of_berth(amqp_url, database_url, 1, 1), "placement", "--http", f"127.0.0.1:{port}"):
             return tuple(uvloop.run(measured(amqp_url, database_url, port, hosts, seconds)))

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from bench.loading import berth_up
+from bench.loading import berth_up, latencies_of
 from bench.own_servers import broker_and_database, of_berth
 from berth import wiring
 from berth.loadtest import Boot, Load, LoadPlan, percentile
@@ -25,7 +25,6 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested
 
 _AGENTS = 4  # agents per cell: one is drained, the rest take its instances
-_SHARES = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
 
 
 def main() -> None:
@@ -118,9 +117,11 @@ def _share(boots: list[Boot], share: float) -> float:
 
 
 def _show(what: str, boots: list[Boot]) -> None:
-    times = ", ".join(f"{name} {_share(boots, share):.0f} ms" for name, share in _SHARES)
     ends = ", ".join(f"{count} {status}" for status, count in Counter(boot.status for boot in boots).items())
-    print(f"{what}: {len(boots)} boots, {ends}; request to end, build included: {times}", flush=True)
+    print(
+        f"{what}: {len(boots)} boots, {ends}; request to end, build included: {latencies_of(boots)}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

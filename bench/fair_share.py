@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from bench.loading import BenchBerth, a_berth, berth_on, check_clean
+from bench.loading import BenchBerth, a_berth, berth_on, check_clean, latencies_of
 from berth import wiring
 from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan, percentile
@@ -67,12 +67,8 @@ def _flood(berth: BenchBerth, boots: int, project: str = FLOOD) -> "subprocess.P
 
 
 def _text(name: str, outcomes: Sequence[LoadOutcome]) -> str:
-    latencies = [boot.latency * 1000 for outcome in outcomes for boot in outcome.boots.values() if boot.ended]
-    shares = ", ".join(f"{label} {percentile(latencies, share):.0f}" for label, share in QUANTILES)
-    return f"{name}: {len(latencies)} boots, ms: {shares}"
-
-
-QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
+    boots = [boot for outcome in outcomes for boot in outcome.boots.values()]
+    return f"{name}: {len(boots)} boots, {latencies_of(boots)}"
 
 
 def measure(sizes: FairSizes) -> float:

@@ -9,7 +9,7 @@ at the timestamp in Ironic's event.
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from bench.ironic_site import Site, hop_means, hop_sums, prepare, processes
 from bench.ironic_watch import PATIENCE, Watch, now
 from bench.loading import check_clean
 from bench.own_servers import broker_and_database
-from berth.loadtest import Load, LoadPlan
+from berth.loadtest import Load, LoadPlan, percentile
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Listener
@@ -51,7 +51,7 @@ class SteadyNews:
     boots: float = 0.0  # boots per second at the same time
 
     def at(self, share: float) -> float:
-        return _at(self.delays, share)
+        return 1000 * percentile(self.delays, share)
 
     def __str__(self) -> str:
         shares = ", ".join(f"{name} {self.at(share):.1f} ms" for name, share in _SHARES)
@@ -81,10 +81,9 @@ async def _measured(watch: Watch, seconds: float) -> SteadyNews:
     await asyncio.sleep(seconds)
     rate = (watch.received - received) / (monotonic() - began)
     used = f"{spent()}\n    means: {hop_means(before, await hop_sums(watch.site))}"
-    delays = sorted(watch.delays)
-    if not delays:
+    if not watch.delays:
         sys.exit("no node became available")
-    return SteadyNews(rate, seconds, tuple(delays), used)
+    return SteadyNews(rate, seconds, tuple(watch.delays), used)
 
 
 async def _most(watch: Watch, share: float) -> bool:
@@ -176,10 +175,6 @@ def _request(kind: str) -> BuildRequested:
     return BuildRequested(
         request=ids.uuid(), instances=(ids.uuid(),), flavor=Flavor(name="metal", extra_specs=specs)
     )
-
-
-def _at(in_order: Sequence[float], share: float) -> float:
-    return 1000 * in_order[min(len(in_order) - 1, int(share * len(in_order)))]
 
 
 async def _stage(site: Site, work: Stage[R]) -> R:

@@ -10,24 +10,29 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import uvloop
 
-from bench.own_servers import broker_and_database, of_berth, own_directory
+from bench.own_servers import broker_and_database, of_berth, own_directory, running
 from bench.processes import in_all, processor_time, share_of
 from berth import wiring
 from berth.commands.run import ready
-from berth.loadtest import Load, LoadOutcome, LoadPlan
+from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, percentile
 from berth.operations.audit import audit
+from berth.operations.publishing import answered
 from berth.settings import Settings
+from bus import topics
 from bus.delivery.runner import Bus
+from bus.replication import FindChanges
 
 ACTIVE = 0.98  # least share of active builds; some fail on every host that is tried
 _UP_WITHIN = 240.0  # seconds; plus 100 for each 10,000 hosts
 _STOPPED_WITHIN = 60.0
+_PATIENCE = 120.0  # seconds until placement must answer
 
 
 class NotClean(Exception):
@@ -83,6 +88,13 @@ def check_clean(outcome: LoadOutcome) -> None:
         raise NotClean(f"boots ended {dict(outcome.statuses)}: {outcome.reasons(2)}")
 
 
+def latencies_of(boots: Iterable[Boot]) -> str:
+    """Return quantiles of the latencies of ended boots as text."""
+    latencies = [1000 * boot.latency for boot in boots if boot.ended]
+    shares = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
+    return ", ".join(f"{name} {percentile(latencies, share):.0f} ms" for name, share in shares)
+
+
 @contextmanager
 def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
     """Run a berth on new servers, with further settings by name (`more`). The caller runs the audit."""
@@ -100,17 +112,14 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
     return BenchBerth(environment, settings.having(cells=names, simulator={"hosts": hosts}))
 
 
-@contextmanager
-def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
+def a_worker(environment: dict[str, str], *words: str) -> AbstractContextManager[object]:
     """Run an additional worker; `words` are arguments of `berth run`."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "berth", "run", *words], env=environment, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
+    return running("berth", "run", *words, env=environment, stderr=subprocess.DEVNULL)
+
+
+async def placement_answers(bus: Bus) -> None:
+    """Wait until placement answers queries."""
+    await answered(bus, partial(bus.asker(topics.CHANGES, timeout=5.0), FindChanges(after=0)), _PATIENCE)
 
 
 @contextmanager

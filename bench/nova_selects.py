@@ -7,19 +7,16 @@ answered when the instance has its claim.
 
 import asyncio
 import random
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import asyncpg
 import uvloop
 from sqlalchemy.engine import make_url
 
 from bench.figures import Figure
-from bench.loading import NotClean
-from bench.own_servers import broker_and_database, of_berth, own_directory
+from bench.loading import NotClean, a_worker
+from bench.own_servers import broker_and_database, of_berth
 from bench.placement_side_by_side import FlatHost, Side
 from bench.processes import in_all, processor_time, share_of
 from berth.loadtest import percentile
@@ -131,7 +128,7 @@ async def add_hosts(stack: AsyncExitStack, database_url: str, hosts: Sequence[Fl
     return api.url
 
 
-async def measured(amqp_url: str, database_url: str, hosts: int, calls: int, directory: Path) -> list[Figure]:
+async def measured(amqp_url: str, database_url: str, hosts: int, calls: int) -> list[Figure]:
     fleet = [FlatHost(f"host-{number}", None, ROOM, _CLOCK.uuid()) for number in range(hosts)]
     address = f"127.0.0.1:{free_port()}"
     async with AsyncExitStack() as stack:
@@ -141,13 +138,13 @@ async def measured(amqp_url: str, database_url: str, hosts: int, calls: int, dir
         environment = of_berth(
             amqp_url, database_url, 1, 1, nova_amqp_url=amqp_url, nova_database_url=url, nova_conf=conf
         )  # fmt: skip
-        stack.enter_context(_worker("placement", environment, directory, "--http", address))
+        stack.enter_context(a_worker(environment, "placement", "--http", address))
         side = Side("berth", f"http://{address}", database_url, 1.0)
         await _until_ready(side)
         await side.bulk(fleet)
         side.client.close()
         for name in ("scheduler", "nova"):
-            stack.enter_context(_worker(name, environment, directory))
+            stack.enter_context(a_worker(environment, name))
         calls_ = Calls(amqp_url)
         stack.push_async_callback(calls_.client.close)
         until = monotonic() + _PATIENCE
@@ -184,18 +181,6 @@ async def _until_ready(side: Side) -> None:
             return
 
 
-@contextmanager
-def _worker(name: str, environment: dict[str, str], directory: Path, *words: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "berth", "run", name, *words]
-    with (directory / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def measure(hosts: int, calls: int) -> tuple[Figure, ...]:
-    with own_directory() as directory, broker_and_database() as (amqp_url, database_url):
-        return tuple(uvloop.run(measured(amqp_url, database_url, hosts, calls, directory)))
+    with broker_and_database() as (amqp_url, database_url):
+        return tuple(uvloop.run(measured(amqp_url, database_url, hosts, calls)))

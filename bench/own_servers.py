@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from deploy.servers import Postgres, RabbitMQ, private_directory
 
@@ -37,6 +40,17 @@ def broker_at(url: str | None) -> Iterator[str]:
         return
     with own_directory() as directory, RabbitMQ(directory / "rabbitmq") as rabbitmq:
         yield rabbitmq.url
+
+
+@contextmanager
+def running(*words: str, **options: Any) -> Iterator["subprocess.Popen[Any]"]:
+    """Run `python -m` with these words until the block ends; `options` are of `subprocess.Popen`."""
+    process = subprocess.Popen([sys.executable, "-m", *words], **options)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import random
-import shutil
 import statistics
 import subprocess
 import uuid
@@ -28,10 +27,12 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench.figures import figure_table
 from bench.http_client import LoopbackClient
+from bench.own_servers import own_directory
 from bus.clock import monotonic
 from deploy.placement import COMPLIANCE, ROOT, BerthPlacement, Kind, OpenStackPlacement
-from deploy.servers import Postgres, private_directory
+from deploy.servers import Postgres
 
 HEADERS = {"x-auth-token": "admin", "openstack-api-version": "placement 1.39", "accept": "application/json"}
 ROOM = {"VCPU": 1000, "MEMORY_MB": 4_000_000, "DISK_GB": 100_000}
@@ -261,24 +262,19 @@ async def measure(kind: Kind, seconds: float) -> dict[str, float]:
         ("bulk", Side.measure_bulk),
     )
     for name, step in steps:
-        directory = private_directory("berth-bench-")
-        try:
-            show(f"{kind}: {name} ...")
+        show(f"{kind}: {name} ...")
+        with own_directory() as directory:
             async with side(kind, directory, seconds) as measured:
                 measured.figures = figures
                 begun = monotonic()
                 await step(measured)
                 show(f"{kind}: {name}: {monotonic() - begun:.0f} s")
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
     return figures
 
 
 def report(theirs: Mapping[str, float], ours: Mapping[str, float]) -> Table:
-    table = Table(title="OpenStack Placement in two processes, berth in one; PostgreSQL each", box=None)
-    table.add_column("", no_wrap=True)
-    for heading in ("OpenStack", "berth", "times as good", "goal", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = "OpenStack Placement in two processes, berth in one; PostgreSQL each"
+    table = figure_table(title, "", "OpenStack", "berth", "times as good", "goal", "")
     for name, (unit, goal, more) in GOALS.items():
         this, that = theirs.get(name), ours.get(name)
         times = None if this is None or that is None else that / this if more else this / that

@@ -27,6 +27,12 @@ def in_all(cost: Mapping[str, float]) -> float:
     return sum(spent for name, spent in cost.items() if name not in BESIDE)
 
 
+def parts_of(cost: Mapping[str, float]) -> str:
+    """Return the processor time of each type of berth's processes as text, the largest first."""
+    dearest = sorted(cost.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {spent:.2f}" for name, spent in dearest if name not in BESIDE)
+
+
 def processor_time() -> ProcessorTime:
     """Return the processor seconds used so far by each worker, the broker, the database and this process."""
     ours: ProcessorTime = {}

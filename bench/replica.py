@@ -14,23 +14,22 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from time import process_time
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from sqlalchemy import text
 
-from bench.own_servers import broker_and_database
+from bench.figures import figure_table
+from bench.loading import a_worker, placement_answers
+from bench.own_servers import broker_and_database, of_berth, running
 from bench.processes import processor_time
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.rabbit import RabbitTransport
-from bus.replication import FindChanges
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from placement_worker import BusReader, Placement, replica
@@ -84,31 +83,15 @@ async def fill(url: str, hosts: int) -> None:
     await database.close()
 
 
-@contextmanager
-def process(*command: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
-    started = subprocess.Popen(
-        [sys.executable, "-m", *command],
-        env={**os.environ, **environment},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield started
-    finally:
-        started.terminate()
-        started.wait(30)
-
-
 def measure(hosts: int, claims: int) -> dict[str, float]:
     with ExitStack() as stack:
         amqp_url, database_url = stack.enter_context(broker_and_database())
         asyncio.run(fill(database_url, hosts))
-        urls = {"BERTH_AMQP_URL": amqp_url, "BERTH_DATABASE_URL": database_url}
-        stack.enter_context(process("berth", "run", "placement", **urls))
+        stack.enter_context(a_worker(of_berth(amqp_url, database_url, 1, 1), "placement"))
         asyncio.run(answering(amqp_url))
         before = processor_time()
-        following = stack.enter_context(process("bench.replica", "--follow", amqp_url))
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        following = stack.enter_context(running("bench.replica", "--follow", amqp_url, **pipes))
         loaded = _figures(following)
         spent: defaultdict[str, float] = defaultdict(float)
         for one, seconds in processor_time().items():
@@ -140,9 +123,8 @@ def transport(url: str) -> RabbitTransport:
 
 
 async def answering(url: str) -> None:
-    """Wait until placement answers queries."""
     async with Bus(transport(url)) as bus:
-        await bus.asker(topics.CHANGES, timeout=120.0)(FindChanges(after=0))
+        await placement_answers(bus)
 
 
 async def claim(url: str, hosts: int, claims: int) -> int:
@@ -220,9 +202,8 @@ def main() -> None:
         return
     sizes = [int(count) for count in given.hosts.split(",")]
     figures = [measure(size, given.claims) for size in sizes]
-    table = Table(title="a replica of placement's memory: flat hosts")
-    for heading in ("", *(f"{size:,}" for size in sizes)):
-        table.add_column(heading, justify="right")
+    title = "a replica of placement's memory: flat hosts"
+    table = figure_table(title, "", *(f"{size:,}" for size in sizes))
     for name in figures[0]:
         table.add_row(name, *(f"{figure[name]:,.1f}" for figure in figures))
     Console().print(table)

@@ -14,7 +14,7 @@ import msgspec
 import uvloop
 
 from bench.loading import BenchBerth, LoadedBoots, a_berth, check_clean
-from bench.processes import processor_time, share_of
+from bench.processes import parts_of, processor_time, share_of
 from berth import wiring
 from berth.client import RestClient
 from berth.commands.run import ready
@@ -88,10 +88,9 @@ def main() -> None:
         for _ in range(arguments.rounds):
             bus, rest = berth.load(plan), uvloop.run(over_http(berth, f"http://{address}", plan))
             for name, run in (("bus", bus), ("REST", rest)):
-                outcome, parts = run.outcome, [f"{kind} {spent:.2f}" for kind, spent in run.cost.items()]
                 print(
-                    f"{name:>5} {outcome.per_second:8.0f} {run.latency(0.5):7.0f} {run.latency(0.99):7.0f}"
-                    f" {run.in_all:12.2f}  {', '.join(parts)}",
+                    f"{name:>5} {run.outcome.per_second:8.0f} {run.latency(0.5):7.0f}"
+                    f" {run.latency(0.99):7.0f} {run.in_all:12.2f}  {parts_of(run.cost)}",
                     flush=True,
                 )
             rates.append(rest.outcome.per_second / bus.outcome.per_second)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.loading import LoadedBoots, a_berth, a_worker
-from bench.processes import BESIDE
+from bench.processes import parts_of
 from bench.session_states import SessionStates, sampled
 from berth.loadtest import LoadPlan, mixed
 
@@ -86,12 +86,10 @@ def main() -> None:
         for variant in KINDS[kind]:
             run, states = measured(variant, arguments.boots, arguments.hosts, arguments.mix, arguments.window)
             first = first or run
-            cost = sorted(run.cost.items(), key=lambda one: -one[1])
-            parts = ", ".join(f"{name} {spent:.2f}" for name, spent in cost if name not in BESIDE)
             print(
                 f"{variant.name:26} {run.outcome.per_second:8.0f}"
                 f" {run.outcome.per_second / first.outcome.per_second:9.2f}"
-                f" {run.in_all:12.2f} {run.in_all / first.in_all:9.2f}  {parts}",
+                f" {run.in_all:12.2f} {run.in_all / first.in_all:9.2f}  {parts_of(run.cost)}",
                 flush=True,
             )
             print(f"{'':26} active sessions of PostgreSQL: {states}", flush=True)

@@ -6,7 +6,8 @@ Each benchmark starts new servers, so it has the same figures alone as in the su
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from msgspec import structs
 
 from bench import backlog, doors, embedded_boots, ironic, nova_selects, overload
 from bench.decisions import decisions_a_second
@@ -65,25 +66,13 @@ class Benchmark:
     measure: Callable[[BenchSizes], Figures]
 
 
-def boots(sizes: BenchSizes) -> Figures:
-    return _boots(sizes, sizes.hosts, sizes.flavors)
-
-
-def one_flavor(sizes: BenchSizes) -> Figures:
-    return _boots(sizes, sizes.hosts, 1)
-
-
 def other_hosts(sizes: BenchSizes) -> Figures:
     found: list[Figure] = []
     for hosts in sizes.other_hosts:
         few = replace(sizes, boots=min(sizes.boots, 3 * hosts))
         for figure in _boots(few, hosts, sizes.flavors)[:2]:
-            found.append(Figure(f"{hosts:,} hosts: {figure.name}", *_rest(figure)))
+            found.append(structs.replace(figure, name=f"{hosts:,} hosts: {figure.name}"))
     return tuple(found)
-
-
-def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
-    return figure.value, figure.unit, figure.better, figure.scales
 
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
@@ -138,14 +127,6 @@ def rates(sizes: BenchSizes) -> Figures:
     )
 
 
-def embedded(sizes: BenchSizes) -> Figures:
-    return embedded_boots.embedded_boots(sizes.embedded, sizes.embedded_hosts, sizes.flavors)
-
-
-def demo(sizes: BenchSizes) -> Figures:
-    return embedded_boots.demo()
-
-
 def decisions(sizes: BenchSizes) -> Figures:
     found = []
     for flavors in (1, sizes.flavors):
@@ -153,14 +134,6 @@ def decisions(sizes: BenchSizes) -> Figures:
         name = f"decisions/s, {flavors} flavor{'s' if flavors > 1 else ''}"
         found.append(Figure(name, asyncio.run(work)[0], "/s", "up", "processor"))
     return tuple(found)
-
-
-def by_doors(sizes: BenchSizes) -> Figures:
-    return doors.measure(seconds=sizes.seconds)
-
-
-def worked_off(sizes: BenchSizes) -> Figures:
-    return backlog.measure(sizes.backlog, sizes.hosts, sizes.flavors)
 
 
 def news(sizes: BenchSizes) -> Figures:
@@ -174,21 +147,33 @@ def news(sizes: BenchSizes) -> Figures:
     )
 
 
-def nova_calls(sizes: BenchSizes) -> Figures:
-    return nova_selects.measure(sizes.nova_hosts, sizes.nova_calls)
-
-
 SUITE = {
-    "boots": Benchmark("10,000 hosts, 20 flavors, one attempt in ten failing", 60, boots),
-    "one_flavor": Benchmark("the same of one flavor", 60, one_flavor),
+    "boots": Benchmark(
+        "10,000 hosts, 20 flavors, one attempt in ten failing",
+        60,
+        lambda sizes: _boots(sizes, sizes.hosts, sizes.flavors),
+    ),
+    "one_flavor": Benchmark("the same of one flavor", 60, lambda sizes: _boots(sizes, sizes.hosts, 1)),
     "other_hosts": Benchmark("the same with 1,000 hosts", 40, other_hosts),
     "rates": Benchmark("boots at 100/s, 300/s, half of the peak, and three times the peak", 105, rates),
     "idle": Benchmark("one boot at a time, hosts that build at once", 40, idle),
-    "backlog": Benchmark("20,000 requests that came while every worker was down", 90, worked_off),
-    "embedded": Benchmark("boots in one process", 15, embedded),
-    "demo": Benchmark("`make demo`, once all is installed", 10, demo),
+    "backlog": Benchmark(
+        "20,000 requests that came while every worker was down",
+        90,
+        lambda sizes: backlog.measure(sizes.backlog, sizes.hosts, sizes.flavors),
+    ),
+    "embedded": Benchmark(
+        "boots in one process",
+        15,
+        lambda sizes: embedded_boots.embedded_boots(sizes.embedded, sizes.embedded_hosts, sizes.flavors),
+    ),
+    "demo": Benchmark("`make demo`, once all is installed", 10, lambda sizes: embedded_boots.demo()),
     "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
-    "doors": Benchmark("claims at placement's doors", 30, by_doors),
-    "nova_selects": Benchmark("calls of Nova's scheduler RPC, 1,000 hosts", 40, nova_calls),
+    "doors": Benchmark("claims at placement's doors", 30, lambda sizes: doors.measure(seconds=sizes.seconds)),
+    "nova_selects": Benchmark(
+        "calls of Nova's scheduler RPC, 1,000 hosts",
+        40,
+        lambda sizes: nova_selects.measure(sizes.nova_hosts, sizes.nova_calls),
+    ),
     "ironic": Benchmark("from Ironic's event to a node that can be claimed, with parallel boots", 110, news),
 }

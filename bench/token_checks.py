@@ -16,16 +16,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench.figures import figure_table
 from bench.http_client import LoopbackClient
 from bench.own_servers import own_directory
 from bench.placement_side_by_side import ASKED, HEADERS, Side, flat
 from bench.processes import processor_seconds
 from deploy.keystone import KeystoneServer
+from deploy.nova_client import TokenClient
 from deploy.placement import ApiAccess, BerthPlacement, KeystoneUser
 
 _TRIES = 12  # of a request while Keystone is too busy to answer within ten seconds
@@ -79,13 +80,9 @@ async def _confirmed(client: LoopbackClient, path: str) -> None:
     await client.must("GET", path)
 
 
-def issued_token(user: KeystoneUser) -> str:
-    domain = {"name": "Default"}
-    password = {"user": {"name": user.username, "domain": domain, "password": user.password}}
-    scope = {"project": {"name": user.project, "domain": domain}}
-    body = {"auth": {"identity": {"methods": ["password"], "password": password}, "scope": scope}}
-    answer = httpx.post(f"{user.auth_url}/auth/tokens", json=body, timeout=60).raise_for_status()
-    return str(answer.headers["X-Subject-Token"])
+async def issued_token(user: KeystoneUser) -> str:
+    async with TokenClient(user) as client:
+        return await client.token()
 
 
 async def measured(servers: Sequence[MeasuredServer], requests: int, rounds: int) -> None:
@@ -109,7 +106,7 @@ def servers_in(directory: Path, stack: ExitStack) -> tuple[MeasuredServer, Measu
     checks tokens at Keystone.
     """
     keystone = stack.enter_context(KeystoneServer(directory / "keystone"))
-    tokens = [issued_token(keystone.admin) for _ in range(TOKENS)] * (CLIENTS // TOKENS)
+    tokens = [asyncio.run(issued_token(keystone.admin)) for _ in range(TOKENS)] * (CLIENTS // TOKENS)
     found = []
     for name, access, texts in (
         ("noauth2", ApiAccess(), ["admin"] * CLIENTS),
@@ -125,9 +122,8 @@ def servers_in(directory: Path, stack: ExitStack) -> tuple[MeasuredServer, Measu
 
 
 def report(noauth: MeasuredServer, keystone: MeasuredServer) -> Table:
-    table = Table(title="Processor time per request in ms, as median and mean of blocks", box=None)
-    for heading in ("", "noauth2", "Keystone", "median ratio", "mean ratio", "goal", ""):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    title = "Processor time per request in ms, as median and mean of blocks"
+    table = figure_table(title, "", "noauth2", "Keystone", "median ratio", "mean ratio", "goal", "")
     for name in PATHS:
         former, latter = noauth.milliseconds[name], keystone.milliseconds[name]
         median = statistics.median(b / a for a, b in zip(former, latter, strict=True))

@@ -22,7 +22,6 @@ from berth.operations.host_states import (
     resolved,
 )
 from berth.operations.maintenance import (
-    WindowOptions,
     add_window,
     change_window,
     edit_maintenance,
@@ -46,7 +45,7 @@ from bus.moves import MoveRequested, MoveStands, Steering
 from bus.quotas import project_named
 from bus.reservations import EndReservation
 from bus.room import SwitchBalancing
-from control_room.core.maintenance import WindowForm
+from control_room.core.maintenance import WindowOptions
 from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.core.words import listed
@@ -144,11 +143,10 @@ class ControlRoomActions:
             edited = await edit_reservation(self._bus, EndReservation(reservation=id_, forget=True))
         return edited.reservation.name
 
-    async def store_window(self, id_: str, form: WindowForm) -> str:
+    async def store_window(self, id_: str, options: WindowOptions) -> str:
         """Add a maintenance window if `id_` is "", else change the window with this id; return a sentence
         about the window.
         """
-        options = WindowOptions(**vars(form))
         with operations_refused():
             stored = change_window(self._bus, id_, options) if id_ else add_window(self._bus, options)
             return window_text(await stored)

@@ -1,9 +1,11 @@
 """Messages that query and edit aggregates (groups of hosts with metadata) in placement."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
+from bus.protocol import Ask
 from bus.vocabulary import (
     END,
     Cause,
@@ -172,3 +174,15 @@ class AggregateEditRequested(Message, frozen=True, kw_only=True):
 
 class AggregateEditAnswered(Message, frozen=True, kw_only=True):
     result: AggregateResult
+
+
+async def every_aggregate(
+    ask: Ask[FindAggregates, AggregatesFound], query: FindAggregates
+) -> AsyncIterator[AggregatesFound]:
+    """Query placement page by page; yield the pages with all aggregates that match the query."""
+    more = True
+    while more:
+        page = await ask(query)
+        yield page
+        more = page.more and bool(page.aggregates)
+        query = structs.replace(query, after=page.aggregates[-1].id) if more else query

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import structs
 
 from bus import topics
-from bus.aggregates import ZONE, AggregatesFound, FindAggregates
+from bus.aggregates import ZONE, AggregatesFound, FindAggregates, every_aggregate
 from bus.audit_trail import Outcome
 from bus.capacity import CapacityFound, CapacitySample, FindCapacity
 from bus.cells import CellsFound, FindCells
@@ -27,7 +27,7 @@ from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged,
 from bus.vocabulary import MAX_ORDINAL
 from control_room.bus_load import QueueLoad
 from control_room.core.hosts import Fleet, KnownHost, host_of_tree
-from control_room.core.maintenance import WindowForm
+from control_room.core.maintenance import WindowOptions
 from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.core.reservations import NewReservation
@@ -193,13 +193,12 @@ async def capacity_samples(
 
 
 async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
-    zones, after, more = dict[str, str](), "", True
-    while more:
-        page = await aggregates(FindAggregates(after=after))
-        zones |= {each.id: each.metadata[ZONE] for each in page.aggregates if ZONE in each.metadata}
-        more = page.more and bool(page.aggregates)
-        after = page.aggregates[-1].id if page.aggregates else ""
-    return zones
+    return {
+        each.id: each.metadata[ZONE]
+        async for page in every_aggregate(aggregates, FindAggregates())
+        for each in page.aggregates
+        if ZONE in each.metadata
+    }
 
 
 async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[TreesFound]:
@@ -330,7 +329,7 @@ class Operations:
         [str, str, NewReservation], Awaitable[str]
     ]  # name, project; returns the result
     delete_reservation: Callable[[str], Awaitable[str]]  # id; returns the name
-    store_window: Callable[[str, WindowForm], Awaitable[str]]  # id (empty: a new window)
+    store_window: Callable[[str, WindowOptions], Awaitable[str]]  # id (empty: a new window)
     cancel_window: Callable[[str], Awaitable[str]]
     set_headroom: Callable[[str], Awaitable[None]]  # levels such as "host rack"
     unset_headroom: Callable[[], Awaitable[int]]

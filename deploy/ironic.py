@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,10 @@ from deploy.processes import (
     BinariesMissing,
     Server,
     ServerFailed,
-    Watchdog,
+    environment_without,
     exchange,
     executable,
     search_path,
-    tail,
 )
 
 ENVIRONMENT = Path(__file__).resolve().parent.parent / ".venv-ironic"
@@ -81,41 +79,18 @@ class IronicServer(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def _launch(self) -> None:
-        binaries = find_ironic()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        binaries, environment = find_ironic(), self._environment()
         self._write_configuration()
         self._announce_drivers()
         command = ["--config-file", str(self._configuration)]
         if not self._database.exists():
-            self._run([str(binaries.dbsync), *command, "create_schema"])
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(binaries.ironic), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                env=self._environment(),
-                start_new_session=True,
-            )
-        self._watchdog = Watchdog("KILL", self._process.pid)  # ends processes that the server forked
-
-    def _run(self, command: list[str]) -> None:
-        with self.log_path.open("ab") as log:
-            ended = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                env=self._environment(),
-                check=False,
-            )
-        if ended.returncode:
-            self._database.unlink(missing_ok=True)
-            raise ServerFailed(
-                f"{Path(command[0]).name} failed; the end of {self.log_path}:\n{tail(self.log_path)}"
-            )
+            try:
+                self._run([str(binaries.dbsync), *command, "create_schema"], environment)
+            except ServerFailed:
+                self._database.unlink(missing_ok=True)
+                raise
+        # the signal KILL ends processes that the server forked
+        self._serve([str(binaries.ironic), *command], environment, watchdog="KILL")
 
     def _write_configuration(self) -> None:
         rabbit = f"rabbit://{self._amqp_url.partition('://')[2]}"
@@ -172,9 +147,7 @@ class IronicServer(Server):
         )
 
     def _environment(self) -> dict[str, str]:
-        environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("OS_", "PYTHON"))
-        }
+        environment = environment_without("OS_", "PYTHON")
         looked_into = [str(self._plugins), *([str(self._drivers.path)] if self._drivers.path else [])]
         environment.update(
             PATH=search_path(), HOME=str(self.directory), PYTHONPATH=os.pathsep.join(looked_into)

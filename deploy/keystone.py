@@ -10,11 +10,10 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import subprocess
 from pathlib import Path
 
 from deploy.placement import COMPLIANCE, HttpServer, KeystoneUser
-from deploy.processes import exchange
+from deploy.processes import environment_without, exchange
 
 REGION = "RegionOne"
 
@@ -55,7 +54,9 @@ class KeystoneServer(HttpServer):
         }  # fmt: skip
         lines = "".join(f"{name} = {value!r}\n" for name, value in options.items())
         (self.directory / "gunicorn.conf.py").write_text(lines)
-        self._run([str(self._python), "-m", "gunicorn"], {"OS_KEYSTONE_CONFIG_DIR": str(self.directory)})
+        environment = environment_without("BERTH_", "OS_")
+        environment["OS_KEYSTONE_CONFIG_DIR"] = str(self.directory)
+        self._serve([str(self._python), "-m", "gunicorn"], environment)
 
     def _configure(self) -> None:
         lines = (
@@ -73,9 +74,8 @@ class KeystoneServer(HttpServer):
         for name in ("fernet-keys", "credential-keys"):
             keys = self.directory / name
             keys.mkdir(mode=0o700)
-            for (
-                number
-            ) in "01":  # the next key and the current one; keystone-manage takes seconds to make them
+            # the next key and the current one; keystone-manage takes seconds to make them
+            for number in "01":
                 (keys / number).write_bytes(base64.urlsafe_b64encode(os.urandom(32)))
         self._manage("db_sync")
         self._manage(
@@ -85,8 +85,4 @@ class KeystoneServer(HttpServer):
 
     def _manage(self, *words: str) -> None:
         manage = self._python.with_name("keystone-manage")
-        done = subprocess.run(
-            [str(manage), "--config-file", str(self._configuration), *words], capture_output=True, text=True
-        )
-        if done.returncode:
-            raise RuntimeError(f"keystone-manage {words[0]}: {done.stderr[-2000:]}")
+        self._run([str(manage), "--config-file", str(self._configuration), *words])

@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.processes import BinariesMissing, Server, ServerFailed, Watchdog, exchange, search_path, tail
+from deploy.processes import BinariesMissing, Server, ServerFailed, exchange, search_path
 
 _GREETING = 0x0A  # the protocol's version in the server's first packet
 
@@ -41,7 +39,6 @@ class MariaDB(Server):
 
     def __init__(self, directory: Path, databases: Iterable[str]) -> None:
         super().__init__(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
         self._databases = tuple(databases)
         self._password = secrets.token_hex(16)
         self._data = self.directory / "data"
@@ -54,24 +51,20 @@ class MariaDB(Server):
     def _launch(self) -> None:
         binaries = find_mariadb()
         account = ["--user=root"] if os.geteuid() == 0 else []
-        with self.log_path.open("ab") as log:
-            if not self._data.exists():
-                command = [
+        if not self._data.exists():
+            try:
+                self._run([
                     str(binaries.install), "--no-defaults", f"--datadir={self._data}", "--skip-test-db",
                     "--auth-root-authentication-method=normal", *account,
-                ]  # fmt: skip
-                if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode:
-                    shutil.rmtree(self._data, ignore_errors=True)
-                    raise ServerFailed(f"mariadb-install-db failed:\n{tail(self.log_path)}")
-            command = [
-                str(binaries.server), "--no-defaults", f"--datadir={self._data}", f"--port={self.port}",
-                "--bind-address=127.0.0.1", f"--socket={self.directory / 'socket'}", "--max-connections=500",
-                f"--pid-file={self.directory / 'pid'}", f"--init-file={self._first_statements()}", *account,
-            ]  # fmt: skip
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self._watchdog = Watchdog("TERM", self._process.pid)
+                ])  # fmt: skip
+            except ServerFailed:
+                shutil.rmtree(self._data, ignore_errors=True)
+                raise
+        self._serve([
+            str(binaries.server), "--no-defaults", f"--datadir={self._data}", f"--port={self.port}",
+            "--bind-address=127.0.0.1", f"--socket={self.directory / 'socket'}", "--max-connections=500",
+            f"--pid-file={self.directory / 'pid'}", f"--init-file={self._first_statements()}", *account,
+        ])  # fmt: skip
 
     def _first_statements(self) -> Path:
         path = self.directory / "first.sql"
@@ -89,7 +82,3 @@ class MariaDB(Server):
 
     def _ready(self) -> bool:
         return exchange(self.port, b"", 5)[4:] == bytes([_GREETING])
-
-    def _signal_processes(self, graceful: bool) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)

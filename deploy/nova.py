@@ -30,17 +30,12 @@ from deploy.nova_client import NovaClient, TokenClient, wait_until
 from deploy.nova_configuration import API_DATABASE, CELL0, Addresses, HostCapacity, NovaOptions, cell_database
 from deploy.nova_databases import MariaNova, PostgresNova, RegionDatabases
 from deploy.nova_identity import RegionUsers
-from deploy.nova_placements import (
-    Foundation,
-    PlacementFactory,
-    berth_placement,
-    openstack_placement,
-    placement_at,
-)
+from deploy.nova_placements import Foundation, PlacementFactory, berth_placement, openstack_placement
 from deploy.nova_processes import Program, find_nova, nova_processes
 from deploy.nova_region import START_SECONDS, NovaRegion
 from deploy.placement import ROOT, HttpServer, KeystoneUser
-from deploy.processes import Server, exchange
+from deploy.processes import Server, environment_without, exchange
+from deploy.rabbitmq import make_virtual_hosts
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory, start_all, stop_all
 from deploy.stand_ins import IMAGE
 
@@ -53,7 +48,6 @@ __all__ = [
     "berth_placement",
     "find_nova",
     "openstack_placement",
-    "placement_at",
     "running_nova",
 ]
 
@@ -64,7 +58,8 @@ class StandIns(HttpServer):
     name = "stand-ins"
 
     def _launch(self) -> None:
-        self._run([sys.executable, "-m", "deploy.stand_ins", str(self.port)], {"PYTHONPATH": str(ROOT)})
+        environment = environment_without("BERTH_", "OS_") | {"PYTHONPATH": str(ROOT)}
+        self._serve([sys.executable, "-m", "deploy.stand_ins", str(self.port)], environment)
 
 
 @asynccontextmanager
@@ -73,16 +68,15 @@ async def running_nova(
     *,
     placement: PlacementFactory = openstack_placement,
     directory: Path | None = None,
-    rabbitmq: RabbitMQ | None = None,
 ) -> AsyncIterator[NovaRegion]:
-    """Run a Nova region until the block ends, on the given RabbitMQ or on a new private one.
+    """Run a Nova region until the block ends.
 
     Configurations, logs and data are in `directory`, by default in a temporary directory that is deleted.
     """
     made = directory or private_directory("berth-nova-")
     try:
         async with AsyncExitStack() as stack:
-            yield await _start(stack, made, options or NovaOptions(), placement, rabbitmq)
+            yield await _start(stack, made, options or NovaOptions(), placement)
     finally:
         if directory is None:
             await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
@@ -91,17 +85,15 @@ async def running_nova(
 class _Servers:
     """The servers that Nova needs: RabbitMQ, databases, Keystone and the stand-ins."""
 
-    def __init__(self, directory: Path, options: NovaOptions, rabbitmq: RabbitMQ | None) -> None:
+    def __init__(self, directory: Path, options: NovaOptions) -> None:
         self._directory = directory
         self.database_names = [API_DATABASE, CELL0, *(cell_database(cell) for cell in options.cells)]
-        self.broker = rabbitmq or RabbitMQ(directory / "rabbitmq")
+        self.broker = RabbitMQ(directory / "rabbitmq")
         self.postgres = Postgres(directory / "postgres")
         self.keystone = KeystoneServer(directory / "keystone", python=find_nova())
         self.stand_ins = StandIns(directory / "stand-ins")
         self.databases: RegionDatabases = PostgresNova(self.postgres)
-        self.started: list[Server] = [self.postgres, self.keystone, self.stand_ins]
-        if rabbitmq is None:
-            self.started.append(self.broker)
+        self.started: list[Server] = [self.broker, self.postgres, self.keystone, self.stand_ins]
         if options.has_mariadb:
             mariadb = MariaDB(directory / "mariadb", [*self.database_names, PLACEMENT_DATABASE])
             self.started.append(mariadb)
@@ -111,7 +103,7 @@ class _Servers:
         """Create the databases, and the virtual hosts of RabbitMQ."""
         making = [
             self.databases.create([*self.database_names, PLACEMENT_DATABASE]),
-            asyncio.to_thread(_make_virtual_hosts, self.broker, set(buses.values())),
+            asyncio.to_thread(make_virtual_hosts, self.broker, *sorted(set(buses.values()))),
         ]
         if isinstance(self.databases, MariaNova):  # berth's placement uses PostgreSQL
             making.append(PostgresNova(self.postgres).create([PLACEMENT_DATABASE]))
@@ -137,13 +129,9 @@ class _Servers:
 
 
 async def _start(
-    stack: AsyncExitStack,
-    directory: Path,
-    options: NovaOptions,
-    placement: PlacementFactory,
-    rabbitmq: RabbitMQ | None,
+    stack: AsyncExitStack, directory: Path, options: NovaOptions, placement: PlacementFactory
 ) -> NovaRegion:
-    servers = _Servers(directory, options, rabbitmq)
+    servers = _Servers(directory, options)
     stack.push_async_callback(asyncio.to_thread, stop_all, *servers.started)
     logs = directory / "nova"
     logs.mkdir(parents=True, exist_ok=True)
@@ -183,25 +171,7 @@ async def _start(
 
 def _buses(prefix: str, options: NovaOptions) -> dict[str, str]:
     """Return the name of the RabbitMQ virtual host of each cell, by cell; the key "" stands for the API."""
-    buses = {"": "nova"} | {
-        cell: "nova" if options.has_shared_bus else f"nova_{cell}" for cell in options.cells
-    }
-    return {cell: f"{prefix}_{name}" for cell, name in buses.items()}
-
-
-def _make_virtual_hosts(broker: RabbitMQ, names: set[str]) -> None:
-    """Create virtual hosts for the user guest with one command, because rabbitmqctl takes a second."""
-    everything = '<<".*">>, <<".*">>, <<".*">>'
-    broker.control(
-        "eval",
-        "".join(
-            f'rabbit_vhost:add(<<"{name}">>, <<"berth">>), '
-            "rabbit_auth_backend_internal:set_permissions("
-            f'<<"guest">>, <<"{name}">>, {everything}, <<"berth">>), '
-            for name in sorted(names)
-        )
-        + "ok.",
-    )
+    return {"": f"{prefix}_nova"} | {cell: f"{prefix}_nova_{cell}" for cell in options.cells}
 
 
 async def _make_cells(region: NovaRegion) -> None:
@@ -225,8 +195,7 @@ async def _start_services(region: NovaRegion) -> None:
     options, processes = region.options, region.processes
     for cell in options.cells:
         await processes.start(region.program(f"conductor-{cell}", "conductor", cell=cell))
-    if not options.has_shared_bus:
-        await processes.start(region.program("conductor", "conductor"))
+    await processes.start(region.program("conductor", "conductor"))
     if options.has_scheduler:
         await processes.start(region.program("scheduler", "scheduler"))
     await processes.start(_api(region))
@@ -252,7 +221,7 @@ def _api(region: NovaRegion) -> Program:
     program = region.program("api", "api")
     settings = {
         "wsgi_app": "nova.wsgi.osapi_compute:application", "bind": f"127.0.0.1:{region.api_port}",
-        "threads": region.options.api_threads, "keepalive": 60, "loglevel": "warning", "timeout": 120,
+        "threads": 8, "keepalive": 60, "loglevel": "warning", "timeout": 120,
         "control_socket_disable": True, "chdir": str(program.directory),
     }  # fmt: skip
     path = program.directory / "gunicorn.conf.py"

@@ -104,12 +104,10 @@ class NovaClient:
         """Request a server and return its id; `more` are fields of `server`, such as availability_zone."""
         return str((await self._boot({"name": name, **more}, flavor, hints))["id"])
 
-    async def boot_many(
-        self, count: int, *, flavor: str = "", hints: Document | None = None, **more: Any
-    ) -> list[str]:
+    async def boot_many(self, count: int, **more: Any) -> list[str]:
         """Request several servers at once (a multi-create) and return their ids."""
         fields = {"name": "server", "min_count": count, "return_reservation_id": True, **more}
-        reservation = (await self._boot(fields, flavor, hints))["reservation_id"]
+        reservation = (await self._boot(fields, "", None))["reservation_id"]
         found = await self.call("GET", f"/servers/detail?reservation_id={reservation}&all_tenants=1")
         return [server["id"] for server in found["servers"]]
 
@@ -131,8 +129,8 @@ class NovaClient:
     async def host(self, server: str) -> str:
         return str((await self.server(server))["OS-EXT-SRV-ATTR:host"] or "")
 
-    async def reaches(self, server: str, status: str, *, host: str = "", seconds: float = 60.0) -> Document:
-        """Wait until the server has this status, no task in progress, and is on this host if one is given.
+    async def reaches(self, server: str, status: str, *, seconds: float = 60.0) -> Document:
+        """Wait until the server has this status and no task in progress.
 
         Raise AssertionError with Nova's fault if the status becomes ERROR instead.
         """
@@ -143,8 +141,7 @@ class NovaClient:
             found = await self.server(server)
             if found["status"] == "ERROR" != status:
                 raise AssertionError(f"{server} is in ERROR: {found.get('fault')}")
-            at = found["OS-EXT-SRV-ATTR:host"]
-            return found["status"] == status and not found["OS-EXT-STS:task_state"] and host in ("", at)
+            return found["status"] == status and not found["OS-EXT-STS:task_state"]
 
         try:
             await wait_until(is_there, f"{server} is {status}", seconds)
@@ -177,8 +174,8 @@ class NovaClient:
         await self.action(server, "resize", {"flavorRef": flavor})
         return await self.reaches(server, "VERIFY_RESIZE")
 
-    async def cold_migrate(self, server: str, host: str | None = None) -> Document:
-        await self.action(server, "migrate", {"host": host} if host else None)
+    async def cold_migrate(self, server: str) -> Document:
+        await self.action(server, "migrate")
         return await self.reaches(server, "VERIFY_RESIZE")
 
     async def confirm(self, server: str) -> Document:
@@ -235,21 +232,15 @@ class NovaClient:
 
     # The cloud
 
-    async def create_flavor(self, name: str, extra_specs: Document | None = None, **size: int) -> str:
+    async def create_flavor(self, name: str, **size: int) -> str:
         """Create a flavor and return its id; the sizes are vcpus, ram (MB) and disk (GB)."""
         flavor = {"name": name, "vcpus": 1, "ram": 512, "disk": 1} | size
-        made = (await self.call("POST", "/flavors", {"flavor": flavor}))["flavor"]
-        if extra_specs:
-            await self.call("POST", f"/flavors/{made['id']}/os-extra_specs", {"extra_specs": extra_specs})
-        return str(made["id"])
+        return str((await self.call("POST", "/flavors", {"flavor": flavor}))["flavor"]["id"])
 
-    async def create_server_group(self, name: str, policy: str, rules: Document | None = None) -> str:
-        group: Document = {"name": name, "policy": policy}
-        if rules:
-            group["rules"] = rules
-        return str(
-            (await self.call("POST", "/os-server-groups", {"server_group": group}))["server_group"]["id"]
-        )
+    async def create_server_group(self, name: str, policy: str) -> str:
+        group = {"name": name, "policy": policy}
+        made = await self.call("POST", "/os-server-groups", {"server_group": group})
+        return str(made["server_group"]["id"])
 
     async def create_aggregate(self, name: str, zone: str | None, *hosts: str, **metadata: str) -> int:
         body = {"aggregate": {"name": name, "availability_zone": zone}}
@@ -264,10 +255,6 @@ class NovaClient:
     async def compute_services(self) -> dict[str, Document]:
         found = await self.call("GET", "/os-services?binary=nova-compute")
         return {service["host"]: service for service in found["services"]}
-
-    async def hypervisors(self) -> dict[str, Document]:
-        found = await self.call("GET", "/os-hypervisors/detail")
-        return {host["service"]["host"]: host for host in found["hypervisors"]}
 
     async def force_down(self, host: str, is_down: bool = True) -> None:
         """Mark the nova-compute service of a host as forced down, or remove this mark."""

@@ -18,12 +18,11 @@ UNLIMITED = ("instances", "cores", "ram", "server_groups", "server_group_members
 
 @dataclass(frozen=True, kw_only=True)
 class HostCapacity:
-    """The resources of a fake host, and how long it takes to start a server."""
+    """The resources of a fake host."""
 
     vcpus: int = 16
     memory_mb: int = 65536
     disk_gb: int = 1000
-    spawn_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +31,10 @@ class NovaOptions:
 
     hosts: int = 3  # host-001 …; distributed over the cells in turn
     capacity: HostCapacity = field(default_factory=HostCapacity)
-    capacities: Mapping[str, HostCapacity] = field(default_factory=dict)  # of single hosts, by name
     cells: tuple[str, ...] = ("cell1",)  # each with a database, a virtual host of RabbitMQ and a conductor
-    has_shared_bus: bool = False  # one virtual host and one conductor for the API and the only cell
     has_scheduler: bool = True  # False: another process consumes the topic `scheduler`
-    has_notifications: bool = True  # versioned, on the API's virtual host
-    scheduler_workers: int = 1
-    api_threads: int = 8
     has_mariadb: bool = False  # Nova and OpenStack Placement use MariaDB; else PostgreSQL
     sections: Sections = field(default_factory=dict)  # settings of all processes, merged last
-
-    def __post_init__(self) -> None:
-        if self.has_shared_bus and len(self.cells) > 1:
-            raise ValueError("cells that share the API's bus would receive each other's messages")
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -52,9 +42,6 @@ class NovaOptions:
 
     def cell_of(self, host: str) -> str:
         return self.cells[(int(host.rpartition("-")[2]) - 1) % len(self.cells)]
-
-    def capacity_of(self, host: str) -> HostCapacity:
-        return self.capacities.get(host, self.capacity)
 
 
 def node_uuid(host: str) -> str:
@@ -116,32 +103,30 @@ def sections_of(
         "cinder": identity | {"os_region_name": REGION},
         "keystone": client,
         "vnc": {"enabled": False},
-        "scheduler": {"workers": options.scheduler_workers, "discover_hosts_in_cells_interval": -1},
+        "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": -1},
         "conductor": {"workers": 1},
         "quota": dict.fromkeys(UNLIMITED, -1),
         "oslo_concurrency": {"lock_path": directory / "locks"},
-        "oslo_messaging_notifications": {
-            "driver": "messagingv2" if options.has_notifications else "noop", "transport_url": at.api_bus,
-        },
+        "oslo_messaging_notifications": {"driver": "messagingv2", "transport_url": at.api_bus},
         "notifications": {"notification_format": "versioned", "notify_on_state_change": "vm_and_task_state"},
+        # Cells cannot read the API's database, where groups are.
+        "workarounds": {"disable_group_policy_check_upcall": True},
     }  # fmt: skip
-    if not options.has_shared_bus:  # cells cannot read the API's database, where groups are
-        sections["workarounds"] = {"disable_group_policy_check_upcall": True}
     if cell in at.bus_urls:
         sections["DEFAULT"]["transport_url"] = at.transport_url(cell)
     if not is_compute:
-        sections |= _databases(options, at, cell)
+        sections |= _databases(at, cell)
     for section, values in options.sections.items():
         sections.setdefault(section, {}).update(values)
     return sections
 
 
-def _databases(options: NovaOptions, at: Addresses, cell: str) -> dict[str, dict[str, object]]:
+def _databases(at: Addresses, cell: str) -> dict[str, dict[str, object]]:
     """Return the database settings of a process that is not a compute service."""
     pool = {"max_pool_size": 10, "max_overflow": 20, "max_retries": -1}
     url = at.database_urls[cell_database(cell) if cell else CELL0]
     databases: dict[str, dict[str, object]] = {"database": {"connection": url, **pool}}
-    if not cell or options.has_shared_bus:
+    if not cell:
         databases["api_database"] = {"connection": at.database_urls[API_DATABASE], **pool}
     return databases
 

@@ -1,34 +1,28 @@
 """A compute driver without a hypervisor; the configuration sets the size of its hosts.
 
 The driver runs in nova-compute. Unlike Nova's fake drivers, it keeps its node's UUID over a restart, and
-forgets servers that were migrated away. A file `fail-spawn` in its directory makes builds fail.
+forgets servers that were migrated away.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
-from pathlib import Path
 from typing import Any
 
-from nova import exception
 from nova.virt import fake
 
 from deploy.nova_configuration import node_uuid
 
-FAILURE = Path("fail-spawn")
-
 
 class SizedDriver(fake.FakeDriver):  # type: ignore[misc]  # Nova has no types here
-    """A compute driver whose size and delay are in the environment variable SIZED_DRIVER, as JSON."""
+    """A compute driver whose size is in the environment variable SIZED_DRIVER, as JSON."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         size = json.loads(os.environ["SIZED_DRIVER"])
         self.vcpus = size["vcpus"]
         self.memory_mb = size["memory_mb"]
         self.local_gb = size["disk_gb"]
-        self._spawn_seconds = size["spawn_seconds"]
         super().__init__(virtapi, read_only)
 
     def get_available_resource(self, nodename: str) -> Any:
@@ -39,13 +33,6 @@ class SizedDriver(fake.FakeDriver):  # type: ignore[misc]  # Nova has no types h
 
     def get_nodenames_by_uuid(self, refresh: bool = False) -> dict[str, str]:
         return {node_uuid(name): name for name in self.get_available_nodes()}
-
-    def spawn(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
-        if FAILURE.exists():
-            raise exception.InternalError(f"{FAILURE} exists")
-        if self._spawn_seconds:
-            time.sleep(self._spawn_seconds)
-        super().spawn(context, instance, *args, **kwargs)
 
     def post_live_migration(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         self.destroy(context, instance, network_info=None)

@@ -1,9 +1,8 @@
-"""Starts the Placement API of a Nova region: OpenStack Placement, berth, or a server that runs already."""
+"""Starts the Placement API of a Nova region: OpenStack Placement or berth."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from deploy.keystone import REGION, KeystoneServer
 from deploy.nova_processes import find_nova
 from deploy.placement import ROOT, ApiAccess, BerthPlacement, HttpServer, KeystoneUser, OpenStackPlacement
-from deploy.processes import ServerFailed
+from deploy.processes import ServerFailed, environment_without
 from deploy.servers import RabbitMQ
 
 
@@ -53,17 +52,6 @@ async def berth_placement(foundation: Foundation) -> AsyncIterator[str]:
         yield server.base_url
 
 
-def placement_at(url: str) -> PlacementFactory:
-    """Return a function that registers a running Placement API in the region, instead of starting one."""
-
-    @asynccontextmanager
-    async def running(foundation: Foundation) -> AsyncIterator[str]:
-        await register(foundation.keystone.admin, url)
-        yield url
-
-    return running
-
-
 @asynccontextmanager
 async def serving(server: HttpServer) -> AsyncIterator[HttpServer]:
     await asyncio.to_thread(server.start)
@@ -76,20 +64,9 @@ async def serving(server: HttpServer) -> AsyncIterator[HttpServer]:
 async def register(admin: KeystoneUser, url: str) -> None:
     """Register the Placement API's URL in the catalogue with `berth openstack register`."""
     command = (
-        sys.executable,
-        "-m",
-        "berth",
-        "openstack",
-        "register",
-        "--region",
-        REGION,
-        "--url",
-        url,
-        "--apply",
-    )
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OS_", "BERTH_"))
-    }
+        sys.executable, "-m", "berth", "openstack", "register", "--region", REGION, "--url", url, "--apply",
+    )  # fmt: skip
+    environment = environment_without("OS_", "BERTH_")
     environment |= {f"OS_{name.upper()}": value for name, value in admin.options.items()}
     process = await asyncio.create_subprocess_exec(
         *command, env=environment | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL,

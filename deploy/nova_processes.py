@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.placement import ROOT
-from deploy.processes import BinariesMissing, ServerFailed, executable, tail
+from deploy.processes import BinariesMissing, ServerFailed, environment_without, executable, tail
 
 ENVIRONMENT = ROOT / ".venv-nova"
 STOP_SECONDS = 30.0
@@ -139,9 +139,8 @@ class NovaProcesses:
 
 @asynccontextmanager
 async def nova_processes(log: Path) -> AsyncIterator[NovaProcesses]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OS_", "PYTHON", "BERTH_"))
-    } | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    environment = environment_without("OS_", "PYTHON", "BERTH_")
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     with log.open("ab") as errors:
         launcher = await asyncio.create_subprocess_exec(
             str(find_nova()), "-m", "deploy.nova_launcher", cwd=ROOT, env=environment, stderr=errors,

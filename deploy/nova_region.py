@@ -19,7 +19,6 @@ from deploy.nova_processes import NovaProcesses, Program, memory_of
 from deploy.placement import KeystoneUser
 
 START_SECONDS = 180.0
-FAILURE = "fail-spawn"  # as in deploy/nova_driver.py, which only imports inside Nova
 _PROBLEM = re.compile(r" (ERROR|CRITICAL) \S+ \[(None|-)|^Traceback ")
 _HARMLESS = "stevedore.extension"  # messages about drivers of caches that are not installed
 
@@ -44,10 +43,6 @@ class NovaRegion:
     def admin(self) -> KeystoneUser:
         """Return the Keystone user of the cloud's administrator."""
         return self.foundation.keystone.admin
-
-    @property
-    def compute_url(self) -> str:
-        return f"http://127.0.0.1:{self.api_port}/v2.1"
 
     @property
     def database_urls(self) -> Mapping[str, str]:
@@ -83,8 +78,7 @@ class NovaRegion:
 
     async def start_host(self, name: str) -> None:
         """Start the nova-compute process of a host, which may be new or stopped."""
-        size = self.options.capacity_of(name)
-        environment = {"SIZED_DRIVER": json.dumps(vars(size))}
+        environment = {"SIZED_DRIVER": json.dumps(vars(self.options.capacity))}
         cell = self.options.cell_of(name)
         program = self.program(name, "compute", cell=cell, environment=environment)
         (program.directory / "compute_id").write_text(node_uuid(name))  # needed for a second start
@@ -146,10 +140,6 @@ class NovaRegion:
             Program(name=name, program="manage", directory=program.directory, arguments=arguments)
         )
 
-    async def stop_host(self, name: str) -> None:
-        """Stop the nova-compute process of a host cleanly; `start_host` starts it again."""
-        await self.processes.stop(name)
-
     async def crash_host(self, name: str) -> None:
         """Kill the nova-compute process of a host and force it down, so that its servers can be evacuated."""
         await self.processes.kill(name)
@@ -161,14 +151,6 @@ class NovaRegion:
         await self.wait_for_consumers(self.options.cell_of(name), [f"compute.{name}"])
         await self.nova.force_down(name, False)
         await self.wait_for_hosts(name)
-
-    def fail_spawns(self, host: str, does_fail: bool = True) -> None:
-        """Make each build on a host fail, until this method is called with False."""
-        path = self.directory / host / FAILURE
-        if does_fail:
-            path.touch()
-        else:
-            path.unlink(missing_ok=True)
 
     # State
 

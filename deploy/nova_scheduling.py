@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,8 +13,8 @@ from deploy.nova_configuration import API_DATABASE
 from deploy.nova_placements import Foundation, register, serving
 from deploy.nova_region import NovaRegion
 from deploy.placement import ROOT, ApiAccess, BerthPlacement
-from deploy.processes import ServerFailed, tail
-from deploy.servers import RabbitMQ
+from deploy.processes import ServerFailed, environment_without, tail
+from deploy.rabbitmq import make_virtual_hosts
 
 READY_SECONDS = 120.0
 READY = {"nova": "serving calls of topic", "nova-shadow": "subscribed to Nova's notifications"}  # in the log
@@ -35,7 +34,7 @@ class BerthOnRabbitMQ:
     @asynccontextmanager
     async def placement(self, foundation: Foundation) -> AsyncIterator[str]:
         """Run `berth run placement` until the block ends, register it in the catalogue, and yield its URL."""
-        await asyncio.to_thread(make_virtual_host, foundation.rabbitmq, "berth")
+        await asyncio.to_thread(make_virtual_hosts, foundation.rabbitmq, "berth")
         access = ApiAccess(keystone=foundation.placement_user)
         directory, url = foundation.directory / "berth", foundation.database_url
         self.server = BerthPlacement(directory, url, access, bus_url(foundation))
@@ -60,9 +59,7 @@ class BerthWorker:
         return self._process.pid
 
     async def start(self) -> None:
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "OS_"))
-        }
+        environment = environment_without("BERTH_", "OS_")
         environment |= {f"BERTH_{name.upper()}": value for name, value in self._settings.items()}
         with self.log.open("ab") as log:
             self._start = log.tell()
@@ -123,12 +120,3 @@ async def berth_scheduling(
     finally:
         for worker in reversed(running.values()):
             await worker.stop()
-
-
-def make_virtual_host(broker: RabbitMQ, name: str) -> None:
-    everything = '<<".*">>, <<".*">>, <<".*">>'
-    broker.control(
-        "eval",
-        f'rabbit_vhost:add(<<"{name}">>, <<"berth">>), rabbit_auth_backend_internal:set_permissions('
-        f'<<"guest">>, <<"{name}">>, {everything}, <<"berth">>), ok.',
-    )

@@ -5,17 +5,13 @@ OpenStack Placement and its WSGI server come from the environment that `make com
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from deploy.processes import Server, Watchdog, exchange
+from deploy.processes import Server, environment_without, exchange
 
 ROOT = Path(__file__).resolve().parent.parent
 # This process runs in one of the two environments; the Makefile creates the other at this path.
@@ -58,37 +54,13 @@ class ApiAccess:
 class HttpServer(Server):
     """Base class of private HTTP servers, which are ready as soon as they answer `/`."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
-
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def _run(self, command: list[str], environment: Mapping[str, str]) -> None:
-        strange = {
-            name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "OS_"))
-        }
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                env={**strange, **environment},
-                start_new_session=True,
-            )
-        self._watchdog = Watchdog("TERM", self._process.pid)
-
     def _ready(self) -> bool:
         request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         return exchange(self.port, request, 12).endswith(b"200")
-
-    def _signal_processes(self, graceful: bool) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
 
 
 class BerthPlacement(HttpServer):
@@ -110,7 +82,7 @@ class BerthPlacement(HttpServer):
             "--auth", "keystone" if self._access.keystone else "noauth2",
             "--http", f"127.0.0.1:{self.port}", "--database", self._database_url,
         ]  # fmt: skip
-        environment = {
+        environment = environment_without("BERTH_", "OS_") | {
             "PYTHONPATH": str(ROOT),
             "BERTH_PLACEMENT_ENFORCE_NEW_DEFAULTS": str(self._access.strict).lower(),
         }
@@ -124,7 +96,7 @@ class BerthPlacement(HttpServer):
             policy = self.directory / "policy.yaml"
             policy.write_text(self._access.policy)
             command += ["--policy", str(policy)]
-        self._run(command, environment)
+        self._serve(command, environment)
 
 
 class OpenStackPlacement(HttpServer):
@@ -171,17 +143,11 @@ class OpenStackPlacement(HttpServer):
             options = user.options | {"auth_type": "password", "www_authenticate_uri": user.auth_url}
             lines += ["[keystone_authtoken]", *(f"{name} = {value}" for name, value in options.items())]
         settings.write_text("\n".join(lines) + "\n")
-        environment = {"OS_PLACEMENT_CONFIG_DIR": str(self.directory), "PYTHONWARNINGS": "ignore"}
-        manage = [
-            str(self._python.with_name("placement-manage")),
-            "--config-file",
-            str(settings),
-            "db",
-            "sync",
-        ]
-        made = subprocess.run(manage, capture_output=True, text=True, env={**os.environ, **environment})
-        if made.returncode:
-            raise RuntimeError(f"placement-manage db sync: {made.stderr[-2000:]}")
+        environment = environment_without("BERTH_", "OS_") | {
+            "OS_PLACEMENT_CONFIG_DIR": str(self.directory), "PYTHONWARNINGS": "ignore",
+        }  # fmt: skip
+        manage = str(self._python.with_name("placement-manage"))
+        self._run([manage, "--config-file", str(settings), "db", "sync"], environment)
         at = f"127.0.0.1:{self.port}"
         if self._processes:
             serve = [
@@ -197,4 +163,4 @@ class OpenStackPlacement(HttpServer):
                 str(self._python.with_name("gunicorn")), "--bind", at, "--keep-alive", "60",
                 "--worker-class", "gthread", "--threads", threads, "placement.wsgi.api:application",
             ]  # fmt: skip
-        self._run(serve, environment)
+        self._serve(serve, environment)

@@ -11,21 +11,21 @@ import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deploy.processes import (
     BinariesMissing,
     Certificate,
     Server,
     ServerFailed,
-    Watchdog,
+    environment_without,
     exchange,
     executable,
     newest_first,
     search_path,
-    tail,
 )
 
 _HINT = "install it (`make services` does) or set BERTH_TEST_DATABASE_URL to a server to use"
@@ -134,11 +134,7 @@ class Postgres(Server):
             settings |= {"ssl": "on", **self._own_certificate(self.certificate)}
         settings |= self._options
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        with self.log_path.open("ab") as log:
-            self._process = self._popen(
-                [str(binaries.postgres), "-D", str(self._data), *options], log.fileno()
-            )
-        self._watchdog = Watchdog("QUIT", self._process.pid)
+        self._serve([str(binaries.postgres), "-D", str(self._data), *options], watchdog="QUIT")
 
     def _own_certificate(self, certificate: Certificate) -> dict[str, str]:
         """Copy the certificate into the server's directory, because PostgreSQL requires a private key that
@@ -156,7 +152,6 @@ class Postgres(Server):
 
     def _prepare_directory(self) -> None:
         account = postgres_account()
-        self.directory.mkdir(parents=True, exist_ok=True)
         for made in (self._data, self._sockets):
             made.mkdir(mode=0o700, exist_ok=True)
             if account is not None:
@@ -191,42 +186,21 @@ class Postgres(Server):
         # In single-user mode, so that neither psql nor a driver is needed.
         create = [str(binaries.postgres), "--single", "-D", str(self._data), "postgres"]
         try:
-            self._run(initdb, b"")
-            self._run(create, f"CREATE DATABASE {self.database}\n".encode())
+            self._run(initdb)
+            self._run(create, feed=f"CREATE DATABASE {self.database}\n".encode())
         except BaseException:
             shutil.rmtree(self._data, ignore_errors=True)
             raise
         finally:
             password_file.unlink(missing_ok=True)
 
-    def _run(self, command: list[str], feed: bytes = b"") -> None:
-        with self.log_path.open("ab") as log:
-            process = self._popen(command, log.fileno(), stdin=subprocess.PIPE)
-            process.communicate(feed)
-        if process.returncode != 0:
-            raise ServerFailed(
-                f"{Path(command[0]).name} failed with status {process.returncode}; "
-                f"the end of {self.log_path}:\n{tail(self.log_path)}"
-            )
-
-    def _popen(
-        self, command: list[str], log: int, stdin: int = subprocess.DEVNULL
+    def _spawn(
+        self, command: Sequence[str], environment: Mapping[str, str] | None, **options: Any
     ) -> subprocess.Popen[bytes]:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
-        environment["LC_ALL"] = "C"
-        account = postgres_account()
-        return subprocess.Popen(
-            command,
-            stdin=stdin,
-            stdout=log,
-            stderr=log,
-            cwd=self._data,
-            env=environment,
-            start_new_session=True,
-            user=None if account is None else account.pw_uid,
-            group=None if account is None else account.pw_gid,
-            extra_groups=None if account is None else [],
-        )
+        environment = environment_without("PG", "LC_") | {"LC_ALL": "C"}
+        if (account := postgres_account()) is not None:
+            options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        return super()._spawn(command, environment, cwd=self._data, **options)
 
     def _ready(self) -> bool:
         # A start-up packet (protocol 3.0); "R" requests the password, "E" means "starting up".

@@ -18,9 +18,10 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 START_TIMEOUT = 300.0  # a machine may be busy
 STOP_TIMEOUT = 30.0
@@ -39,6 +40,11 @@ class ServerFailed(RuntimeError):
 
 def search_path() -> str:
     return os.pathsep.join((os.environ.get("PATH", os.defpath), *_EXTRA_PATH))
+
+
+def environment_without(*prefixes: str) -> dict[str, str]:
+    """Return this process's environment variables, except those whose names begin with a prefix."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
 def newest_first(base: Path, pattern: str) -> list[Path]:
@@ -191,6 +197,7 @@ class Server(Startable):
             if self.running:
                 return
             self._clean_up()
+            self.directory.mkdir(parents=True, exist_ok=True)
             try:
                 self._launch()
                 self._wait_until_ready()
@@ -215,13 +222,48 @@ class Server(Startable):
             self._end(graceful=False)
 
     @abstractmethod
-    def _launch(self) -> None: ...
+    def _launch(self) -> None:
+        """Prepare the server's files, and call `_serve`."""
 
     @abstractmethod
     def _ready(self) -> bool: ...
 
-    @abstractmethod
-    def _signal_processes(self, graceful: bool) -> None: ...
+    def _serve(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *pids: int,
+        watchdog: str = "TERM",
+    ) -> None:
+        """Start the main process. The watchdog sends it, and the processes `pids`, its signal."""
+        self._process = self._spawn(command, environment)
+        self._watchdog = Watchdog(watchdog, self._process.pid, *pids)
+
+    def _run(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, feed: bytes = b""
+    ) -> None:
+        """Run a program that reads `feed` until it exits; raise ServerFailed if its status is not 0."""
+        process = self._spawn(command, environment, stdin=subprocess.PIPE)
+        process.communicate(feed)
+        if process.returncode:
+            raise ServerFailed(
+                f"{Path(command[0]).name} failed with status {process.returncode}; "
+                f"the end of {self.log_path}:\n{tail(self.log_path)}"
+            )
+
+    def _spawn(
+        self, command: Sequence[str], environment: Mapping[str, str] | None, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own, with its output in the server's log."""
+        options = {"stdin": subprocess.DEVNULL, "cwd": self.directory, **options}
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True, **options
+            )
+
+    def _signal_processes(self, graceful: bool) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
 
     def _end(self, graceful: bool) -> None:
         process = self._process

@@ -12,6 +12,7 @@ from bus.aggregates import (
     AggregateEditRequested,
     AggregatesFound,
     FindAggregates,
+    every_aggregate,
     refusal_reason,
 )
 from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
@@ -133,14 +134,8 @@ class Mirror:
         return found
 
     async def _aggregates(self) -> list[Aggregate]:
-        found: list[Aggregate] = []
-        more = True
-        while more:
-            after = found[-1].id if found else ""
-            answer = await self._queries.aggregates(FindAggregates(after=after, limit=AGGREGATES_ASKED))
-            found += answer.aggregates
-            more = answer.more
-        return found
+        pages = every_aggregate(self._queries.aggregates, FindAggregates(limit=AGGREGATES_ASKED))
+        return [aggregate async for page in pages for aggregate in page.aggregates]
 
     async def _report(self, roots: Sequence[str]) -> None:
         by_cell: dict[str, list[str]] = {}

@@ -42,7 +42,7 @@ Wait = Annotated[float, described("Wait so long until it is done; 0: do not.", m
 @commands.command("list")
 async def show_agents(
     cli: Cli, cells: list[str] | None = option(None, "Only of this cell; may be repeated.", "--cell")
-) -> int:
+) -> None:
     """List the agents of bare-metal nodes, with their leases, nodes and instances.
 
     Free nodes are divided among the running and enabled agents. A node with an instance (active, being built
@@ -55,19 +55,18 @@ async def show_agents(
     ]
     cli.rows(agents, _table(found, bus.clock) if agents else "no agents share bare metal")
     require_all_answers(silent)
-    return 0
 
 
 @commands.command("disable")
-async def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> int:
+async def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> None:
     """Disable an agent: its free nodes go to other agents; it keeps nodes with instances."""
-    return await edit(cli, AgentEditRequested(cell="any", agent=name, edit="disable"), cell, wait)
+    await edit(cli, AgentEditRequested(cell="any", agent=name, edit="disable"), cell, wait)
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> int:
+async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> None:
     """Enable an agent, so that free nodes are assigned to it again."""
-    return await edit(cli, AgentEditRequested(cell="any", agent=name, edit="enable"), cell, 0.0)
+    await edit(cli, AgentEditRequested(cell="any", agent=name, edit="enable"), cell, 0.0)
 
 
 @commands.command("rehome")
@@ -78,7 +77,7 @@ async def rehome_command(
     node: list[str] | None = option(None, "Only this node; may be repeated.", metavar="UUID"),
     cell: Cell = "",
     wait: Wait = 30.0,
-) -> int:
+) -> None:
     """Assign all nodes of an agent to other agents, including nodes with instances.
 
     Use this if the agent will not return. The instances continue to run. An agent that still runs is ordered
@@ -88,7 +87,7 @@ async def rehome_command(
     """
     nodes = tuple(node or ())
     request = AgentEditRequested(cell="any", agent=name, edit="rehome", to=to, nodes=nodes)
-    return await edit(cli, request, cell, wait)
+    await edit(cli, request, cell, wait)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +187,7 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
     return table
 
 
-async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) -> int:
+async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) -> None:
     name = request.agent
     async with cli.bus("agent") as bus:
         cell, answer = await edit_agent(bus, cli.settings, request, cell)
@@ -205,4 +204,3 @@ async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) ->
                 )
                 raise OperationRefused("not all of it is done yet")
             cli.tell("done", **facts, waiting=0)
-    return 0

@@ -57,7 +57,7 @@ async def show_all(
     cli: Cli,
     host: str = option("", "Only aggregates that contain this host."),
     key: str = option("", "Only aggregates with this property."),
-) -> int:
+) -> None:
     """List aggregates with their zones, hosts and properties."""
     async with cli.bus("aggregate") as bus:
         found = await find_aggregates(bus, host=host, key=key)
@@ -67,7 +67,6 @@ async def show_all(
         map(_row, sorted(found, key=lambda each: (each[0].name, each[0].id))),
     )
     cli.rows(facts, table if found else "no such aggregate" if host or key else "no aggregate")
-    return 0
 
 
 def _row(found: tuple[Aggregate, int]) -> tuple[str, ...]:
@@ -77,7 +76,7 @@ def _row(found: tuple[Aggregate, int]) -> tuple[str, ...]:
 
 
 @commands.command("show")
-async def show(cli: Cli, aggregate: Which) -> int:
+async def show(cli: Cli, aggregate: Which) -> None:
     """Show one aggregate with its properties and all hosts."""
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, aggregate)
@@ -85,7 +84,7 @@ async def show(cli: Cli, aggregate: Which) -> int:
     if cli.as_json:
         inside = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
         write_json({**_facts(found), "host_count": len(hosts), "hosts": inside})
-        return 0
+        return
     cli.line(f"{found.name or '(no name)'}  {found.id}")
     for key, value in sorted(found.metadata.items()):
         cli.line(f"  {printable(f'{key} = {value}')}")
@@ -93,7 +92,6 @@ async def show(cli: Cli, aggregate: Which) -> int:
     for each in hosts:
         owner_note = "" if found.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
         cli.line(f"  {printable(each.host or each.name)}  {each.id}{owner_note}")
-    return 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class NewAggregate:
 
 
 @commands.command("create")
-async def create_command(cli: Cli, options: NewAggregate) -> int:
+async def create_command(cli: Cli, options: NewAggregate) -> None:
     """Create an aggregate. Example: `berth aggregate create east --zone east --host host-1`."""
     edit = MakeAggregate(
         aggregate=uuid_of(options.id_, "an aggregate") if options.id_ else Clock().uuid(),
@@ -118,7 +116,8 @@ async def create_command(cli: Cli, options: NewAggregate) -> int:
     )
     order = checked(AggregateEditRequested(edit=edit))
     async with cli.bus("aggregate") as bus:
-        return _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
+        _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
+        return
 
 
 @commands.command("set")
@@ -129,12 +128,12 @@ async def set_command(
     zone: ZoneNamed = None,
     properties: Properties = None,
     force: Force = False,
-) -> int:
+) -> None:
     """Change an aggregate's name, zone or properties; everything that no option names stays as it was."""
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: give --name, --zone or --property")
     metadata = metadata_given(zone, properties)
-    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, name=name, set=metadata, force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, name=name, set=metadata, force=force))
 
 
 @commands.command("unset")
@@ -144,24 +143,24 @@ async def unset_command(
     zone: bool = option(False, "It is no availability zone any more."),
     properties: list[str] | None = option(None, "May be repeated.", "--property", metavar="KEY"),
     force: Force = False,
-) -> int:
+) -> None:
     """Remove an aggregate's zone or properties."""
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
         raise BadSetting("nothing to unset: give --zone or --property")
-    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, unset=keys, force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, unset=keys, force=force))
 
 
 @commands.command("add")
-async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
+async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Add hosts to an aggregate. Later reports of the hosts' agents do not remove them."""
-    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, add=tuple(hosts), force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, add=tuple(hosts), force=force))
 
 
 @commands.command("remove")
-async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
+async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Remove hosts from an aggregate."""
-    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, remove=tuple(hosts), force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, remove=tuple(hosts), force=force))
 
 
 @commands.command("delete")
@@ -169,9 +168,9 @@ async def delete_command(
     cli: Cli,
     aggregate: Which,
     force: bool = option(False, "With hosts in it, which leave it; whatever runs there."),
-) -> int:
+) -> None:
     """Delete an aggregate; if it has hosts, only with --force."""
-    return await change(cli, aggregate, DropAggregate(aggregate=ANY, force=force))
+    await change(cli, aggregate, DropAggregate(aggregate=ANY, force=force))
 
 
 @commands.command("import")
@@ -222,7 +221,7 @@ def _facts(aggregate: Aggregate) -> dict[str, Any]:
     return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata}
 
 
-async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
+async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> None:
     """Ask placement to change or delete the aggregate with the given name or uuid; print the result, and
     return the exit code 0. Raise OperationRefused if placement refuses.
     """
@@ -230,10 +229,11 @@ async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> 
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)
         order = AggregateEditRequested(edit=structs.replace(edit, aggregate=found.id))
-        return _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
+        _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
+        return
 
 
-def _print_result(cli: Cli, result: AggregateResult) -> int:
+def _print_result(cli: Cli, result: AggregateResult) -> None:
     if not isinstance(result, AggregateEdited):
         raise OperationRefused(refusal_reason(result))
     found = result.aggregate
@@ -254,4 +254,3 @@ def _print_result(cli: Cli, result: AggregateResult) -> int:
     cli.tell(sentence, **_facts(found), gone=found.gone, **lists)
     for warning in () if cli.as_json else result.warnings:
         complain.print(f"  {printable(warning)}", style="yellow", markup=False)
-    return 0

@@ -41,7 +41,7 @@ async def audit_log_command(
     cli: Cli,
     filters: ActFilters,
     limit: int | None = option(None, f"The number of acts, the latest first.  [default: {_SHOWN}]", min=1),
-) -> int:
+) -> None:
     """List what operators, clients and services requested: who, what, before and after, when, from where.
 
     The list includes refused and denied acts. "begun" means that the outcome is unknown: the process ended
@@ -68,7 +68,6 @@ async def audit_log_command(
     cli.rows(found, plain_table(_TITLES, map(_row, found), folded=_TITLES[-2:]) if found else "no acts")
     if more and not cli.as_json:
         cli.line("there are more: --limit, or the filters, show them", "dim")
-    return 0
 
 
 async def acts_found(bus: Bus, question: FindActs) -> AsyncIterator[ActRecord]:

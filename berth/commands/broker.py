@@ -10,18 +10,13 @@ from msgspec import Struct
 
 from berth.commands.options import Commands, described, option, positional, url_or_file
 from berth.commands.terminal import Cli
-from berth.operations.broker_forwarding import (
-    check_urls,
-    chosen_queues,
-    forwarder_for,
-    stop_when_empty,
-    write_importable,
-)
+from berth.operations.broker_forwarding import check_urls, chosen_queues, stop_when_empty, write_importable
 from berth.services import stop_on_signals
 from bus.broker_urls import place
 from bus.clock import monotonic
 from bus.masking import printable
 from bus.rabbit.forwarding import Forwarder
+from bus.rabbit.topology import BrokerNames
 
 _REPORT_SECONDS = 5.0
 
@@ -82,7 +77,7 @@ async def forward_command(
     until_empty: float | None = option(
         None, "End when all queues were empty for so long (default: at Ctrl-C).", metavar="SECONDS", min=0.0
     ),
-) -> int:
+) -> None:
     """Forward all messages of the old broker's durable queues to the same queues of the new broker.
 
     Example: `berth broker forward --from old.url --to new.url --definitions old.json`. Ctrl-C or SIGTERM ends
@@ -101,7 +96,8 @@ async def forward_command(
     old, new = url_or_file(old), url_or_file(new)
     check_urls(old, new)
     queues = chosen_queues(cli.settings, old, choice.definitions, choice.queues or (), choice.excluding or ())
-    forwarder = forwarder_for(cli.settings, old, new, queues, all_must_exist=bool(choice.queues))
+    names = BrokerNames(cli.settings.bus.exchange)
+    forwarder = Forwarder(old, new, names, queues, all_must_exist=bool(choice.queues))
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     began = monotonic()
@@ -117,7 +113,6 @@ async def forward_command(
         Forwarded(forwarder.forwarded, forwarder.queue_count, round(monotonic() - began, 1)),
         f"{forwarder.forwarded} messages of {_queues(forwarder.queue_count)} forwarded",
     )
-    return 0
 
 
 def _queues(count: int) -> str:

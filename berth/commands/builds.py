@@ -225,7 +225,7 @@ async def delete(
         False, "Also if no build has this id yet: a later request with it gets no host. The id is used up."
     ),
     timeout: float = option(600.0, "Seconds to wait.", min=0),
-) -> int:
+) -> None:
     """Delete a build and release its resources, or cancel a waiting request.
 
     A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
@@ -246,4 +246,3 @@ async def delete(
             sentence = f"{deleted.build} {becomes}{by}"
         facts = {"build": deleted.build, "becomes": becomes, "cell": deleted.cell, "why": deleted.why}
         cli.tell(sentence, **facts)
-    return 0

@@ -53,7 +53,7 @@ async def history(
     cli: Cli,
     options: HistoryOptions,
     rows: int = option(12, "At most so many rows of each class or flavor; --json prints all.", min=2),
-) -> int:
+) -> None:
     """Show the capacity of each resource class over time: used, free, stranded and waiting.
 
     Stranded amounts are free, but no requested flavor fits on their hosts, because another resource has run
@@ -75,11 +75,10 @@ async def history(
         cli.say.print(
             plain_table(titles, [(time_text(at), *(f"{n:,.0f}" for n in rest)) for at, *rest in amounts])
         )
-    return 0
 
 
 @capacity.command("forecast")
-async def forecast(cli: Cli, options: HistoryOptions) -> int:
+async def forecast(cli: Cli, options: HistoryOptions) -> None:
     """Show when each resource class will be used up, by its trend: date, and earliest and latest date.
 
     The amount that can be used is the capacity without stranded amounts. A date is given only if all slopes
@@ -90,7 +89,7 @@ async def forecast(cli: Cli, options: HistoryOptions) -> int:
     if cli.as_json:
         for each in found:
             cli.value({"name": each.name, **asdict(each.forecast)}, "")
-        return 0
+        return
     rows = []
     for each in found:
         last = each.last
@@ -102,4 +101,3 @@ async def forecast(cli: Cli, options: HistoryOptions) -> int:
         )
     else:
         cli.say.print(plain_table(("class", "used", "still usable", "forecast"), rows))
-    return 0

@@ -53,7 +53,7 @@ async def remove(
     keep_user: bool = option(False, "Leave RabbitMQ as it is: its user and queues stay."),
     *,
     tool: BrokerTool,
-) -> int:
+) -> None:
     """Remove an empty cell (see `berth cell drain`) with its RabbitMQ user, queues and hosts.
 
     RabbitMQ disconnects the cell's running workers. The settings file stays; so does the database, unless
@@ -80,7 +80,6 @@ async def remove(
             await server.drop(login)
         done.append(f"PostgreSQL login and database {login} are deleted")
     cli.tell("\n".join(f"cell {name}: {line}" for line in done), cell=name, done=done)
-    return 0
 
 
 async def _drop_users(settings: Settings, name: str, admin: RecordedUsers) -> None:
@@ -145,7 +144,7 @@ class AgentOptions:
 @commands.command("add-agent")
 async def add_agent(
     cli: Cli, cell: CellOfAgent, name: NameOfAgent, options: AgentOptions, *, tool: BrokerTool
-) -> int:
+) -> None:
     """Create the RabbitMQ user of one agent and a settings file with its password (mode 0600).
 
     The user may read this agent's orders and publish reports to its cell, and has no other permissions. If
@@ -182,7 +181,6 @@ async def add_agent(
         user=user,
         file=str(file),
     )
-    return 0
 
 
 def _remark(cell: str, restored: AgentEditAnswered | None) -> str:
@@ -207,7 +205,7 @@ async def remove_agent(
     no_user: bool = option(False, "It has no RabbitMQ user (any more): only its queues and orders."),
     *,
     tool: BrokerTool,
-) -> int:
+) -> None:
     """Remove an agent that will not return, with its RabbitMQ user and queues, and end its orders.
 
     Empty its hosts before (`berth drain`), or switch them off: berth assumes that no guest runs there any
@@ -245,4 +243,3 @@ async def remove_agent(
         done.append(f"{answer.moved + answer.waiting} bare-metal nodes go to other agents")
     facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "done": done}
     cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)
-    return 0

@@ -38,7 +38,7 @@ Note = Annotated[str | None, described("A note for operators; `` removes it.")]
 
 
 @commands.command("list")
-async def list_cells(cli: Cli) -> int:
+async def list_cells(cli: Cli) -> None:
     """List cells with their state, hosts by state, instances, and whether their conductor answers.
 
     Cells come from the settings, from the registry (`berth cell add`) and from agents' reports. Instances are
@@ -63,23 +63,22 @@ async def list_cells(cli: Cli) -> int:
         rows.append((name, state_of(cell), _host_count(hosts, of_cell), instances, conductor, cell.note))
     table = plain_table(("cell", "state", "hosts", "instances", "conductor", "note"), rows)
     cli.rows(facts, table if names else "no cells")
-    return 0
 
 
 @commands.command("disable")
-async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
+async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
     """Disable a cell: schedulers place no new builds there. Instances stay, and builds in progress continue.
 
     Schedulers apply the change after a short delay; builds placed before can still arrive in the cell.
     `berth why` and `berth what-if` show `cell_disabled` for the cell's hosts.
     """
-    return await mark(cli, name, False, note)
+    await mark(cli, name, False, note)
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
+async def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
     """Enable a cell for new builds; schedulers evaluate waiting requests immediately."""
-    return await mark(cli, name, True, note)
+    await mark(cli, name, True, note)
 
 
 @commands.command("drain")
@@ -132,7 +131,7 @@ def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
     return f"{hosts} ({closed})" if closed else str(hosts)
 
 
-async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
+async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> None:
     async with cli.bus("cell") as bus:
         before = await require(bus, cli.settings, name)
         cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))
@@ -144,7 +143,6 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
     contents = f"{several(hosts, 'host')}, {several(instances, 'instance')}{stay}"
     facts = {"cell": name, "state": state_of(cell), "hosts": hosts, "instances": instances, "note": cell.note}
     cli.tell(f"cell {name} {change}: {contents}", **facts)
-    return 0
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:

@@ -51,7 +51,7 @@ def user_of(settings: Settings, client: str) -> str:
 
 
 @commands.command("add")
-async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> int:
+async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> None:
     """Create a client: a RabbitMQ user that may publish only with its routing key, for the named projects.
 
     With --role the client is an operator, who may also run the commands; with projects or cells the role is
@@ -99,19 +99,18 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
     facts = {"projects": order.projects, "role": order.role, "cells": order.cells}
     where = {"url": shown, "file": str(file or "")}
     cli.tell("\n".join(map(printable, lines)), client=name, user=user, **facts, **where)
-    return 0
 
 
 @commands.command("list")
-async def list_command(cli: Cli) -> int:
+async def list_command(cli: Cli) -> None:
     """List the registered API clients, sorted by name, each with its projects and its role."""
-    return await _show(cli, "")
+    await _show(cli, "")
 
 
 @commands.command("show")
-async def show_command(cli: Cli, name: NameOfClient) -> int:
+async def show_command(cli: Cli, name: NameOfClient) -> None:
     """Show the projects that an API client may act for, its RabbitMQ user and the user's permissions."""
-    return await _show(cli, name)
+    await _show(cli, name)
 
 
 def _ordered(name: str, options: ClientOptions) -> ClientEditRequested:
@@ -140,7 +139,7 @@ def _rights(client: ClientEditRequested) -> str:
     return ", ".join(parts)
 
 
-async def _show(cli: Cli, name: str) -> int:
+async def _show(cli: Cli, name: str) -> None:
     _need_service_mode(cli.settings)
     async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
@@ -161,11 +160,10 @@ async def _show(cli: Cli, name: str) -> int:
         cli.line(f"declares and reads queues {may.configure}")
         cli.line(f"publishes with keys       {may.keys[0].write}")
         cli.line(f"binds its queues by keys  {may.keys[0].read}")
-    return 0
 
 
 @commands.command("remove")
-async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
+async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     """Remove an API client: its requests are refused immediately, its connections closed, its queues deleted.
 
     The builds of its projects are not changed.
@@ -186,7 +184,6 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
     await delete_queues(cli.settings.bus.amqp_url, queues)
     sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
     cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
-    return 0
 
 
 def _need_service_mode(settings: Settings) -> None:

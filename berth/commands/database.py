@@ -33,7 +33,7 @@ class CopyOptions:
 
 
 @commands.command("copy")
-async def copy_command(cli: Cli, new: New, options: CopyOptions, *, replace: Replace = False) -> int:
+async def copy_command(cli: Cli, new: New, options: CopyOptions, *, replace: Replace = False) -> None:
     """Copy the database to NEW, and keep the copy current while workers continue.
 
     The old server needs `wal_level = logical`. The new server makes a subscription, so it must reach the old
@@ -50,7 +50,6 @@ async def copy_command(cli: Cli, new: New, options: CopyOptions, *, replace: Rep
                 bar.update(shown, completed=progress.copied, total=progress.tables)
                 await asyncio.sleep(_POLL_SECONDS)
         cli.value(progress, f"{progress.tables} tables are copied, and each new commit follows")
-    return 0
 
 
 @commands.command("progress")
@@ -63,7 +62,7 @@ async def progress_command(cli: Cli, new: New, options: CopyOptions) -> int:
 
 
 @commands.command("switch")
-async def switch_command(cli: Cli, new: New, options: CopyOptions) -> int:
+async def switch_command(cli: Cli, new: New, options: CopyOptions) -> None:
     """Make the old database read-only, and copy its last commits to NEW.
 
     Workers fail to write from then on, and try again, until they are restarted with the new URL; no message
@@ -77,11 +76,10 @@ async def switch_command(cli: Cli, new: New, options: CopyOptions) -> int:
         f"{sum(rows.values())} rows in {len(rows)} tables are equal; the old database is read-only now."
         f" Set {setting} to the new URL and restart all workers",
     )
-    return 0
 
 
 @commands.command("abandon")
-async def abandon_command(cli: Cli, new: New, options: CopyOptions) -> int:
+async def abandon_command(cli: Cli, new: New, options: CopyOptions) -> None:
     """Cancel a move: end the copy, and make the old database writable. NEW keeps its rows.
 
     After `berth database switch` do this only if no worker has used the new database: its commits would be
@@ -90,7 +88,6 @@ async def abandon_command(cli: Cli, new: New, options: CopyOptions) -> int:
     async with _copy(cli, new, options) as copy:
         await copy.abandon()
     cli.tell("the old database is writable, and is not copied any more")
-    return 0
 
 
 def _copy(cli: Cli, new: str, options: CopyOptions) -> AbstractAsyncContextManager[LiveCopy]:

@@ -31,7 +31,7 @@ async def list_letters(
     limit: int | None = option(None, f"At most so many.  [default: {_SHOWN}]", min=1, show_default=False),
     after: str = option("", "Only letters after this one.", metavar="ID"),
     cell: OfCell = "",
-) -> int:
+) -> None:
     """List dead letters, oldest first."""
     most = limit or (None if cli.as_json else _SHOWN)
     shown, more = 0, False
@@ -51,12 +51,11 @@ async def list_letters(
                 where = f"{printable(letter.id)}  {_when(letter.died)}  {printable(letter.queue)}"
                 cli.line(f"{where}  {reason}")
     if cli.as_json:
-        return 0
+        return
     if not shown:
         cli.say.print("no dead letters")
     if more:
         cli.line(f"there are more: berth dead list --after {printable(after)}")
-    return 0
 
 
 @commands.command("show")

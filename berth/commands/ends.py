@@ -34,7 +34,7 @@ async def ends_command(
     reply_to: str = option("", "Only builds requested with this reply address.", metavar="NAME"),
     cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
     publish: bool = option(False, "Let the cells publish the end of each listed build again."),
-) -> int:
+) -> None:
     """List builds that ended recently, from the records of their cells and of the schedulers.
 
     A client can miss an end (`build.ended`, or `build.unplaceable` for a build without a host, status
@@ -67,7 +67,6 @@ async def ends_command(
     if publish and not cli.as_json:
         cli.line(f"{len(found)} ends are published again")
     require_all_answers(sorted(silent))
-    return 0
 
 
 async def _repeat_ends(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:

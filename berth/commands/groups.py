@@ -63,7 +63,7 @@ async def create_command(
     name: Annotated[str, positional("Unique in its project.")],
     options: GroupOptions,
     project: Project = "",
-) -> int:
+) -> None:
     """Create a server group, which cannot be changed later.
 
     affinity: all members on one host, that of the first member. anti-affinity: at most --max-per-host members
@@ -79,13 +79,12 @@ async def create_command(
         group = (await _edited(bus, order)).group
     assert isinstance(group, ServerGroup)
     cli.value(group, f"server group {group.name}: {group.id}")
-    return 0
 
 
 @commands.command("list")
 async def list_groups(
     cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only groups of this project.")
-) -> int:
+) -> None:
     """List server groups by name, with the number of members and of their hosts."""
     async with cli.bus("group") as bus:
         groups = await _all(bus, project)
@@ -96,11 +95,10 @@ async def list_groups(
         rows.append((group.name, group.id, _policy(group), *counts, group.project))
     titles = ("name", "uuid", "policy", "members", "hosts", "project")
     cli.rows(groups, plain_table(titles, rows) if groups else "no server groups")
-    return 0
 
 
 @commands.command("show")
-async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
+async def show(cli: Cli, wanted: Which, project: Project = "") -> None:
     """Show one server group with its members and their hosts.
 
     A guest left behind on a host keeps other members of an anti-affinity group off that host until it is
@@ -111,7 +109,7 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
         hosts = await _hosts(bus, group)
     if cli.as_json:
         write_json({**msgspec.structs.asdict(group), "hosts": hosts})
-        return 0
+        return
     cli.line(f"{group.name} {group.id}")
     cli.line(f"  {_policy(group)}; project {printable(group.project)}")
     if not group.members:
@@ -120,7 +118,6 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
         for consumer, roots in places.items():
             on = ", ".join(printable(hosts.get(root, root)) for root in roots)
             cli.line(f"  {consumer} on {on}{note}")
-    return 0
 
 
 @commands.command("delete")
@@ -129,13 +126,12 @@ async def delete(
     wanted: Which,
     project: Project = "",
     force: bool = option(False, "Also with members: they stay where they are, without a policy."),
-) -> int:
+) -> None:
     """Delete a server group that has no members."""
     async with cli.bus("group") as bus:
         group = await group_named(bus, wanted, project)
         await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)), group.name)
     cli.tell(f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
-    return 0
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:

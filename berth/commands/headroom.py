@@ -17,7 +17,7 @@ async def set_levels(
     levels: Annotated[
         list[str], positional("`host`, or a level of labels, such as `rack`.", metavar="LEVEL")
     ],
-) -> int:
+) -> None:
     """Keep capacity so that any one host, or any one rack, can be lost.
 
     Placement reserves slots for the instances of each host, outside of that host, and adjusts them within
@@ -27,14 +27,13 @@ async def set_levels(
     async with cli.bus("headroom") as bus:
         if not await set_headroom(bus, levels):
             cli.tell(f"headroom is kept for {', '.join(levels)} already", levels=list(levels))
-            return 0
+            return
         unlabelled = [level for headroom in await find_headroom(bus) for level in headroom.unlabelled]
     text = f"headroom is kept for any one {' or '.join(levels)} from now on"
     cli.tell(text, levels=list(levels), unlabelled=unlabelled)
     for level in unlabelled:
         why = "headroom is not kept while there are instances"
         note(f"no host has a label of level {level}: {why} (`berth host label` sets labels)")
-    return 0
 
 
 @commands.command("show")
@@ -57,12 +56,11 @@ async def show(cli: Cli) -> int:
 
 
 @commands.command("unset")
-async def unset(cli: Cli) -> int:
+async def unset(cli: Cli) -> None:
     """Release all slots of the headroom, and reserve no slots from now on."""
     async with cli.bus("headroom") as bus:
         removed = await unset_headroom(bus)
     cli.tell("no headroom is kept from now on" if removed else "no headroom was kept", removed=removed)
-    return 0
 
 
 def _reasons(cli: Cli, lacking: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ async def show_all(
     agent: str = option("", "Only hosts of this agent."),
     closed: bool = option(False, "Only hosts that are not up."),
     long: bool = option(False, "Also hypervisor, driver, version of the agent, and supported moves."),
-) -> int:
+) -> None:
     """List every host and bare-metal node of the agents, with its state as schedulers judge it."""
     async with cli.bus("host") as bus:
         found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
@@ -71,11 +71,10 @@ async def show_all(
     )
     table = plain_table(columns, rows)
     cli.rows(facts, table if shown else "no such host")
-    return 0
 
 
 @commands.command("show")
-async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root's uuid.")]) -> int:
+async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root's uuid.")]) -> None:
     """Show the provider tree of a host (inventories, usage and traits), and its hypervisor and agent."""
     async with cli.bus("host") as bus:
         root = await host_named(bus, host)
@@ -90,27 +89,26 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
     cli.rows(tree, picture(tree, owner))
     if (summary := standings.capabilities(root).summary) and not cli.as_json:
         cli.tell(printable(summary))
-    return 0
 
 
 @commands.command("disable")
-async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
+async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
     """Disable hosts: schedulers place no new builds there; instances stay.
 
     A host can be disabled for several causes, for example `--because disk` and later `--because upgrade`; it
     is enabled when the last cause is removed. `berth drain` moves the instances away.
     """
-    return await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
+    await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
+async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
     """Remove a cause for which hosts are disabled; a host without any cause is enabled.
 
     `--because disk` removes that cause; without the option the unnamed cause is removed. A host that
     its agent has disabled stays disabled: only the agent can enable the host.
     """
-    return await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
+    await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
 
 
 @commands.command("force-down")
@@ -119,9 +117,9 @@ async def force_down_command(
     hosts: Names = None,
     agent: OfAgent = "",
     undo: bool = option(False, "It counts as up again while its agent sends heartbeats."),
-) -> int:
+) -> None:
     """Mark hosts as down, whatever their agents report."""
-    return await mark(cli, hosts or (), agent, forcing_down(not undo))
+    await mark(cli, hosts or (), agent, forcing_down(not undo))
 
 
 @commands.command("label")
@@ -130,7 +128,7 @@ async def label_command(
     given: Annotated[list[str], positional("Names of hosts, and labels.", metavar="HOST... LEVEL=NAME...")],
     unset: Annotated[list[str] | None, described("Remove the label of this level.", metavar="LEVEL")] = None,
     agent: OfAgent = "",
-) -> int:
+) -> None:
     """Label hosts by level: `berth host label host-1 host-2 rack=r1 row=a`.
 
     Requests and server groups pack instances into one rack or spread them over racks (docs/topology.md). A
@@ -159,7 +157,6 @@ async def label_command(
                 case refused:
                     raise OperationRefused(f"the hosts were not labelled: {refused}")
     cli.tell(f"labels of {changed} of {len(roots)} hosts changed", changed=changed, hosts=len(roots))
-    return 0
 
 
 def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]:
@@ -199,7 +196,7 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
     return next(found[provider.id] for provider in tree if provider.parent is None)
 
 
-async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:
+async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> None:
     """Apply `marking` (enable, disable or force down) to the named hosts, or to all hosts of an agent, and
     print their new states.
     """
@@ -214,4 +211,3 @@ async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> 
         for root in roots:
             name, state = root.host or root.name, await marking(bus, root)
             cli.tell(f"{name}: {state}", host=name, uuid=root.id, cell=root.cell, becomes=state)
-    return 0

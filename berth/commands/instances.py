@@ -43,7 +43,7 @@ class InstanceOptions:
 
 
 @commands.command("instances")
-async def instances_command(cli: Cli, options: InstanceOptions) -> int:
+async def instances_command(cli: Cli, options: InstanceOptions) -> None:
     """List the instances of all cells, which are queried in parallel.
 
     If a cell does not answer, the command names it, lists the other cells' instances, and exits with 1.
@@ -69,7 +69,6 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> int:
     if count > len(found):
         complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")
     require_all_answers(sorted(silent))
-    return 0
 
 
 async def _instances_of(
@@ -118,7 +117,7 @@ async def waiting_command(
     cli: Cli,
     project: str = option("", "Only requests of this project."),
     limit: int = option(50, "The number of requests, the first in the queue.", min=1),
-) -> int:
+) -> None:
     """List the requests that wait for capacity: queue position, what they lack, what starts a new search.
 
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
@@ -137,7 +136,7 @@ async def waiting_command(
             waiting += found.waiting
     cli.rows(waiting, _waiting_table(waiting, Clock().now()) if found.count else "no request waits")
     if cli.as_json:
-        return 0
+        return
     if len(found.kinds) > 1:
         kinds = [f"{printable(kind.flavor)} ({kind.kind}): {kind.requests}" for kind in found.kinds[:10]]
         cli.line(f"{found.count} wait, by kind: {', '.join(kinds)}")
@@ -147,7 +146,6 @@ async def waiting_command(
         cli.line(f"{sum(found.backlog.values())} more are in the backlog: `berth share show`", "dim")
     if found.rescued:
         cli.say.print(f"[red]{found.rescued} waited although a host fitted[/red]: please report this bug")
-    return 0
 
 
 def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:

@@ -81,7 +81,7 @@ async def diff_command(cli: OnlyJson) -> int:
 async def sweep_command(
     cli: OnlyJson,
     allow_removals: bool = option(False, "Remove any number of nodes: they were really deleted."),
-) -> int:
+) -> None:
     """Remove bare-metal nodes from placement that no longer exist in Ironic.
 
     The ironic worker repairs all other differences.
@@ -99,7 +99,6 @@ async def sweep_command(
         )
     if not cli.as_json:
         cli.say.print(f"{len(done.removed)} nodes were deleted, and removed from placement")
-    return 0
 
 
 @asynccontextmanager
@@ -122,7 +121,7 @@ async def _surveyed(cli: Cli) -> AsyncIterator[tuple[Bus, "FollowedIronic", "Sur
 
 
 @ironic.command("sim")
-async def sim(options: SimulatedIronicOptions) -> int:
+async def sim(options: SimulatedIronicOptions) -> None:
     """Run a simulated Ironic until Ctrl-C, with real states, API and notifications but without hardware."""
     from compute_sim.ironic.node import PATHS
 
@@ -149,7 +148,6 @@ async def sim(options: SimulatedIronicOptions) -> int:
         await stopping.wait()
         running.cancel()
     say.print(f"stopped after {simulation.sent} notifications")
-    return 0
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:

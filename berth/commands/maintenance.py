@@ -8,11 +8,10 @@ from typing import Annotated
 from rich.console import Group
 
 from berth.commands.hosts import Names
-from berth.commands.options import Commands, option, positional
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.reserve import WHEN
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.maintenance import (
-    WindowOptions,
     add_window,
     change_window,
     edit_maintenance,
@@ -36,6 +35,7 @@ from bus.maintenance import (
     WindowState,
 )
 from bus.masking import printable
+from control_room.core.maintenance import WindowOptions
 from control_room.core.words import duration, several
 
 commands = Commands(name="maintenance", no_args_is_help=True)
@@ -45,16 +45,16 @@ Which = Annotated[str, positional("Its id, or how the id begins.", metavar="ID")
 _SHORT = 8  # characters of an id in a list
 
 
-@dataclass(frozen=True)
-class ChangedOptions:
-    begin: str = option("", f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME")
-    end: str = option("", f"When the hosts are opened: {WHEN}", "--until", metavar="TIME")
-    budget: int | None = option(None, "So many hosts of a rack may be closed or down at a time.", min=0)
-    per: str | None = option(None, "The level of labels that --budget counts.", metavar="LEVEL")
-    most: int | None = option(None, "So many moves at a time.", "--max", min=1, metavar="N")
-    live: bool | None = option(None, "Instances run on while they move; or are stopped.", "--live/--cold")
-    keep_closed: bool | None = option(None, "Do not open the hosts at the end.", "--keep-closed/--open")
-    reason: str | None = option(None, "A note, for example what is done.")
+_CHANGED = {
+    "begin": described(f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME"),
+    "end": described(f"When the hosts are opened: {WHEN}", "--until", metavar="TIME"),
+    "budget": described("So many hosts of a rack may be closed or down at a time.", min=0),
+    "per": described("The level of labels that --budget counts.", metavar="LEVEL"),
+    "most": described("So many moves at a time.", "--max", min=1, metavar="N"),
+    "live": described("Instances run on while they move; or are stopped.", "--live/--cold"),
+    "keep_closed": described("Do not open the hosts at the end.", "--keep-closed/--open"),
+    "reason": described("A note, for example what is done."),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ async def add(
     cli: Cli,
     options: AddedOptions,
     dry_run: bool = option(False, "Show the hosts and the estimated drain; nothing is stored."),
-) -> int:
+) -> None:
     """Drain hosts for a window of time: in time before it begins, and open them when it ends.
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
@@ -88,26 +88,24 @@ async def add(
     async with cli.bus("maintenance") as bus:
         if dry_run:
             _show_plan(cli, *await plan_window(bus, given), bus.clock.now())
-            return 0
+            return
         window = await add_window(bus, given)
     cli.value(window, window_text(window))
-    return 0
 
 
 @commands.command("change")
-async def change(cli: Cli, which: Which, options: ChangedOptions) -> int:
+async def change(cli: Cli, which: Which, options: Annotated[WindowOptions, _CHANGED]) -> None:
     """Change the times, limits or note of a window that is not over.
 
     Its hosts cannot be changed. Hosts that are closed already stay closed, also if the window begins later.
     """
     async with cli.bus("maintenance") as bus:
-        window = await change_window(bus, which, WindowOptions(**vars(options)))
+        window = await change_window(bus, which, options)
     cli.value(window, window_text(window))
-    return 0
 
 
 @commands.command("list")
-async def list_command(cli: Cli, ended: bool = option(False, "Also those that are over.", "--all")) -> int:
+async def list_command(cli: Cli, ended: bool = option(False, "Also those that are over.", "--all")) -> None:
     """List maintenance windows and automatic evacuations that are not over."""
     async with cli.bus("maintenance") as bus:
         found = await find_maintenance(bus, ended=ended)
@@ -120,7 +118,6 @@ async def list_command(cli: Cli, ended: bool = option(False, "Also those that ar
         tables.append(plain_table(titles, map(_evacuation_row, found.evacuations)))
     is_on = "" if found.evacuates else "; no host is evacuated automatically (setting evacuation_hook)"
     cli.rows((*found.windows, *found.evacuations), Group(*tables) if tables else f"none{is_on}")
-    return 0
 
 
 @commands.command("show")
@@ -139,13 +136,12 @@ async def show(cli: Cli, which: Which) -> int:
 
 
 @commands.command("cancel")
-async def cancel(cli: Cli, which: Which) -> int:
+async def cancel(cli: Cli, which: Which) -> None:
     """End a window: no further move begins, and its hosts are opened within seconds."""
     async with cli.bus("maintenance") as bus:
         window = await window_given(bus, which)
         await edit_maintenance(bus, CancelWindow(window=window.id))
     cli.tell(f"window {window.id} is cancelled", id=window.id)
-    return 0
 
 
 @commands.command("finish")

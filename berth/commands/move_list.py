@@ -35,7 +35,7 @@ async def list_command(
     every: bool = option(False, "Ended moves, too.", "--all"),
     cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
     limit: int = option(100, "So many of each cell, the newest.", min=1, max=1000),
-) -> int:
+) -> None:
     """List the moves in progress in all cells; with --all, also moves that have ended."""
     question = FindMoves(
         cell="any",
@@ -50,7 +50,6 @@ async def list_command(
     none = "none" if every else "no move is in progress (--all shows ended ones)"
     cli.rows(found, moves_table(found, Clock().now()) if found else none)
     require_all_answers(silent)
-    return 0
 
 
 @moves.command("show")
@@ -59,7 +58,7 @@ async def show_command(
     of: Annotated[
         str, positional("UUID of a move, or of an instance (its last move).", metavar="MOVE|BUILD")
     ],
-) -> int:
+) -> None:
     """Show a move: its state, phases with durations, the hosts tried, and why its destination was chosen."""
     id_ = uuid_of(of, "a move or a build")
     async with cli.bus("moves") as bus:
@@ -76,7 +75,7 @@ async def show_command(
     shown_move = max(found, key=lambda each: (not each.ended, each.since))
     if cli.as_json:
         write_json(shown_move)
-        return 0
+        return
     for fact in facts_of(shown_move):
         cli.say.print(fact)
     if shown_move.phases:
@@ -86,7 +85,6 @@ async def show_command(
     if shown_move.decision.considered:
         cli.say.print("why there", style="bold")
         print_funnel(shown_move.decision, cli.say)
-    return 0
 
 
 def facts_of(move: MoveStands) -> list[str]:

@@ -33,7 +33,7 @@ async def set_command(
     cli: Cli,
     name: Annotated[str, positional("A name; its uuid is derived from it unless it is one.")],
     options: NodeOptions,
-) -> int:
+) -> None:
     """Publish a bare-metal node's state in Ironic's format, with the routing key ironic.node.CELL.EVENT."""
     state = vars(options) | {"traits": tuple(options.trait or ())}
     del state["trait"]
@@ -42,7 +42,6 @@ async def set_command(
         await publish(bus, event)
     key = topics.TOPIC_OF[type(event)].key(event)
     cli.tell(f"published on {key}\nnode {event.node}", node=event.node, name=event.name, key=key)
-    return 0
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:

@@ -28,7 +28,7 @@ Most = Annotated[int, described("Requests of each kind that are listed.", min=0,
 
 
 @commands.command("report")
-async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> int:
+async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> None:
     """Compare the decisions of a running Nova's scheduler with berth's (shadow mode).
 
     `berth run nova-shadow` follows Nova and stores the decisions; nothing is claimed.
@@ -40,7 +40,6 @@ async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> int
         cli.value(found, "")
     else:
         _print(found, cli)
-    return 0
 
 
 def _print(found: NovaReportFound, cli: Cli) -> None:

@@ -25,7 +25,7 @@ class RegisterOptions:
 
 
 @commands.command("register")
-async def register_command(cli: Cli, options: RegisterOptions) -> int:
+async def register_command(cli: Cli, options: RegisterOptions) -> None:
     """Register the Placement API in Keystone's catalogue, so that OpenStack's services use this berth.
 
     The command prints each entry with its previous URL; run it again with that URL to undo it. Clients use a
@@ -55,7 +55,6 @@ async def register_command(cli: Cli, options: RegisterOptions) -> int:
     if not cli.as_json:
         done = "done" if options.apply else "--apply makes them"
         cli.line(f"{changes} changes in region {region}: {done}" if changes else "nothing to change", "dim")
-    return 0
 
 
 def _administrator(cloud: str) -> Access:

@@ -69,7 +69,7 @@ async def show(
             metavar="NAME",
         ),
     ] = "",
-) -> int:
+) -> None:
     """Show what a host or provider had, or what an instance held. Without NAME, show the usage of all hosts.
 
     Example: `berth at 2h show host-7` lists the instances that host-7 had two hours ago.
@@ -79,7 +79,7 @@ async def show(
     _heading(cli, cloud, moment)
     if not name:
         _show_all(cli, cloud)
-        return 0
+        return
     consumer, trees = cloud.consumers.get(name.lower()), cloud.named(name)
     if consumer is None and not trees:
         raise OperationRefused(f"there was no host, provider or consumer {name} at that time")
@@ -87,7 +87,6 @@ async def show(
         _show_consumer(cli, cloud, consumer)
     for tree in trees:
         _show_tree(cli, cloud, tree)
-    return 0
 
 
 def _show_all(cli: Cli, cloud: PastCloud) -> None:
@@ -172,7 +171,7 @@ async def capacity(
 
 
 @at.command("why")
-async def why(context: typer.Context, cli: Cli, build: Explained) -> int:
+async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
     """Explain a decision as of a past time: attempts, moves and refusals after that time are left out.
 
     The allocations of the instance at that time, and the usage of its host, come from the history of
@@ -197,7 +196,6 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> int:
     show_records(cli, past, id_)
     for tree in trees if not cli.as_json else ():
         _show_tree(cli, cloud, tree)
-    return 0
 
 
 def _as_of(known: Known, then: float, host: str) -> Known:

@@ -59,7 +59,7 @@ class PoolOptions:
 
 
 @commands.command("create")
-async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> int:
+async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> None:
     """Create a pool of shared resources. If it exists, change its amounts and add hosts to it.
 
     The hosts must have no inventories of the pool's resource classes: instances would be allocated from
@@ -90,11 +90,10 @@ async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> in
     if result.did == "refused":
         raise OperationRefused(result.why)
     cli.tell(f"pool {name}: {result.did}", name=name, uuid=pool, aggregate=aggregate, did=result.did)
-    return 0
 
 
 @commands.command("list")
-async def list_command(cli: Cli) -> int:
+async def list_command(cli: Cli) -> None:
     """List the pools: providers that share their resources with the hosts of their aggregates."""
     like = ResourceGroup(required=(SHARES,))
     async with cli.bus("pool") as bus:
@@ -113,11 +112,10 @@ async def list_command(cli: Cli) -> int:
         for pool in sorted(found, key=lambda pool: pool.name)
     )
     cli.rows(facts, plain_table(("pool", "uuid", "hosts", "used/capacity"), lines) if found else "no pool")
-    return 0
 
 
 @commands.command("delete")
-async def delete_command(cli: Cli, name: NameOfPool) -> int:
+async def delete_command(cli: Cli, name: NameOfPool) -> None:
     """Delete a pool from which no instance has allocations; its hosts stay."""
     pool = id_of(name)
     async with cli.bus("pool") as bus:
@@ -131,7 +129,6 @@ async def delete_command(cli: Cli, name: NameOfPool) -> int:
             raise OperationRefused("other processes are changing it: try again")
         await _edit(bus, DropAggregate(aggregate=pool, force=True))
     cli.tell(f"pool {name}: deleted", name=name, uuid=pool)
-    return 0
 
 
 def id_of(name: str) -> str:

@@ -41,7 +41,7 @@ class PriorityOptions:
 
 
 @commands.command("set")
-async def set_command(cli: Cli, name: Name, options: PriorityOptions) -> int:
+async def set_command(cli: Cli, name: Name, options: PriorityOptions) -> None:
     """Name a priority, and set what its requests may preempt and how its instances are preempted.
 
     Requests state a priority with `berth boot --priority`. `berth what-if --preempt` shows the instances that
@@ -55,20 +55,18 @@ async def set_command(cli: Cli, name: Name, options: PriorityOptions) -> int:
     async with cli.bus("priority") as bus:
         stored = await _edit(bus, SetPriority(priority=priority))
     cli.value(stored, f"{name}: priority {options.value}")
-    return 0
 
 
 @commands.command("unset")
-async def unset_command(cli: Cli, name: Name) -> int:
+async def unset_command(cli: Cli, name: Name) -> None:
     """Remove a priority class. Requests of its priority preempt nothing any more."""
     async with cli.bus("priority") as bus:
         removed = await _edit(bus, UnsetPriority(name=name))
     cli.value(removed, f"{name}: removed")
-    return 0
 
 
 @commands.command("show")
-async def show(cli: Cli) -> int:
+async def show(cli: Cli) -> None:
     """Show the priority classes."""
     async with cli.bus("priority") as bus:
         found = (await bus.asker(topics.PRIORITIES)(FindPriorities())).classes
@@ -85,7 +83,6 @@ async def show(cli: Cli) -> int:
         for each in found
     ]
     cli.rows(list(found), plain_table(titles, rows) if rows else "no priority classes")
-    return 0
 
 
 async def _edit(bus: Bus, edit: SetPriority | UnsetPriority) -> PriorityClass:

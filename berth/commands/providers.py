@@ -49,18 +49,18 @@ async def list_providers(
     resource_class: OfClass = "",
     cell: str = option("", "Only providers of this cell.", metavar="NAME"),
     match: str = option("*", "Only providers with a matching name: 'rack7-*'.", metavar="PATTERN"),
-) -> int:
+) -> None:
     """List resource providers with the used amount and the capacity of each resource class.
 
     A provider is a host, or a part of one: a NUMA node, a device, a share. Its host is the root of its tree.
     """
-    return await show_providers(cli, trait or (), resource_class, cell, match)
+    await show_providers(cli, trait or (), resource_class, cell, match)
 
 
 @providers.command("show")
 async def show_provider(
     cli: Cli, provider: Annotated[str, positional("Name or uuid.", metavar="PROVIDER")]
-) -> int:
+) -> None:
     """Show one provider: its parent and children, inventories, traits, aggregates and allocations."""
     async with cli.bus("provider") as bus:
         ids = (provider.lower(),) if _UUID.fullmatch(provider.lower()) else ()
@@ -75,7 +75,7 @@ async def show_provider(
     held = {consumer.id: dict(consumer.allocations.get(shown.id, {})) for consumer in holders.consumers}
     if cli.as_json:
         cli.value({"provider": shown, "allocations": held}, "")
-        return 0
+        return
     for title, text in (
         ("name", shown.name), ("uuid", shown.id), ("parent", shown.parent or ""), ("root", shown.root),
         ("host", shown.host), ("cell", shown.cell), ("agent", shown.agent), ("zone", shown.zone),
@@ -95,20 +95,19 @@ async def show_provider(
     cli.say.print(plain_table(titles, (map(str, row) for row in rows)))
     if held:
         cli.say.print(plain_table(("consumer", "holds"), ((id_, _amounts(of)) for id_, of in held.items())))
-    return 0
 
 
 @classes.command("list")
-async def list_classes(cli: Cli) -> int:
+async def list_classes(cli: Cli) -> None:
     """List the resource classes, OpenStack's standard classes first."""
-    return await show_names(cli, "resource class")
+    await show_names(cli, "resource class")
 
 
 @classes.command("show")
-async def show_class(cli: Cli, name: Annotated[str, positional("Its name.", metavar="CLASS")]) -> int:
+async def show_class(cli: Cli, name: Annotated[str, positional("Its name.", metavar="CLASS")]) -> None:
     """Show which providers have an inventory of a resource class, and how much of it is used."""
     await _known(cli, "resource class", name)
-    return await show_providers(cli, (), name)
+    await show_providers(cli, (), name)
 
 
 @traits.command("list")
@@ -116,16 +115,16 @@ async def list_traits(
     cli: Cli,
     prefix: str = option("", "Only traits that begin so: CUSTOM_, HW_CPU_.", metavar="TEXT"),
     used: bool = option(False, "Only traits that a provider has."),
-) -> int:
+) -> None:
     """List the traits, OpenStack's standard traits first."""
-    return await show_names(cli, "trait", prefix, used)
+    await show_names(cli, "trait", prefix, used)
 
 
 @traits.command("show")
-async def show_trait(cli: Cli, name: Annotated[str, positional("Its name.", metavar="TRAIT")]) -> int:
+async def show_trait(cli: Cli, name: Annotated[str, positional("Its name.", metavar="TRAIT")]) -> None:
     """Show which providers have a trait."""
     await _known(cli, "trait", name)
-    return await show_providers(cli, (name,))
+    await show_providers(cli, (name,))
 
 
 @commands.command("usage")
@@ -133,7 +132,7 @@ async def usage_command(
     cli: Cli,
     project: Annotated[str, positional("Id of the project.", metavar="PROJECT")],
     user: str = option("", "Only consumers of this user.", metavar="ID"),
-) -> int:
+) -> None:
     """Show the allocations of a project by type of consumer: instances, moves in progress, other types."""
     async with cli.bus("usage") as bus:
         found = await bus.asker(topics.USAGES)(checked(FindUsages(project=project, user=user)))
@@ -143,12 +142,11 @@ async def usage_command(
     cli.rows(facts, plain_table(("type", "consumers", "holds"), lines))
     if not rows and not cli.as_json:
         cli.line(f"project {project} holds nothing", "dim")
-    return 0
 
 
 async def show_providers(
     cli: Cli, traits: Sequence[str], resource_class: str = "", cell: str = "", match: str = "*"
-) -> int:
+) -> None:
     async with cli.bus("provider") as bus:
         found = [each async for each in _found(bus, traits, resource_class, cell, match)]
     found.sort(key=lambda provider: (provider.host or provider.name, provider.name))
@@ -176,7 +174,6 @@ async def show_providers(
     cli.rows(facts, plain_table(("provider", "uuid", "host", "cell", "used/capacity"), lines))
     if not cli.as_json:
         cli.line(f"{len(rows)} providers", "dim")
-    return 0
 
 
 async def _found(
@@ -190,12 +187,11 @@ async def _found(
             yield provider
 
 
-async def show_names(cli: Cli, kind: NameKind, prefix: str = "", used: bool = False) -> int:
+async def show_names(cli: Cli, kind: NameKind, prefix: str = "", used: bool = False) -> None:
     question = FindNames(kind=kind, prefix=prefix, associated=True if used else None)
     async with cli.bus("names") as bus:
         names = (await bus.asker(topics.NAMES)(checked(question))).names
     cli.rows(names, plain_table((kind,), ((named.name,) for named in names)))
-    return 0
 
 
 async def _known(cli: Cli, kind: NameKind, name: str) -> Named:
@@ -222,7 +218,7 @@ async def reset_command(
     ),
     match: str = option("*", "Only roots with a matching name: 'rack7-*'.", metavar="PATTERN"),
     dry_run: bool = option(False, "Show the roots that would change, and do nothing."),
-) -> int:
+) -> None:
     """Assign a host to a cell, whatever cell it has now, and accept the next report of its agent.
 
     Use it if an agent has reported the host for a wrong cell, or with a sequence number so high that later
@@ -232,11 +228,12 @@ async def reset_command(
     if bool(root) == ownerless:
         raise BadSetting("give a root, or --all-without-owner")
     if ownerless:
-        return await reset_the_ownerless(cli, cell, match, dry_run)
-    return await reset(cli, root, cell)
+        await reset_the_ownerless(cli, cell, match, dry_run)
+        return
+    await reset(cli, root, cell)
 
 
-async def reset(cli: Cli, root: str, cell: str) -> int:
+async def reset(cli: Cli, root: str, cell: str) -> None:
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         if not _UUID.fullmatch(root):
@@ -255,10 +252,9 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
     cli.value(
         result, f"{root} is of cell {cell}; it was of {before}{agent_note}, last report {result.sequence}"
     )
-    return 0
 
 
-async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
+async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> None:
     """Assign root providers without a cell to this cell if their names match the pattern `match`, except
     pools that share resources with hosts. Return the exit code 0; raise OperationRefused if some failed.
     """
@@ -279,7 +275,6 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
     cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
     if failed:
         raise OperationRefused(f"other processes change {', '.join(failed[:_SHOWN])}: repeat the command")
-    return 0
 
 
 async def _ownerless(bus: Bus) -> list[Provider]:

@@ -31,7 +31,7 @@ async def set_command(
         list[str],
         positional("A resource class, `instances` or `server_group_members`.", metavar="RESOURCE=LIMIT..."),
     ],
-) -> int:
+) -> None:
     """Limit what the instances of a project may hold together; `unlimited` lifts the default's limit.
 
     The limits are checked when a host is claimed, also for concurrent requests. A limit below the present
@@ -46,7 +46,6 @@ async def set_command(
     note = f"; it uses more {', '.join(over)} than that already" if over else ""
     texts = ", ".join(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items()))
     cli.value(edited, f"{project}: {texts}{note}")
-    return 0
 
 
 @commands.command("unset")
@@ -56,12 +55,11 @@ async def unset_command(
     resources: Annotated[
         list[str] | None, positional("Which limits; none: all.", metavar="[RESOURCE]...")
     ] = None,
-) -> int:
+) -> None:
     """Delete limits of a project, so that the default applies to it again."""
     async with cli.bus("quota") as bus:
         edited = await unset_quota(bus, project_named(project), resources or ())
     cli.value(edited, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
-    return 0
 
 
 @commands.command("show")
@@ -69,7 +67,7 @@ async def show(
     cli: Cli,
     project: Annotated[str, positional(f"{_PROJECT} None: all projects.", metavar="[PROJECT]")] = "",
     limited: bool = option(False, "Without projects that have instances but no limit of their own."),
-) -> int:
+) -> None:
     """Show what projects use of their limits, and how many of their requests wait.
 
     With --limited, projects without a limit of their own are not shown.
@@ -90,7 +88,6 @@ async def show(
     ]
     titles = ("project", "resource", "used", "limit", "", "waiting requests")
     cli.rows(found, plain_table(titles, rows) if rows else "no limits, and no instances")
-    return 0
 
 
 def _numbers(project: str, share: ProjectShare) -> tuple[str, str, str]:

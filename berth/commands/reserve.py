@@ -1,7 +1,5 @@
 """`berth reserve`: holds capacity for builds of a project, now or in a window of time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from berth.commands.options import Commands, described, option, positional
@@ -22,32 +20,30 @@ Project = Annotated[str, described("The project that owns it (default: as for `b
 WHEN = "2026-12-24T08:00 (UTC), or +2h from now."
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReserveOptions:
-    """The options of a new reservation, as an operator enters them."""
-
-    vcpus: int = option(1, "Processors of each slot.", min=0)
-    memory_mb: int = option(512, "Memory of each slot.", min=0)
-    disk_gb: int = option(1, "Disk of each slot.", min=0)
-    extra_spec: Sequence[str] = option((), "Extra specs of the slots' flavor.", metavar="KEY=VALUE")
-    count: int = option(1, "Slots: instances of this size.", min=1)
-    host: Sequence[str] = option((), "Only on these hosts.", metavar="HOST")
-    cell: str = option("", "Only in this cell.")
-    zone: str = option("", "Only in this zone.")
-    begin: str = option("", f"When builds may draw from it (default: now): {WHEN}", metavar="TIME")
-    end: str = option("", f"When the rest is released (default: never): {WHEN}", metavar="TIME")
-    hold_from: str = option("", "When its capacity is taken (default: now).", metavar="TIME")
-    open: bool = option(False, "Builds of the project need not name it.")
-    any_project: bool = option(False, "Builds of every project may name it (instead of --project).")
-    no_returns: bool = option(False, "Release what ended instances had, instead of reserving it again.")
-    purpose: str = option("", "A note, for example why it exists.")
+_OPTIONS = {
+    "vcpus": described("Processors of each slot.", min=0),
+    "memory_mb": described("Memory of each slot.", min=0),
+    "disk_gb": described("Disk of each slot.", min=0),
+    "extra_spec": described("Extra specs of the slots' flavor.", metavar="KEY=VALUE"),
+    "count": described("Slots: instances of this size.", min=1),
+    "host": described("Only on these hosts.", metavar="HOST"),
+    "cell": described("Only in this cell."),
+    "zone": described("Only in this zone."),
+    "begin": described(f"When builds may draw from it (default: now): {WHEN}", metavar="TIME"),
+    "end": described(f"When the rest is released (default: never): {WHEN}", metavar="TIME"),
+    "hold_from": described("When its capacity is taken (default: now).", metavar="TIME"),
+    "open": described("Builds of the project need not name it."),
+    "any_project": described("Builds of every project may name it (instead of --project)."),
+    "no_returns": described("Release what ended instances had, instead of reserving it again."),
+    "purpose": described("A note, for example why it exists."),
+}
 
 
 @commands.command("create")
 async def create_command(
     cli: Cli,
     name: Annotated[str, positional("Unique in its project.")],
-    options: ReserveOptions,
+    options: Annotated[NewReservation, _OPTIONS],
     project: Project = "",
 ) -> int:
     """Reserve capacity for a project: one slot for each instance of a size.
@@ -57,7 +53,7 @@ async def create_command(
     --hold-from is later than now, other builds may take the capacity before that time.
     """
     now = Clock().now()
-    reservation = new_reservation(name, project, NewReservation(**vars(options)), now)
+    reservation = new_reservation(name, project, options, now)
     async with cli.bus("reserve") as bus:
         filled = await create_reservation(bus, reservation, now)
     cli.value(reservation, f"reservation {name}: {reservation.id}\n  {filled_text(reservation, filled, now)}")
@@ -67,7 +63,7 @@ async def create_command(
 @commands.command("list")
 async def list_reservations(
     cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only of this project.")
-) -> int:
+) -> None:
     """List reservations with their state, and how many of their slots hold capacity that is not drawn."""
     now = Clock().now()
     async with cli.bus("reserve") as bus:
@@ -75,11 +71,10 @@ async def list_reservations(
     rows = [_row(each, found, now) for each in found.reservations]
     titles = ("name", "uuid", "project", "state", "slots", "not drawn", "begins", "ends", "use")
     cli.rows(found.reservations, plain_table(titles, rows) if rows else "no reservations")
-    return 0
 
 
 @commands.command("show")
-async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
+async def show(cli: Cli, wanted: Which, project: Project = "") -> None:
     """Show one reservation with the host of each slot, what the slot still holds, and the instances that drew
     from it.
     """
@@ -91,7 +86,7 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
         hosts = await host_names(bus, {root for slot in slots for root in slot.roots})
     if cli.as_json:
         cli.value({"reservation": reservation, "slots": slots, "hosts": hosts}, "")
-        return 0
+        return
     purpose = f": {printable(reservation.purpose)}" if reservation.purpose else ""
     cli.line(f"{reservation.name} {reservation.id}{purpose}")
     window = f"from {time_text(reservation.begins)} to {time_text(reservation.ends)}"
@@ -103,7 +98,6 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
         cli.line(f"  {on}: {_amounts(slot.held) or 'nothing left'} of {_amounts(slot.allocations)}{drawn}")
     if (missing := reservation.count - len(slots)) > 0:
         cli.line(f"  {missing} of {reservation.count} slots have no host yet")
-    return 0
 
 
 @commands.command("extend")
@@ -112,25 +106,23 @@ async def extend(
     wanted: Which,
     end: str = option("", f"The new end (default: never): {WHEN}", metavar="TIME"),
     project: Project = "",
-) -> int:
+) -> None:
     """Move the end of a reservation that has not ended; an earlier time shortens it."""
     ends = time_given("--end", end, Clock().now())
     async with cli.bus("reserve") as bus:
         [reservation] = (await reservation_named(bus, wanted, project)).reservations
         await edit_reservation(bus, ExtendReservation(reservation=reservation.id, ends=ends))
     cli.tell(f"reservation {reservation.name} ends: {time_text(ends)}", id=reservation.id, ends=ends)
-    return 0
 
 
 @commands.command("delete")
-async def delete(cli: Cli, wanted: Which, project: Project = "") -> int:
+async def delete(cli: Cli, wanted: Which, project: Project = "") -> None:
     """End a reservation and delete its record. Instances that drew from it keep running."""
     async with cli.bus("reserve") as bus:
         [reservation] = (await reservation_named(bus, wanted, project)).reservations
         edited = await edit_reservation(bus, EndReservation(reservation=reservation.id, forget=True))
     released = f"{edited.released} slots released"
     cli.tell(f"reservation {reservation.name} deleted: {released}", id=reservation.id, gone=True)
-    return 0
 
 
 def _row(reservation: Reservation, found: ReservationsFound, now: float) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ async def set_command(
     weight: Annotated[
         int, positional("The weight; without one it is 1.", metavar="WEIGHT", min=1, max=10**6)
     ],
-) -> int:
+) -> None:
     """Set the weight of a project: with weight 3 it is served three times as much as one with weight 1.
 
     The weight counts only while more requests arrive than are placed. Schedulers apply it within 2 seconds.
@@ -28,16 +28,14 @@ async def set_command(
     async with cli.bus("share") as bus:
         quota = await set_quota(bus, project_named(project), {WEIGHT: weight})
     cli.value(quota, f"{project}: weight {weight}")
-    return 0
 
 
 @commands.command("unset")
-async def unset_command(cli: Cli, project: Project) -> int:
+async def unset_command(cli: Cli, project: Project) -> None:
     """Delete the weight of a project, so that the default applies to it again."""
     async with cli.bus("share") as bus:
         quota = await unset_quota(bus, project_named(project), (WEIGHT,))
     cli.value(quota, f"{project}: weight deleted")
-    return 0
 
 
 @commands.command("show")
@@ -45,7 +43,7 @@ async def show(
     cli: Cli,
     project: Annotated[str, positional("Only this project.", metavar="[PROJECT]")] = "",
     backlogged: bool = option(False, "Only projects with requests in the backlog."),
-) -> int:
+) -> None:
     """Show the weights of projects, how many of their requests are in the backlog, and how much was served.
 
     The share is a project's part of all resources that were served from the backlog in the last minute.
@@ -65,4 +63,3 @@ async def show(
     ]
     titles = ("project", "weight", "backlog", "share")
     cli.rows(found, plain_table(titles, rows) if rows else "all projects have weight 1, and no backlog")
-    return 0

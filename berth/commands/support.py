@@ -40,7 +40,7 @@ async def debug_command(
     as_json: Json = False,
     cells: Cells = None,
     state_dir: StateDir = None,
-) -> int:
+) -> None:
     """Write a support bundle: versions, settings without passwords, findings of `berth doctor`, sizes and
     statements of databases, dead letters without bodies, and of each process on this machine its metrics,
     last warnings, stacks and a flame graph.
@@ -69,7 +69,6 @@ async def debug_command(
     facts = {"file": str(path), "files": sorted(bundle.files), "missing": bundle.missing}
     lines = [f"{path}: {len(bundle.files)} files", *(f"missing: {printable(why)}" for why in bundle.missing)]
     cli.tell("\n".join(lines), **facts)
-    return 0
 
 
 @upgrade.command("check")

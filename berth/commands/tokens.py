@@ -36,7 +36,7 @@ class TokenOptions:
 
 
 @commands.command("list")
-async def list_command(cli: Cli) -> int:
+async def list_command(cli: Cli) -> None:
     """List the tokens of the token file: id, user, project, roles and limits; never a token."""
     rows = [
         {
@@ -47,7 +47,6 @@ async def list_command(cli: Cli) -> int:
     ]  # fmt: skip
     texts = ([", ".join(it) if isinstance(it, tuple) else it for it in row.values()] for row in rows)
     cli.rows(rows, plain_table(("id", "user", "project", "roles", "cells", "projects"), texts))
-    return 0
 
 
 @commands.command("add")
@@ -56,7 +55,7 @@ async def add(
     user: Annotated[str, positional("The name of the user in the audit trail.", metavar="USER")],
     options: TokenOptions,
     token_file: TokenFile = None,
-) -> int:
+) -> None:
     """Add a token for a user; the file stores its SHA-256 only. Servers read the changed file immediately."""
     if not options.role:
         raise BadSetting("--role is missing: reader, operator, admin, service, or a role of placement_policy")
@@ -73,28 +72,27 @@ async def add(
     file = _file(cli)
     async with cli.recorded("credential", f"token of {user}", f"add {id_of(added)}"):
         _write(file, [*(tokens_in(file) if file.exists() else ()), added])
-    return _tell(cli, added, token, token_file)
+    _tell(cli, added, token, token_file)
 
 
 @commands.command("rotate")
-async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> int:
+async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> None:
     """Replace a token by a new one with the same user, roles and limits; the former one is refused."""
     token = secrets.token_urlsafe(32)
 
     def renewed(found: StoredToken) -> StoredToken:
         return structs.replace(found, token="", sha256=_digest(token), since=_now())
 
-    return _tell(cli, await _changed(cli, "rotate", id_, renewed), token, token_file)
+    _tell(cli, await _changed(cli, "rotate", id_, renewed), token, token_file)
 
 
 @commands.command("revoke")
-async def revoke(cli: Cli, id_: Id) -> int:
+async def revoke(cli: Cli, id_: Id) -> None:
     """Remove a token from the file: it is refused, and sessions of the control room with it end."""
     found = await _changed(cli, "revoke", id_, lambda found: None)
     cli.tell(
         f"token {id_of(found)} of {found.user} is revoked", id=id_of(found), user=found.user, revoked=True
     )
-    return 0
 
 
 async def _changed(
@@ -172,7 +170,7 @@ def id_of(token: StoredToken) -> str:
     return (token.sha256.lower() or _digest(token.token))[:_SHOWN]
 
 
-def _tell(cli: Cli, token: StoredToken, secret: str, file: Path | None) -> int:
+def _tell(cli: Cli, token: StoredToken, secret: str, file: Path | None) -> None:
     if file is not None:
         write_secret(file, f"{secret}\n")
     shown = "" if file else secret
@@ -180,4 +178,3 @@ def _tell(cli: Cli, token: StoredToken, secret: str, file: Path | None) -> int:
     if file is not None:
         sentence = f"token {id_of(token)} of {token.user} is in {file}"
     cli.tell(sentence, id=id_of(token), user=token.user, token=shown, file=str(file or ""))
-    return 0

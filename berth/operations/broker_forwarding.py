@@ -10,7 +10,6 @@ from bus.broker_urls import addresses, single_urls, vhost_of
 from bus.clock import monotonic
 from bus.rabbit.definitions import NotDefinitions, durable_queues, importable
 from bus.rabbit.forwarding import Forwarder
-from bus.rabbit.topology import BrokerNames
 
 _CHECK_SECONDS = 0.2
 
@@ -75,17 +74,6 @@ def _reading(path: str) -> Iterator[None]:
         raise BadSetting(f"{path} {problem}") from None
     except OSError as problem:
         raise BadSetting(f"{path}: {problem.strerror}") from None
-
-
-def forwarder_for(
-    settings: Settings, old: str, new: str, queues: Sequence[str], *, all_must_exist: bool
-) -> Forwarder:
-    """Return a forwarder of the given queues from the broker at the URL `old` to the broker at `new`.
-
-    Both have the exchanges that the settings name. With `all_must_exist` the forwarder fails if `old` lacks a
-    queue, else the queue is left out.
-    """
-    return Forwarder(old, new, BrokerNames(settings.bus.exchange), queues, all_must_exist=all_must_exist)
 
 
 async def stop_when_empty(forwarder: Forwarder, seconds: float, stopping: asyncio.Event) -> None:

@@ -90,17 +90,20 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
     """Return the host and the allocations of each active build, by build, from the records of the cells."""
     from cell_conductor import places
 
-    found: dict[str, PlaceByCell] = {}
-    async for _, of_cell in of_cells(settings, cells, places):
-        found |= of_cell
-    return found
+    return await _merged(settings, cells, places)
 
 
 async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, Shelving]:
     """Return the shelved builds by id, from the records of the cells."""
     from cell_conductor import shelved
 
-    found: dict[str, Shelving] = {}
-    async for _, of_cell in of_cells(settings, cells, shelved):
+    return await _merged(settings, cells, shelved)
+
+
+async def _merged(
+    settings: Settings, cells: Sequence[str], read: Callable[[Database], Awaitable[dict[str, R]]]
+) -> dict[str, R]:
+    found: dict[str, R] = {}
+    async for _, of_cell in of_cells(settings, cells, read):
         found |= of_cell
     return found

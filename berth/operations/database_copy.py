@@ -21,7 +21,7 @@ def schemas_in(settings: Settings, url: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def copying(
-    settings: Settings, new: str, *, cell: str = "", old_admin: str = "", new_admin: str = ""
+    settings: Settings, new: str, *, cell: str, old_admin: str, new_admin: str
 ) -> AsyncIterator[LiveCopy]:
     """Connect to the database of the settings, or of a cell, and to the new database at the URL `new`; yield
     the object that copies from the first to the second.
@@ -35,7 +35,7 @@ async def copying(
         yield copy
 
 
-async def make_tables(settings: Settings, new: str, *, cell: str = "") -> None:
+async def make_tables(settings: Settings, new: str, *, cell: str) -> None:
     """Create the workers' empty tables in the new database at the URL `new`."""
     for schema, package in schemas_in(settings, settings.cell(cell).database).items():
         database = Database(new, namespace=schema)

@@ -13,7 +13,7 @@ from berth.operations.publishing import checked
 from berth.operations.reservations import reservation_named
 from berth.settings import BadSetting
 from bus import topics
-from bus.aggregates import Aggregate, FindAggregates
+from bus.aggregates import Aggregate, FindAggregates, every_aggregate
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.groups import FindGroups, ServerGroup
@@ -216,14 +216,11 @@ async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str
 
 async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]:
     """Return the aggregates that match `query` (fields of FindAggregates), each with its number of hosts."""
-    found: list[tuple[Aggregate, int]] = []
-    after, more = "", True
-    while more:
-        page = await bus.asker(topics.AGGREGATES)(FindAggregates(after=after, **query))
-        found += [(aggregate, page.hosts.get(aggregate.id, 0)) for aggregate in page.aggregates]
-        more = page.more
-        after = page.aggregates[-1].id if page.aggregates else after
-    return found
+    return [
+        (aggregate, page.hosts.get(aggregate.id, 0))
+        async for page in every_aggregate(bus.asker(topics.AGGREGATES), FindAggregates(**query))
+        for aggregate in page.aggregates
+    ]
 
 
 async def hosts_inside(bus: Bus, id_: str) -> list[Provider]:

@@ -3,7 +3,6 @@ find and end windows and evacuations.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
@@ -29,6 +28,7 @@ from bus.maintenance import (
 )
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
+from control_room.core.maintenance import WindowOptions
 from control_room.core.words import several
 
 
@@ -53,34 +53,19 @@ async def hosts_given(bus: Bus, names: Sequence[str], labels: Sequence[str]) -> 
     return sorted(hosts, key=lambda host: host.host)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowOptions:
-    """The options of a maintenance window, as an operator enters them; None: the default, or unchanged."""
-
-    hosts: Sequence[str] = ()
-    label: Sequence[str] = ()
-    begin: str = ""
-    end: str = ""
-    budget: int | None = None
-    per: str | None = None
-    most: int | None = None
-    live: bool | None = None
-    keep_closed: bool | None = None
-    reason: str | None = None
-
-    def fields(self, now: float) -> dict[str, Any]:
-        """Return the fields of a MaintenanceWindow that the options set; `now`: for times such as `+2h`."""
-        found = {
-            "begins": time_given("--from", self.begin, now) or None,
-            "ends": time_given("--until", self.end, now) or None,
-            "budget": self.budget,
-            "level": self.per,
-            "moves": self.most,
-            "cold": None if self.live is None else not self.live,
-            "keep_closed": self.keep_closed,
-            "reason": self.reason,
-        }
-        return {name: value for name, value in found.items() if value is not None}
+def _fields(options: WindowOptions, now: float) -> dict[str, Any]:
+    """Return the fields of a MaintenanceWindow that the options set; `now`: for times such as `+2h`."""
+    found = {
+        "begins": time_given("--from", options.begin, now) or None,
+        "ends": time_given("--until", options.end, now) or None,
+        "budget": options.budget,
+        "level": options.per,
+        "moves": options.most,
+        "cold": None if options.live is None else not options.live,
+        "keep_closed": options.keep_closed,
+        "reason": options.reason,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 async def add_window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
@@ -104,7 +89,7 @@ async def plan_window(bus: Bus, options: WindowOptions) -> tuple[MaintenanceWind
 
 async def _window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
     now = bus.clock.now()
-    fields = {"begins": now, **options.fields(now)}
+    fields = {"begins": now, **_fields(options, now)}
     if "ends" not in fields:
         raise BadSetting("say --until: when the hosts are opened again")
     hosts = await hosts_given(bus, options.hosts, options.label)
@@ -115,7 +100,7 @@ async def change_window(bus: Bus, begin: str, options: WindowOptions) -> Mainten
     """Apply the given options to the only maintenance window that is not over and has an id beginning with
     `begin`; return the changed window.
     """
-    window = structs.replace(await window_given(bus, begin), **options.fields(bus.clock.now()))
+    window = structs.replace(await window_given(bus, begin), **_fields(options, bus.clock.now()))
     await edit_maintenance(bus, ChangeWindow(window=window))
     return window
 

@@ -12,25 +12,25 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowForm:
-    """A window as entered in a form; the fields have the names of the options of `berth maintenance add`."""
+class WindowOptions:
+    """The options of a maintenance window, as an operator enters them; None: the default, or unchanged."""
 
-    hosts: Sequence[str]
-    label: Sequence[str]
-    begin: str
-    end: str
-    budget: int
-    per: str
-    most: int
-    live: bool
-    keep_closed: bool
-    reason: str
+    hosts: Sequence[str] = ()
+    label: Sequence[str] = ()
+    begin: str = ""
+    end: str = ""
+    budget: int | None = None
+    per: str | None = None
+    most: int | None = None
+    live: bool | None = None
+    keep_closed: bool | None = None
+    reason: str | None = None
 
 
-def parse_window(texts: Mapping[str, str]) -> WindowForm:
+def parse_window(texts: Mapping[str, str]) -> WindowOptions:
     """Return the maintenance window that a form describes. Raise InvalidForm for an invalid number."""
     numbers = whole_numbers(texts, _NUMBERS, _DIGITS)
-    return WindowForm(
+    return WindowOptions(
         hosts=texts["hosts"].replace(",", " ").split(),
         label=texts["label"].replace(",", " ").split(),
         begin=texts["begin"],

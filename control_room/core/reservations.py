@@ -127,8 +127,8 @@ class NewReservation:
     vcpus: int = 1
     memory_mb: int = 512
     disk_gb: int = 1
-    count: int = 1
     extra_spec: Sequence[str] = ()
+    count: int = 1
     host: Sequence[str] = ()
     cell: str = ""
     zone: str = ""

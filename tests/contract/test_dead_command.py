@@ -55,7 +55,7 @@ async def test_an_invalid_time_is_shown_as_unknown(
     broker: LocalBroker, say: Console, seconds: float, printed: str
 ) -> None:
     broker.store_dead_letter(a_json_letter(died=seconds, first_died=seconds))
-    assert await dead.list_letters(Cli(Settings(), False, say)) == 0
+    await dead.list_letters(Cli(Settings(), False, say))
     assert await dead.show_letter(Cli(Settings(), False, say), "letter") == 0
     assert said(say).count(printed) == 3
 

@@ -171,7 +171,7 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
             with pytest.raises(OperationRefused, match="not shown, for it did not answer: cell gone"):
                 await plainly(shown)
         else:
-            assert await plainly(shown) == 0
+            await plainly(shown)
     await store.close()
     assert output.getvalue().split() == [uid(n, "b") for n in (1, 2, 3, 5, 6)]
 
@@ -213,7 +213,7 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
     async with serving(lambda: LocalTransport(broker), worker, scheduler), Bus(LocalTransport(broker)) as bus:
         ends = await bus.listen(topics.BUILD_ENDED.at(reply_to="client"))
         requests = await bus.listen(topics.BUILD_REQUESTED.at())
-        assert await plainly(ends_command(cli, "10m", reply_to, None, publish=True)) == 0
+        await plainly(ends_command(cli, "10m", reply_to, None, publish=True))
         ended = [(await ends.get()).build for _ in expected]
         assert sorted(ended) == [uid(n, "b") for n in expected]
         if expected:
@@ -367,13 +367,13 @@ async def test_the_command_needs_no_cell(
         elif asked != "unknown":
             await ended.get()
         try:
-            code = await plainly(
+            await plainly(
                 delete(Cli(Settings(), False, Console(file=told, width=200)), BUILD, "", wait, timeout=60.0)
             )
         except OperationRefused as problem:
             assert says in str(problem)
             return
-    assert (code, told.getvalue()) == (0, says)
+    assert told.getvalue() == says
 
 
 async def _later(start: Callable[[str], None]) -> None:
@@ -431,7 +431,8 @@ async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held
     async with serving(lambda: LocalTransport(broker), cell_and_placement(known, held)):
         deleting = plainly(delete(cli, DELETED_BUILD, "c1", True, timeout=10.0))
         if says is None:
-            assert (await deleting, output.getvalue()) == (0, f"{DELETED_BUILD} deleted\n")
+            await deleting
+            assert output.getvalue() == f"{DELETED_BUILD} deleted\n"
         else:
             with pytest.raises(OperationRefused) as refused:
                 await deleting

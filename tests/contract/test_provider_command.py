@@ -37,7 +37,7 @@ async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]
 
 async def said(root: str, cell: str, as_json: bool = False) -> str:
     text = io.StringIO()
-    assert await reset(Cli(SETTINGS, as_json, Console(file=text, width=200)), root, cell) == 0
+    await reset(Cli(SETTINGS, as_json, Console(file=text, width=200)), root, cell)
     return text.getvalue().strip()
 
 
@@ -76,7 +76,7 @@ async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
     async def given(match: str, dry_run: bool = False) -> str:
         text = io.StringIO()
         out = Console(file=text, width=200)
-        assert await reset_the_ownerless(Cli(SETTINGS, False, out), "c2", match, dry_run) == 0
+        await reset_the_ownerless(Cli(SETTINGS, False, out), "c2", match, dry_run)
         return text.getvalue().strip()
 
     assert await given("rack1-*", dry_run=True) == "2 hosts would go to cell c2: rack1-3, rack1-5"

@@ -15,8 +15,9 @@ from deploy.nova import NovaRegion
 from deploy.nova_client import wait_until
 from deploy.nova_configuration import API_DATABASE
 from deploy.nova_placements import Foundation, serving
-from deploy.nova_scheduling import bus_url, make_virtual_host
+from deploy.nova_scheduling import bus_url
 from deploy.placement import ApiAccess, BerthPlacement
+from deploy.rabbitmq import make_virtual_hosts
 from tests.nova.checks import SECONDS
 
 
@@ -28,7 +29,7 @@ def berth_database(foundation: Foundation) -> str:
 async def berth_of(region: NovaRegion) -> AsyncIterator["BerthBeside"]:
     """Run berth's Placement with an empty database, in parallel to that of the region."""
     foundation = region.foundation
-    await asyncio.to_thread(make_virtual_host, foundation.rabbitmq, "berth")
+    await asyncio.to_thread(make_virtual_hosts, foundation.rabbitmq, "berth")
     connection = await asyncpg.connect(foundation.database_url.replace("+asyncpg", ""))
     await connection.execute("CREATE DATABASE berth_placement")
     await connection.close()

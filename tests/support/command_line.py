@@ -81,7 +81,7 @@ class CommandLine:
         if typed.exception is not None and not isinstance(typed.exception, SystemExit):
             raise typed.exception
         assert typed.exit_code == 0, typed.output
-        assert await plainly(in_time(begun.pop())) == ends, told.getvalue()
+        assert (await plainly(in_time(begun.pop())) or 0) == ends, told.getvalue()
         return told.getvalue() + self._capsys.readouterr().out
 
     async def json(self, *words: str, ends: int = 0) -> list[Any]:
