@@ -43,7 +43,7 @@ from tests.support.placement_builders import (
     on_hosts,
     seen_by,
 )
-from tests.support.placement_calls import claim
+from tests.support.placement_calls import claim, must_take
 from tests.support.schedulers import moves_of, scheduler_of
 
 __all__ = ["every_commit"]
@@ -202,8 +202,7 @@ async def test_a_move_on_one_pool_holds_its_share_once(
     assert (await held(placement))[BUILD][0] == destination
     if is_undone:
         back = a_claim(BUILD, {POOL: {"DISK_GB": had}}, generation=3, project="mine")
-        [answer] = await placement.claims.claim_many([an_order(replace(back, take_over=kept))], cell="c1")
-        assert isinstance(answer.results[0], Claimed), answer
+        await must_take(placement, replace(back, take_over=kept), cell="c1")
         assert (await held(placement))[BUILD][0] == source
     else:
         released = ReleaseRequested(consumer=kept, generation=1, cell="c1")
