@@ -131,15 +131,6 @@ async def test_an_instance_whose_host_has_no_label_of_the_level_is_not_covered(p
     assert "no label of level row" in found.history[0].lacking
 
 
-async def test_headroom_that_does_not_fit_is_reported_as_missing(placement: Placement) -> None:
-    await keep(placement, "host")
-    for consumer, host in ((2, 1), (3, 2), (4, 3)):
-        await boot(placement, consumer, host, vcpus=5)
-    found = await adjusted(placement)
-    assert not found.kept
-    assert "no host outside of it has free capacity for 5 VCPU" in found.lacking[0]
-
-
 async def test_a_failed_adjustment_is_repeated(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
     await keep(placement, "host")
     await boot(placement, 2, host=1)

@@ -132,18 +132,6 @@ async def test_a_claim_up_to_the_limit_succeeds_and_one_beyond_is_refused(placem
     assert (await quota(placement)).used == {"VCPU": 4, INSTANCES: 1}
 
 
-async def test_a_claim_of_a_custom_class_is_limited(placement: Placement) -> None:
-    inventories = {"VCPU": Inventory(total=8), "CUSTOM_FPGA": Inventory(total=4)}
-    await placement.reports.report_many([a_report(1, sequence=2, inventories=inventories)])
-    await limit(placement, CUSTOM_FPGA=2)
-    [within] = await take(placement, a_claim(1, on_hosts(1, VCPU=4, CUSTOM_FPGA=2)))
-    [beyond] = await take(placement, a_claim(2, on_hosts(1, VCPU=1, CUSTOM_FPGA=1)))
-    [without] = await take(placement, a_claim(3, on_hosts(1, VCPU=1)))
-    over = OverQuota(project="p1", resource="CUSTOM_FPGA", limit=2, used=2, asked=1)
-    assert beyond == Refused(refusals=(over,))
-    assert isinstance(within, Claimed) and isinstance(without, Claimed)
-
-
 async def test_bare_metal_nodes_of_a_class_are_limited(placement: Placement) -> None:
     """A node has one unit of its class and no other inventory; a node of another class is not limited."""
     gold, silver = ({f"CUSTOM_BAREMETAL_{name}": Inventory(total=1)} for name in ("GOLD", "SILVER"))

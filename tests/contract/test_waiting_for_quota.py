@@ -102,16 +102,6 @@ async def test_a_waiting_move_begins_when_its_project_releases_something(kind: s
 
 
 @in_virtual_time
-async def test_a_waiting_request_is_placed_when_the_quota_is_raised() -> None:
-    async with a_world(VCPU=0) as world:
-        await boot(world, 1)
-        await asyncio.sleep(SOON)
-        await limit(world, VCPU=1)
-        await asyncio.sleep(SOON)
-        assert world.requests() == [uid(1, "a")]
-
-
-@in_virtual_time
 async def test_a_quota_that_is_raised_during_an_evaluation_lets_the_request_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
