@@ -223,22 +223,6 @@ async def test_the_start_of_waiting_moves_is_estimated_from_earlier_starts() -> 
 
 
 @in_virtual_time
-async def test_a_shelved_instance_waits_to_be_unshelved() -> None:
-    async with a_cell() as movers:
-        build = await movers.boot(1, on=1)
-        generation = movers.stands[build].generation
-        await movers.world.bus.asker(topics.RELEASE)(ReleaseRequested(consumer=build, generation=generation))
-        movers.change(build, status="shelved", generation=None, chosen=None)
-        await movers.host(1, 0)
-        await asyncio.sleep(0.5)
-        await movers.ask(build, kind="unshelve")
-        await waits(movers)
-        await movers.host(2, ROOMY)
-        await movers.world.until(1, movers.placed)
-        assert (went(movers.placed[0]), movers.placed[0].attempt) == ("host-2", 0)
-
-
-@in_virtual_time
 async def test_a_preempted_instance_waits_by_the_time_of_its_first_request() -> None:
     async with a_cell() as movers:
         first, second = [await movers.boot(number, on=1) for number in (1, 2)]
