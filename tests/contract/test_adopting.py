@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimRequested, holder_consumer
+from bus.claims import Choice, Claimed, holder_consumer
 from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildDeleteRequested, BuildOrdered, Selection
@@ -22,7 +22,7 @@ from placement_worker import Placement
 from tests.support.conductor_builders import a_move, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, report
+from tests.support.placement_calls import claim, must_take, report
 
 HERE = uid(1, "a")
 WHO = uid(7)
@@ -203,8 +203,7 @@ async def test_a_build_on_another_host_or_in_a_move_is_not_adopted(cell: Adoptin
     begun = replace(
         a_claim(7, on_hosts(2, VCPU=2), generation=2), keep=holder_consumer(WHO, 1), begins=move.move
     )
-    [answer] = await cell.placement.claims.claim_many([ClaimRequested(claims=(begun,))])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(cell.placement, begun)
     assert await cell.refuses(replace(ASKED, generation=9)) == "it holds nothing of host-1 by now"
     await cell.builds.handle([(WHO, move)])
     assert "it is in the move" in await cell.refuses(replace(ASKED, generation=9))

@@ -203,22 +203,6 @@ async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
     assert region.limits == {"VCPU": 1}
 
 
-@pytest.mark.parametrize(("projects", "deleted"), [(("p1",), [uid(1)]), (("p2",), [])])
-async def test_the_project_of_an_instance_decides_for_a_limited_role(
-    projects: tuple[str, ...], deleted: list[str]
-) -> None:
-    region = RecordedRegion()
-    async with acting(region, Operator(name="ann", role="operator", projects=projects)) as bus:
-        order = BuildDeleteRequested(build=uid(1), cell="c1")
-        if deleted:
-            await bus.publish(order)
-        else:
-            with pytest.raises(OperationRefused, match="in the projects p2 only"):
-                await bus.publish(order)
-        await until(lambda: bool(region.records))
-    assert [order.build for order in region.deleted] == deleted
-
-
 async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

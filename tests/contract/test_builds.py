@@ -119,22 +119,6 @@ async def test_a_hundred_placed_builds_take_two_statements_and_each_gets_an_orde
     assert len(await census(store)) == 100
 
 
-async def test_a_repeated_success_report_publishes_the_same_end(
-    builds: Builds, books: Books, time: TurnedClock
-) -> None:
-    await placed(builds, books, ONE)
-    time.now += 5
-    (end,) = await came_of(builds, BUILT)
-    assert isinstance(end, BuildEnded)
-    assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
-    assert [(tried.outcome, tried.started, tried.ended) for tried in end.attempts] == [
-        ("built", 1000.0, 1005.0)
-    ]
-    time.now += 500
-    assert await heard(builds, BUILT, ONE, FAILED) == [[end], [end], [end]]
-    assert not books.asked
-
-
 async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
     builds: Builds, books: Books, store: Database
 ) -> None:
@@ -280,22 +264,6 @@ async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(
 async def test_a_restart_repeats_the_messages_of_thousands_of_builds(builds: Builds, books: Books) -> None:
     await placed(builds, books, *(a_placed(number) for number in range(2300)))
     assert len({message.build for message in await builds.resume()}) == 2300
-
-
-async def test_allocations_are_released_if_the_agent_never_returns(
-    builds: Builds, books: Books, store: Database, time: TurnedClock
-) -> None:
-    await placed(builds, books, ONE)
-    await heard(builds, BUILT, a_delete(ONE))
-    time.now += 600
-    await heard(builds, *await builds.time_out())
-    time.now += 86399
-    assert await builds.time_out() == []
-    time.now += 1
-    assert await heard(builds, *await builds.time_out()) == [
-        [BuildDeleted(build=ONE.build, cell=ONE.cell), a_destroy_order(ONE, 1)]
-    ]
-    assert books.held == {} and await builds.time_out() == []
 
 
 async def test_guests_left_behind_are_recorded_after_their_build_is_pruned(

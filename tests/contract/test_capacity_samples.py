@@ -14,10 +14,10 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from control_room.queries import capacity_samples
 from scheduler_worker.store import capacity
-from tests.contract.test_waiting import a_world
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import SMALL
 from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_world import waiting_world
 
 DAY = 86400
 
@@ -30,7 +30,7 @@ def inventories(vcpus: int, memory_mb: int) -> dict[str, Inventory]:
 @in_virtual_time
 async def test_a_sample_has_used_free_stranded_and_waiting_amounts_by_zone() -> None:
     flavor = replace(SMALL, name="small", vcpus=2, memory_mb=1000, disk_gb=1)
-    async with a_world() as world:
+    async with waiting_world() as world:
         hosts = ((1, 8, 2000, "z1", ()), (2, 4, 9000, "z2", ()), (3, 8, 8000, "z2", (DISABLED,)))
         for number, vcpus, memory, zone, traits in hosts:
             report = a_report(number, inventories=inventories(vcpus, memory), traits=traits)

@@ -90,26 +90,6 @@ async def test_a_form_is_recorded_with_its_user_address_and_states(opened: Opene
     assert '"VCPU":4' in record.after
 
 
-@pytest.mark.parametrize(
-    ("role", "status", "outcomes"),
-    [
-        ("member", 403, [("form", "denied")]),
-        ("reader", 403, [("form", "denied")]),
-        ("operator", 409, [("quota", "denied")]),
-        ("admin", 303, [("quota", "done")]),
-    ],
-)
-async def test_the_role_decides_about_a_form(
-    opened: Opened, role: str, status: int, outcomes: list[tuple[str, str]]
-) -> None:
-    room, trail, _ = opened
-    await room.sign_in(role)
-    assert await set_quota(room) == status
-    await recorded(trail, 2, operator=f"{role}-user")  # the second record is the sign-in
-    found = [(record.act, record.outcome) for record in (await trail.find(FindActs())).records]
-    assert found[:-1] == outcomes
-
-
 async def test_sign_ins_are_recorded_without_the_token(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("a wrong token")

@@ -131,16 +131,3 @@ async def test_a_change_may_not_overlap_another_window(
         PATH, headers={}, act="change", window=second.id, begin="+30d", end="+33d", reason="r"
     )
     assert refused.status_code == 409 and "host host-1 is in window" in refused.text
-
-
-async def test_a_reader_sees_no_form_and_changes_nothing(
-    room: VisitedRoom, windows: MaintenanceController
-) -> None:
-    await room.send(PATH, headers={}, act="add", **GIVEN)
-    [state] = await stored(windows)
-    async with room.visitor() as reader:
-        await reader.sign_in("reader")
-        assert f'action="{PATH}"' not in await reader.page("/hosts")
-        answer = await reader.send(PATH, headers={}, act="cancel", window=state.window.id)
-        assert answer.status_code == 403
-    assert not (await stored(windows))[0].cancelled

@@ -259,21 +259,6 @@ async def test_a_silent_placement_is_shown_at_the_form() -> None:
     assert answer.status_code == 409 and 'id="set-problem"' in answer.text and 'value="VCPU=4"' in answer.text
 
 
-async def test_a_reader_sees_no_form_and_sets_nothing(room: VisitedRoom, placement: Placement) -> None:
-    async with room.visitor() as reader:
-        await reader.sign_in("reader")
-        assert 'action="/projects">' in await reader.page("/projects?project=p1")
-        assert "Set limits" not in await reader.page("/projects?project=p1")
-        given = {"act": "set", "project": "p1", "limits": "VCPU=4"}
-        assert (await reader.send("/projects", headers={}, **given)).status_code == 403
-        given["form_token"] = await reader.form_token()
-        assert (await room.send("/projects", headers={}, **given)).status_code == 403
-        given["form_token"] = await room.form_token()
-        foreign = {"origin": "http://evil.example"}
-        assert (await room.send("/projects", headers=foreign, **given)).status_code == 403
-    assert await own_limits(placement) == {}
-
-
 async def test_limits_of_keystone_are_shown_without_a_form() -> None:
     found = QuotasFound(
         quotas=(Quota(project="p1", limits={"VCPU": 4}, effective={"VCPU": 4}),), source="keystone"

@@ -161,22 +161,6 @@ async def test_an_error_is_shown_with_the_entered_text(
     assert list(await stored(placement)) == ["season"]
 
 
-async def test_a_reader_sees_no_forms_and_changes_nothing(room: VisitedRoom, placement: Placement) -> None:
-    await reserve(placement)
-    async with room.visitor() as reader:
-        await reader.sign_in("reader")
-        assert "season" in await reader.page("/reservations")
-        for path in ("/reservations", "/headroom"):
-            assert 'method="post" action="/reservations"' not in await reader.page(path)
-            assert 'method="post" action="/headroom"' not in await reader.page(path)
-        for path, given in (
-            ("/reservations", {"act": "delete", "reservation": R1}),
-            ("/headroom", {"act": "set", "levels": "host"}),
-        ):
-            assert (await reader.send(path, headers={}, **given)).status_code == 403
-    assert list(await stored(placement)) == ["season"]
-
-
 @pytest.mark.parametrize("path", ["/reservations", "/headroom"])
 async def test_unknown_operations_and_a_silent_placement_are_shown(path: str) -> None:
     async with a_visited_room() as room:

@@ -1,5 +1,6 @@
 """The control room and the table of acts: every form, by every role, also limited to cells and projects."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -193,6 +194,17 @@ async def test_no_form_is_accepted_without_a_session(room: VisitedRoom, records:
         answer = await room.browser.post(url, data={"form_token": form_token, **fields})
         assert answer.status_code == 401, url
     assert not records
+
+
+@pytest.mark.parametrize(
+    "path", ["/hosts", f"/hosts/{OPEN_HOST}", "/projects?project=p1", "/reservations", "/headroom", "/moves"]
+)
+async def test_only_visitors_who_may_act_see_forms(room: VisitedRoom, path: str) -> None:
+    for visitor, may_act in (("an admin", True), ("a reader", False)):
+        await room.sign_in(VISITORS[visitor].name)
+        forms = set(re.findall(r'<form[^>]*method="post"[^>]*>', await room.page(path)))
+        forms_of_pages = [form for form in forms if "/theme" not in form and "/logout" not in form]
+        assert bool(forms_of_pages) == may_act, forms
 
 
 async def test_every_form_has_an_act(room: VisitedRoom) -> None:

@@ -221,14 +221,6 @@ async def test_a_user_without_a_role_on_the_project_is_refused(
     assert not await is_signed_in(room)
 
 
-async def test_a_role_without_permission_opens_a_session_that_may_read_nothing(
-    room: VisitedRoom, keystone: FakeKeystone
-) -> None:
-    keystone.projects = {"p1": ("member",)}
-    assert (await sign_on(room, keystone)).status_code == 200
-    assert "may not read" in await room.page("/", 403)
-
-
 async def test_while_keystone_does_not_answer_the_page_says_so(
     room: VisitedRoom, keystone: FakeKeystone
 ) -> None:

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
-from bus.claims import Claimed
 from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
@@ -34,6 +33,7 @@ from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
+from tests.support.placement_calls import must_take
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import messages_of, moves_of, scheduler_of
 
@@ -373,8 +373,7 @@ async def test_alternates_of_a_named_reservation_draw_from_it(hosts: Placement) 
     [spare] = placed.alternates
     assert spare.choice.draws_on is not None
     claim = a_claim(1, spare.choice, generation=1, project="p1", keep=50)
-    [answer] = await hosts.claims.claim_many([an_order(replace(claim, consumer=placed.build))])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(hosts, replace(claim, consumer=placed.build))
     await hosts.claims.release_many([a_release(50, None, fenced=False)])
     assert await undrawn(hosts) == 1
 

@@ -2,13 +2,14 @@
 
 import pytest
 
-from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, TopologyViolated
+from bus.claims import Claimed, Refused, TopologyViolated
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
+from tests.support.placement_calls import must_take, take
 
 GROUP = uid(1, "9")
 RACKS = {1: "r1", 2: "r1", 3: "r2", 4: "r3", 5: ""}
@@ -28,11 +29,6 @@ async def make(placement: Placement, topology: DomainConstraints) -> None:
     await placement.server_groups.edit(GroupEditRequested(edit=edit))
 
 
-async def take(placement: Placement, *claims: ConsumerClaim) -> tuple[ClaimResult, ...]:
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=claims)])
-    return answer.results
-
-
 def violated(host: int, constraint: str, required: str = "", members: int = 0) -> TopologyViolated:
     return TopologyViolated(
         provider=uid(host, "a"),
@@ -46,8 +42,7 @@ def violated(host: int, constraint: str, required: str = "", members: int = 0) -
 
 async def test_a_packed_group_stays_in_the_rack_of_its_members(placement: Placement) -> None:
     await make(placement, DomainConstraints(pack="rack"))
-    [first] = await take(placement, a_claim(1, on_hosts(1), group=GROUP))
-    assert isinstance(first, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(1), group=GROUP))
     [refused] = await take(placement, a_claim(2, on_hosts(3), group=GROUP))
     assert refused == Refused(refusals=(violated(3, "pack rack", "r1"),))
     [second] = await take(placement, a_claim(2, on_hosts(3), on_hosts(2), group=GROUP))
@@ -61,8 +56,7 @@ async def test_a_spread_group_has_a_limited_number_of_members_in_each_rack(place
     assert all(isinstance(result, Claimed) for result in await take(placement, *together))
     [refused] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
     assert refused == Refused(refusals=(violated(1, "spread rack", members=2),))
-    [elsewhere] = await take(placement, a_claim(3, on_hosts(3), group=GROUP))
-    assert isinstance(elsewhere, Claimed)
+    await must_take(placement, a_claim(3, on_hosts(3), group=GROUP))
 
 
 @pytest.mark.parametrize("topology", [DomainConstraints(pack="rack"), DomainConstraints(spread="rack")])
@@ -92,8 +86,7 @@ async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged
     assert all(isinstance(result, Claimed) for result in results)
     [moved] = await take(placement, a_claim(1, on_hosts(4), generation=1))
     assert moved == Refused(refusals=(violated(4, "pack rack", "r1"),))
-    [same_rack] = await take(placement, a_claim(1, on_hosts(2), generation=1))
-    assert isinstance(same_rack, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(2), generation=1))
     assert (
         await placement.server_groups.find(FindGroups())
     ).groups == ()  # only operators' groups are listed

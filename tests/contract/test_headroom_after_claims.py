@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.claims import Choice, Claimed, ConsumerClaim, ReleaseRequested
+from bus.claims import Choice, ConsumerClaim, ReleaseRequested
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.groups import GroupEditRequested, GroupPolicy, MakeGroup
 from bus.preemption import Preempts, Victim
@@ -21,7 +21,8 @@ from bus.reservations import (
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
+from tests.support.placement_builders import a_claim, a_report, on_hosts
+from tests.support.placement_calls import must_take
 
 HEADROOM, SEASON = uid(1, "7"), uid(2, "7")
 APART, TOGETHER, SPREAD = uid(1, "9"), uid(2, "9"), uid(3, "9")
@@ -44,11 +45,6 @@ async def hosts(placement: Placement) -> None:
 async def reserve(placement: Placement, id_: str, **fields: Any) -> None:
     reservation = Reservation(id=id_, name=id_, flavor=Flavor(name="any"), **fields)
     await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=reservation)))
-
-
-async def claim(placement: Placement, *claims: ConsumerClaim) -> None:
-    [answer] = await placement.claims.claim_many([an_order(*claims)])
-    assert all(isinstance(result, Claimed) for result in answer.results)
 
 
 async def found(placement: Placement, *claims: ConsumerClaim) -> Headroom:
@@ -132,14 +128,14 @@ async def test_the_headroom_after_hypothetical_claims_is_that_after_the_claims(
     await reserve(placement, SEASON, project="p1")
     await reserve(placement, HEADROOM, use="failover", levels=levels)
     for each in before:
-        await claim(placement, each)
+        await must_take(placement, each)
     await placement.headroom.adjust()
     held = await holdings(placement.database)
     supposed = await found(placement, *claims)
     assert supposed.kept and supposed.lacking == ()
     assert supposed.lacking_then == ((why,) if why else ())
     assert await holdings(placement.database) == held  # nothing was claimed
-    await claim(placement, *claims)
+    await must_take(placement, *claims)
     for victim in (each for made in claims if made.preempts for each in made.preempts.victims):
         destroyed = ReleaseRequested(consumer=victim.holder, generation=None, fenced=False)
         await placement.claims.release_many([destroyed])

@@ -42,6 +42,7 @@ from tests.support.placement_builders import (
     looking_for,
     on_hosts,
 )
+from tests.support.placement_calls import must_take
 from tests.support.rule_builders import a_wish
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import scheduler_of
@@ -75,8 +76,7 @@ async def adjusted(placement: Placement) -> Headroom:
 
 
 async def boot(placement: Placement, consumer: int, host: int, vcpus: int = 4) -> None:
-    [answer] = await placement.claims.claim_many([an_order(a_claim(consumer, on_hosts(host, VCPU=vcpus)))])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(placement, a_claim(consumer, on_hosts(host, VCPU=vcpus)))
 
 
 async def slots(placement: Placement) -> dict[str, tuple[str, int]]:
@@ -131,15 +131,6 @@ async def test_an_instance_whose_host_has_no_label_of_the_level_is_not_covered(p
     assert "no label of level row" in found.history[0].lacking
 
 
-async def test_headroom_that_does_not_fit_is_reported_as_missing(placement: Placement) -> None:
-    await keep(placement, "host")
-    for consumer, host in ((2, 1), (3, 2), (4, 3)):
-        await boot(placement, consumer, host, vcpus=5)
-    found = await adjusted(placement)
-    assert not found.kept
-    assert "no host outside of it has free capacity for 5 VCPU" in found.lacking[0]
-
-
 async def test_a_failed_adjustment_is_repeated(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
     await keep(placement, "host")
     await boot(placement, 2, host=1)
@@ -181,8 +172,7 @@ async def test_an_evacuation_draws_the_slot_and_headroom_is_reserved_again(place
     [(slot, (root, _))] = (await slots(placement)).items()
     choice = Choice({root: {"VCPU": 4}}, draws_on=slot)
     move = a_claim(2, choice, generation=1, keep=30, begins=31)
-    [answer] = await placement.claims.claim_many([an_order(move)])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(placement, move)
     found = await adjusted(placement)
     assert found.kept and len(await slots(placement)) == 1
     assert slot not in await slots(placement)
@@ -194,8 +184,7 @@ async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fie
     await placement.server_groups.edit(GroupEditRequested(edit=made))
     for consumer, host in consumers:
         claim = a_claim(consumer, on_hosts(host, VCPU=4), group=made.group)
-        [answer] = await placement.claims.claim_many([an_order(claim)])
-        assert isinstance(answer.results[0], Claimed)
+        await must_take(placement, claim)
 
 
 async def test_members_of_an_anti_affinity_group_get_a_slot_apart_from_the_others(
@@ -207,8 +196,7 @@ async def test_members_of_an_anti_affinity_group_get_a_slot_apart_from_the_other
     assert (await adjusted(placement)).kept
     # the former place of a moved member counts until it is released
     move = a_claim(3, on_hosts(3, VCPU=4), generation=1, keep=30, begins=31)
-    [answer] = await placement.claims.claim_many([an_order(move)])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(placement, move)
     found = await adjusted(placement)
     assert not found.kept and "without members of server group web" in found.lacking[0]
     await placement.claims.release_many([a_release(30, None, fenced=False)])
@@ -229,8 +217,7 @@ async def test_only_a_single_member_of_an_affinity_group_can_be_evacuated(placem
     assert isinstance(answer.results[0], Refused)
     await placement.claims.release_many([a_release(3, None, fenced=False)])
     assert (await adjusted(placement)).kept
-    [answer] = await placement.claims.claim_many([an_order(move)])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(placement, move)
 
 
 async def with_cells(placement: Placement, *fast: int, sequence: int = 2) -> None:
@@ -251,8 +238,7 @@ async def with_cells(placement: Placement, *fast: int, sequence: int = 2) -> Non
 
 
 async def pin(placement: Placement, consumer: int, *cells: int) -> None:
-    [answer] = await placement.claims.claim_many([an_order(a_claim(consumer, on_hosts(*cells, PCPU=4)))])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(placement, a_claim(consumer, on_hosts(*cells, PCPU=4)))
 
 
 async def held_by_slots(placement: Placement) -> list[Allocations]:
@@ -313,8 +299,7 @@ async def test_instances_with_resources_of_a_shared_pool_are_not_covered(placeme
     pool = a_report(4, inventories={"DISK_GB": Inventory(total=100)}, traits=("MISC_SHARES_VIA_AGGREGATE",))
     await placement.reports.report_many([pool])
     both = on_hosts(1, VCPU=4) | on_hosts(4, DISK_GB=10)
-    [answer] = await placement.claims.claim_many([an_order(a_claim(2, both))])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(placement, a_claim(2, both))
     await keep(placement, "host")
     assert (await adjusted(placement)).lacking == (
         "1 instances: instances with resources of shared pools are not covered",

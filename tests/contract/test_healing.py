@@ -53,7 +53,7 @@ from tests.support.conductor_builders import a_move, a_placed, an_agent_report
 from tests.support.databases import insert_build, sql
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, report, silent_placement
+from tests.support.placement_calls import claim, must_take, report, silent_placement
 from tests.support.waiting import until
 
 WHO = uid(7)
@@ -269,16 +269,11 @@ async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
     async with a_placement(f"sqlite+aiosqlite:///{tmp_path}/placement.db", OLD) as placement:
         await placement.reports.report_many([a_report(1), a_report(2)])
-        await _claim(placement, a_claim(BUILD, on_hosts(1)))
+        await must_take(placement, a_claim(BUILD, on_hosts(1)))
         move = replace(a_claim(BUILD, on_hosts(2)), generation=1, keep=KEEPER, begins=uid(1, "e"))
-        await _claim(placement, move)
+        await must_take(placement, move)
         async with serving(lambda: LocalTransport(broker), silent_placement(placement)):
             yield settings
-
-
-async def _claim(placement: Placement, claim: Any) -> None:
-    (answer,) = await placement.claims.claim_many([an_order(claim)])
-    assert isinstance(answer.results[0], Claimed), answer
 
 
 def stands(settings: Settings, status: str, attempt: int, host: int = 2, leftovers: str = "") -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,7 +20,6 @@ from berth.commands.terminal import Cli
 from berth.operations import cells
 from berth.settings import Settings
 from bus import topics
-from bus.clock import Clock
 from bus.decisions import FindRefused, RefusedBuild, RefusedFound
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -230,16 +228,14 @@ BUILD = uid(1000, "b")
 async def a_cloud(
     *schedulers: str, takes: float = 1.0
 ) -> AsyncIterator[tuple[WaitingWorld, Callable[[str], None]]]:
-    loop = asyncio.get_running_loop()
-    clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
-    placement, kept, builds = (Database("sqlite+aiosqlite://", inline=True) for _ in range(3))
+    builds = Database("sqlite+aiosqlite://", inline=True)
     await migrate(builds, "cell_conductor")
-    async with waiting_world(clock, placement, kept, *(schedulers or ("s1",))) as world:
+    async with waiting_world(*schedulers) as world:
         [agent] = fleet(("c1",), 1, hardware=Hardware(vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0))
         plan = FaultPlan(seed=1, durations=Durations.parse(f"exponential:{takes}"))
 
         async def live(make: Any) -> None:
-            async with Bus(LocalTransport(world.broker), clock) as bus:
+            async with Bus(LocalTransport(world.broker), world.clock) as bus:
                 await bus.serve(make(bus), asyncio.Event())
 
         def start(name: str) -> None:
@@ -251,9 +247,9 @@ async def a_cloud(
                 builds,
                 bus.asker_of_many(topics.CELL_CLAIM),
                 bus.asker_of_many(topics.CELL_RELEASE),
-                clock=clock,
+                clock=world.clock,
             ),
-            "agent": lambda bus: compute_sim(agent, SimOptions(faults=plan), clock=clock),
+            "agent": lambda bus: compute_sim(agent, SimOptions(faults=plan), clock=world.clock),
         }
         for name in makes:
             start(name)

@@ -101,15 +101,6 @@ async def test_a_failed_deploy_without_tear_down_is_reported_and_destroyed() -> 
 
 
 @in_virtual_time
-async def test_a_failed_tear_down_is_repeated_until_it_succeeds() -> None:
-    async with metal_world() as world:
-        await world.order(world.build())
-        world.ironic.conductor.plan_fault(world.nodes[0], "delete", "step")
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        await world.until(lambda: world.state() == ("available", None))
-
-
-@in_virtual_time
 async def test_a_failing_tear_down_is_retried_with_pauses() -> None:
     async with metal_world(SimPlan(fail=1.0)) as world:
         seen = {SEEN: [{"build": US, "attempt": 1}]}

@@ -7,24 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import (
-    CLEANUP,
-    MIGRATION,
-    Choice,
-    Claimed,
-    ClaimRequested,
-    Held,
-    Released,
-    ReleaseRequested,
-    Retired,
-    holder_consumer,
-)
+from bus.claims import CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.messages import Selection
 from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused
 from bus.reports import Inventory
 from bus.requests import Flavor
-from bus.resources import FindAllocations, LoadProviders
+from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
@@ -35,7 +24,6 @@ from tests.support.midway import EveryCommit, every_commit
 from tests.support.move_builders import Cells, a_build_that_stands, a_move
 from tests.support.placement_builders import (
     a_claim,
-    a_load,
     a_placement,
     a_release,
     a_report,
@@ -165,56 +153,6 @@ async def test_a_move_begun_and_cancelled_concurrently_is_either_begun_or_cancel
     assert won  # on a fast machine, the same call may always win
 
 
-# On a pool
-
-POOL = uid(9, "e")
-
-
-async def with_pool(placement: Placement, disk: int) -> Allocations:
-    """Create a pool; the build on the first host holds a share of it. Return its allocations."""
-    shares = ("MISC_SHARES_VIA_AGGREGATE",)
-    load = a_load(9, inventories={"DISK_GB": Inventory(total=100)}, traits=shares)
-    loaded = await placement.bulk_load.load(LoadProviders(providers=(replace(load, id=POOL),)))
-    assert [each.did for each in loaded.results] == ["made"]
-    had = {**on_hosts(1, **FIVE), POOL: {"DISK_GB": disk}}
-    [done] = await claim(placement, an_order(a_claim(BUILD, had, generation=1, project="mine")))
-    assert isinstance(done, Claimed)
-    return had
-
-
-def used_of(placement: Placement) -> int:
-    row = placement.memory.index.rows[POOL]
-    return 100 - row.free["DISK_GB"]
-
-
-@pytest.mark.parametrize(("had", "gets", "both"), [(60, 60, 60), (60, 80, 80), (60, 40, 60)])
-@pytest.mark.parametrize("is_undone", [False, True], ids=["confirmed", "undone"])
-async def test_a_move_on_one_pool_holds_its_share_once(
-    placement: Placement, had: int, gets: int, both: int, is_undone: bool
-) -> None:
-    source = await with_pool(placement, had)
-    destination = {**on_hosts(2, **FIVE), POOL: {"DISK_GB": gets}}
-    kept = holder_consumer(uid(BUILD), 1)
-    began = a_claim(BUILD, destination, generation=2, begins=MOVE, project="mine")
-    [done] = await claim(placement, an_order(replace(began, keep=kept)))
-    assert isinstance(done, Claimed)
-    assert used_of(placement) == both
-    assert (await held(placement))[BUILD][0] == destination
-    if is_undone:
-        back = a_claim(BUILD, {POOL: {"DISK_GB": had}}, generation=3, project="mine")
-        [answer] = await placement.claims.claim_many([an_order(replace(back, take_over=kept))], cell="c1")
-        assert isinstance(answer.results[0], Claimed), answer
-        assert (await held(placement))[BUILD][0] == source
-    else:
-        released = ReleaseRequested(consumer=kept, generation=1, cell="c1")
-        [freed] = await placement.claims.release_many([released])
-        assert isinstance(freed.result, Released)
-        assert (await held(placement))[BUILD][0] == destination
-    assert used_of(placement) == (had if is_undone else gets)
-    assert set(await held(placement)) == {BUILD}
-    assert await breaches(placement.database) == []
-
-
 # Reverts
 
 
@@ -302,15 +240,6 @@ async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placemen
         Retired(why="deleted")
     ]
     assert await breaches(placement.database) == []
-
-
-async def test_a_shelved_and_deleted_instance_cannot_be_moved(placement: Placement) -> None:
-    assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
-    [other] = await claim(placement, an_order(a_claim(6, on_hosts(2, VCPU=1))))
-    assert isinstance(other, Claimed)
-    answers = await placement.claims.release_many([a_release(BUILD, None, "deleted"), a_release(6, 1)])
-    assert all(isinstance(answer.result, Released) for answer in answers)
-    assert await claim(placement, moves(generation=None, keep=None)) == [Retired(why="deleted")]
 
 
 @pytest.mark.parametrize(("disk", "fits"), [(60, True), (90, True), (101, False)])

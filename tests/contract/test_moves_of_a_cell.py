@@ -157,19 +157,6 @@ async def test_a_move_runs_its_phases_and_ends_on_the_claimed_host(cell: MovingC
     assert (stands.chosen, stands.spec.flavor.name, stands.host) == (a_selection(5), "large", "host5")
 
 
-async def test_a_revert_waits_while_placement_is_unreachable(cell: MovingCell) -> None:
-    prepare = await cell.ordered(cell.claimed(replace(MOVE, alternates=())))
-    cell.books.away = True
-    failed = a_move_report(prepare, "failed", cause="no")
-    assert isinstance(await cell.hears(failed), Retry)
-    cell.restart()
-    (reminder,) = await cell.builds.resume()
-    assert isinstance(await cell.hears(reminder), Retry)
-    cell.books.away = False
-    assert short(await cell.came_of(reminder)) == ["ended error at host0"]
-    assert short(await cell.came_of(failed)) == ["ended error at host0"]
-
-
 async def test_a_restart_repeats_the_orders_of_a_move(everywhere: MovingCell) -> None:
     cell = everywhere
     order = await cell.ordered(cell.claimed())

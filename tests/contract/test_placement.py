@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released, Retired
+from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released
 from bus.messages import InventoryReported
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
@@ -63,17 +63,6 @@ async def test_a_claim_holds_until_it_is_released(placement: Placement) -> None:
     assert await offered(placement) == ["host-1"]
 
 
-async def test_a_redelivered_claim_returns_its_allocations(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    one = an_order(a_claim(1, on_hosts(1, VCPU=2)))
-    held = Held(generation=1, allocations=on_hosts(1, VCPU=2), roots=(uid(1, "a"),))
-    first, second = await claim(placement, one, one)  # together
-    assert isinstance(first, Claimed)
-    assert second == held
-    assert await claim(placement, one) == [held]  # and later
-    assert await offered(placement, VCPU=6) == ["host-1"]
-
-
 async def test_many_orders_share_a_transaction_and_have_separate_answers(placement: Placement) -> None:
     await report(placement, *(a_report(number) for number in range(4)))
     shape = {uid(3, "a"): 9}
@@ -99,18 +88,6 @@ async def test_many_orders_share_a_transaction_and_have_separate_answers(placeme
         Held(generation=0, allocations={}),
     ]
     assert sorted(await holdings(placement.database)) == [uid(1), uid(2)]
-
-
-async def test_a_swap_moves_allocations_in_one_step(placement: Placement) -> None:
-    await report(placement, a_report(1), a_report(2))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
-    swap = an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1, project="p2"))
-    assert await claim(placement, swap) == [Claimed(choice=0, generation=2, number=3)]
-    assert (await holdings(placement.database))[uid(1)][:2] == (2, on_hosts(2, VCPU=8))
-    assert await claim(placement, swap) == [
-        Held(generation=2, allocations=on_hosts(2, VCPU=8), roots=(uid(2, "a"),))
-    ]
-    assert await offered(placement) == ["host-1"]
 
 
 async def test_conflicts_are_retried_and_then_reported(
@@ -158,31 +135,6 @@ async def test_new_consumers_take_three_statements_however_many(
 
 
 # Releases
-
-
-async def test_a_retired_consumer_cannot_claim_again(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    order = an_order(a_claim(1, on_hosts(1)))
-    await claim(placement, order)
-    assert await release(placement, a_release(1, 1, "built, then deleted")) == [Released(number=3)]
-    assert await release(placement, a_release(1, 1, "again")) == [Retired(why="built, then deleted")]
-    assert await claim(placement, order) == [Retired(why="built, then deleted")]
-    assert await retired(placement.database) == {uid(1)}
-    assert await holdings(placement.database) == {}
-
-
-async def test_an_empty_choice_releases_all_allocations_and_deletes_the_consumer(
-    placement: Placement,
-) -> None:
-    await report(placement, a_report(1))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
-    handed_over = an_order(a_claim(1, {}, generation=1), a_claim(2, on_hosts(1, VCPU=8)))
-    (results,) = await claim(placement, handed_over)
-    assert [type(result) for result in results] == [Claimed, Claimed]
-    assert await holdings(placement.database) == {uid(2): (1, on_hosts(1, VCPU=8), 1_000_000.0)}
-    nothing = an_order(a_claim(3, {}))
-    assert await claim(placement, nothing) == [Claimed(choice=0, generation=0, number=0)]
-    assert list(await holdings(placement.database)) == [uid(2)]
 
 
 async def test_a_claim_without_a_generation_replaces_any_allocations(placement: Placement) -> None:

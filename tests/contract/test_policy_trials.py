@@ -9,12 +9,11 @@ from bus.reports import Inventory
 from bus.requests import Hints
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationEditRequested
 from bus.what_if import WhatIf
-from tests.contract.test_waiting import a_world
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
-from tests.support.waiting_world import WaitingWorld
+from tests.support.waiting_world import WaitingWorld, waiting_world
 
 FEW_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=2048), "DISK_GB": Inventory(total=80)}
 MUCH_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB": Inventory(total=80)}
@@ -38,7 +37,7 @@ async def report_both(world: WaitingWorld, first: dict[str, Inventory], second: 
 
 @in_virtual_time
 async def test_another_weight_prefers_another_host_and_nothing_is_claimed() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await report_both(world, FEW_RAM, MUCH_RAM)
         await world.ask(9, flavor=SMALL, wait="")
         await world.until(1, world.placed)
@@ -52,7 +51,7 @@ async def test_another_weight_prefers_another_host_and_nothing_is_claimed() -> N
 
 @in_virtual_time
 async def test_a_filter_on_trial_leaves_no_host_for_this_request_only() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.report(1, MUCH_RAM)
         await world.ask(9, flavor=SMALL, wait="")
         await world.until(1, world.placed)
@@ -71,7 +70,7 @@ ALL = replace(SMALL, vcpus=8)
 
 @in_virtual_time
 async def test_a_reservation_on_trial_leaves_less_for_requests() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await report_both(world, MUCH_RAM, MUCH_RAM)
         held = a_request(7, flavor=ALL, alternates=0)
         for _ in range(2):  # the first trial left nothing behind
@@ -87,7 +86,7 @@ async def test_a_reservation_on_trial_leaves_less_for_requests() -> None:
 
 @in_virtual_time
 async def test_without_a_reservation_its_capacity_is_free_and_its_own_requests_get_none() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.report(1, MUCH_RAM)
         season = Reservation(id=uid(5), name="season", project="p1", flavor=ALL)
         edit = ReservationEditRequested(edit=MakeReservation(reservation=season))
@@ -113,7 +112,7 @@ async def test_without_a_reservation_its_capacity_is_free_and_its_own_requests_g
 
 @in_virtual_time
 async def test_an_invalid_policy_is_refused_with_the_reason() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         for policy, why in (
             (TrialPolicy(filters=("nonsense",)), "unknown filter 'nonsense'"),
             (TrialPolicy(options={"io_ops": "x"}), "no JSON object"),

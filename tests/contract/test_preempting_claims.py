@@ -23,6 +23,7 @@ from placement_worker.store.audit import breaches
 from placement_worker.transactions import VICTIMS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
+from tests.support.placement_calls import must_take
 
 HIGH, LOW, LOWER, HOLDER, HOLDER2 = 1, 2, 3, 4, 5
 
@@ -105,8 +106,7 @@ async def test_a_requeued_victim_is_shelved_and_only_a_move_places_it_again(plac
     retired = await take(placement, LOW, 1)
     assert isinstance(retired, Retired) and retired.why == SHELVED
     again = a_claim(LOW, on_hosts(2, VCPU=6), begins=9)
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(again,))])
-    assert isinstance(answer.results[0], Claimed)
+    await must_take(placement, again)
     assert await is_sound(placement)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.claims import Claimed, ClaimRequested
 from bus.domains import DomainConstraints, GangRole, LabelEditRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
@@ -28,6 +27,7 @@ from scheduler_worker.what_if import WhatIfs
 from scheduler_worker.what_if_preempting import WhatIfsPreempting
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
+from tests.support.placement_calls import must_take
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import messages_of, scheduler_of
 
@@ -48,8 +48,7 @@ class FullCloud:
         for host, several in on.items():
             for number, (vcpus, priority) in enumerate(several, 10 * host + 1):
                 claim = a_claim(number, on_hosts(host, VCPU=vcpus))
-                [answer] = await self.placement.claims.claim_many([ClaimRequested(claims=(claim,))])
-                assert isinstance(answer.results[0], Claimed)
+                await must_take(self.placement, claim)
                 self.instances[uid(number)] = Instance(
                     build=uid(number), status="active", cell="c1", host=f"host-{host}", root=uid(host, "a"),
                     project="p1", flavor="m", attempt=1, priority=priority, generation=1,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bus.claims import CLEANUP, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, ReleaseRequested
+from bus.claims import CLEANUP, Claimed, ClaimRequested, Refused, ReleaseRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import (
     DEFAULT,
@@ -28,6 +28,7 @@ from bus.vocabulary import Missing
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
+from tests.support.placement_calls import must_take, take
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +47,6 @@ async def limit(placement: Placement, project: str = "p1", /, **limits: int) -> 
 async def quota(placement: Placement, project: str = "p1") -> Quota:
     [found] = (await placement.quotas.find(FindQuotas(project=project))).quotas
     return found
-
-
-async def take(placement: Placement, *claims: ConsumerClaim) -> tuple[ClaimResult, ...]:
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=claims)])
-    return answer.results
 
 
 async def release(placement: Placement, *orders: ReleaseRequested) -> None:
@@ -136,18 +132,6 @@ async def test_a_claim_up_to_the_limit_succeeds_and_one_beyond_is_refused(placem
     assert (await quota(placement)).used == {"VCPU": 4, INSTANCES: 1}
 
 
-async def test_a_claim_of_a_custom_class_is_limited(placement: Placement) -> None:
-    inventories = {"VCPU": Inventory(total=8), "CUSTOM_FPGA": Inventory(total=4)}
-    await placement.reports.report_many([a_report(1, sequence=2, inventories=inventories)])
-    await limit(placement, CUSTOM_FPGA=2)
-    [within] = await take(placement, a_claim(1, on_hosts(1, VCPU=4, CUSTOM_FPGA=2)))
-    [beyond] = await take(placement, a_claim(2, on_hosts(1, VCPU=1, CUSTOM_FPGA=1)))
-    [without] = await take(placement, a_claim(3, on_hosts(1, VCPU=1)))
-    over = OverQuota(project="p1", resource="CUSTOM_FPGA", limit=2, used=2, asked=1)
-    assert beyond == Refused(refusals=(over,))
-    assert isinstance(within, Claimed) and isinstance(without, Claimed)
-
-
 async def test_bare_metal_nodes_of_a_class_are_limited(placement: Placement) -> None:
     """A node has one unit of its class and no other inventory; a node of another class is not limited."""
     gold, silver = ({f"CUSTOM_BAREMETAL_{name}": Inventory(total=1)} for name in ("GOLD", "SILVER"))
@@ -161,8 +145,7 @@ async def test_bare_metal_nodes_of_a_class_are_limited(placement: Placement) -> 
     assert second == Refused(refusals=(over,))
     assert isinstance(first, Claimed) and isinstance(other, Claimed)
     await release(placement, a_release(1, 1, "deleted", keep=7))
-    [again] = await take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
-    assert isinstance(again, Claimed)
+    await must_take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
 
 
 async def test_claims_of_one_request_count_together(placement: Placement) -> None:
@@ -196,21 +179,18 @@ async def test_a_project_without_a_limit_is_not_limited_by_that_of_others(placem
 async def test_a_limit_below_the_usage_refuses_only_growth(placement: Placement) -> None:
     await take(placement, a_claim(1, on_hosts(1, VCPU=4)))
     await limit(placement, VCPU=2)
-    [moved] = await take(placement, a_claim(1, on_hosts(2, VCPU=4), generation=1, keep=8, begins=9))
-    assert isinstance(moved, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(2, VCPU=4), generation=1, keep=8, begins=9))
     assert (await quota(placement)).used == {"VCPU": 4, INSTANCES: 1}
     [grown] = await take(placement, a_claim(1, on_hosts(2, VCPU=5), generation=2))
     assert isinstance(grown, Refused)
-    [shrunk] = await take(placement, a_claim(1, on_hosts(2, VCPU=1), generation=2))
-    assert isinstance(shrunk, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(2, VCPU=1), generation=2))
 
 
 async def test_a_reverted_move_is_never_refused(placement: Placement) -> None:
     await take(placement, a_claim(1, on_hosts(1, VCPU=4)))
     await take(placement, a_claim(1, on_hosts(2, VCPU=2), generation=1, keep=8, begins=9))
     await limit(placement, VCPU=0)
-    [reverted] = await take(placement, a_claim(1, on_hosts(1, VCPU=4), generation=2, take_over=8))
-    assert isinstance(reverted, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(1, VCPU=4), generation=2, take_over=8))
 
 
 async def test_an_instance_that_changes_its_project_counts_in_the_new_one(placement: Placement) -> None:
@@ -222,8 +202,7 @@ async def test_an_instance_that_changes_its_project_counts_in_the_new_one(placem
 
 async def test_holder_consumers_are_not_counted(placement: Placement) -> None:
     await limit(placement, VCPU=1)
-    [held] = await take(placement, a_claim(1, on_hosts(1, VCPU=4), type=CLEANUP))
-    assert isinstance(held, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(1, VCPU=4), type=CLEANUP))
 
 
 async def test_members_of_a_server_group_are_limited(placement: Placement) -> None:
@@ -232,13 +211,11 @@ async def test_members_of_a_server_group_are_limited(placement: Placement) -> No
     await placement.server_groups.edit(GroupEditRequested(edit=make))
     await limit(placement, **{GROUP_MEMBERS: 2})
     for number in (1, 2):
-        [result] = await take(placement, a_claim(number, on_hosts(1), group=group))
-        assert isinstance(result, Claimed)
+        await must_take(placement, a_claim(number, on_hosts(1), group=group))
     [third] = await take(placement, a_claim(3, on_hosts(1), group=group))
     over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=2, asked=1)
     assert third == Refused(refusals=(over,))
-    [outside] = await take(placement, a_claim(3, on_hosts(1)))
-    assert isinstance(outside, Claimed)
+    await must_take(placement, a_claim(3, on_hosts(1)))
 
 
 async def test_the_used_members_of_server_groups_are_those_of_the_largest_group(placement: Placement) -> None:
@@ -260,8 +237,7 @@ async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placem
     [beyond] = await take(other, a_claim(1, on_hosts(1, VCPU=2)))
     assert isinstance(beyond, Refused)
     await limit(placement, VCPU=2)
-    [within] = await take(other, a_claim(1, on_hosts(1, VCPU=2)))
-    assert isinstance(within, Claimed)
+    await must_take(other, a_claim(1, on_hosts(1, VCPU=2)))
     await placement.memory.fresh()
 
 

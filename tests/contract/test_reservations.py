@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from bus.claims import (
     Choice,
     Claimed,
-    ClaimRequested,
     ClaimResult,
     ConsumerClaim,
     Full,
@@ -39,6 +38,7 @@ from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
+from tests.support.placement_calls import must_take, take
 
 R1 = uid(1, "7")
 S1, S2 = slot_consumer(R1, 1), slot_consumer(R1, 2)
@@ -64,11 +64,6 @@ async def make(placement: Placement, **fields: Any) -> None:
     assert isinstance(made, ReservationEdited)
 
 
-async def take(placement: Placement, *claims: ConsumerClaim, cell: str = "") -> tuple[ClaimResult, ...]:
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=claims)], cell=cell)
-    return answer.results
-
-
 def a_slot(slot: str = S1, host: int = 1, **resources: int) -> ConsumerClaim:
     claim = a_claim(0, on_hosts(host, **(resources or {"VCPU": 4})), type=RESERVATION)
     return replace(claim, consumer=slot, reserves=R1)
@@ -83,8 +78,7 @@ async def reserve(placement: Placement, **fields: Any) -> None:
     await make(placement, **fields)
     slot = replace(a_slot(), project=fields.get("project") or UNSAID_ID)
     for claim in (slot, a_claim(9, on_hosts(1, VCPU=4), project="p9")):
-        [result] = await take(placement, claim)
-        assert isinstance(result, Claimed)
+        await must_take(placement, claim)
 
 
 async def slots(placement: Placement) -> dict[str, tuple[dict[str, dict[str, int]], tuple[str, ...]]]:
@@ -168,8 +162,7 @@ async def test_a_request_that_fails_leaves_the_slot_as_it_was(placement: Placeme
     results = await take(placement, draws(2), draws(3))
     assert not any(isinstance(result, Claimed) for result in results)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
-    [drawn] = await take(placement, draws(2))
-    assert isinstance(drawn, Claimed)
+    await must_take(placement, draws(2))
 
 
 async def test_a_refused_choice_leaves_its_slot_as_it_was(placement: Placement) -> None:
@@ -203,15 +196,13 @@ async def test_a_draw_is_refused(
 async def test_a_move_draws_from_a_failover_reservation_of_another_project(placement: Placement) -> None:
     await reserve(placement, use="failover", project="")
     await take(placement, a_claim(2, on_hosts(2, VCPU=4)))
-    [moved] = await take(placement, draws(2, generation=1, keep=30, begins=31))
-    assert isinstance(moved, Claimed)
+    await must_take(placement, draws(2, generation=1, keep=30, begins=31))
     assert await slots(placement) == {S1: ({}, (uid(2),))}
 
 
 async def test_a_cell_draws_on_its_own_hosts_only(placement: Placement) -> None:
     await reserve(placement)
-    [claimed] = await take(placement, a_claim(2, on_hosts(2, VCPU=4)))
-    assert isinstance(claimed, Claimed)
+    await must_take(placement, a_claim(2, on_hosts(2, VCPU=4)))
     [drawn] = await take(placement, draws(2, generation=1, keep=30), cell="c2")
     assert not isinstance(drawn, Claimed)
 
@@ -226,8 +217,7 @@ async def test_a_deleted_instance_returns_its_capacity_to_the_slot(placement: Pl
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
     [other] = await take(placement, a_claim(3, on_hosts(1, VCPU=1)))
     assert isinstance(other, Refused)
-    [drawn] = await take(placement, draws(3))
-    assert isinstance(drawn, Claimed)
+    await must_take(placement, draws(3))
     assert await is_sound(placement)
 
 
@@ -246,8 +236,7 @@ async def test_capacity_of_a_reservation_without_return_is_free_again(placement:
     await take(placement, draws(2))
     await release(placement, 2)
     assert await slots(placement) == {S1: ({}, ())}
-    [other] = await take(placement, a_claim(3, on_hosts(1, VCPU=4)))
-    assert isinstance(other, Claimed)
+    await must_take(placement, a_claim(3, on_hosts(1, VCPU=4)))
 
 
 async def test_a_guest_that_may_still_exist_returns_its_capacity_when_it_is_destroyed(
@@ -255,8 +244,7 @@ async def test_a_guest_that_may_still_exist_returns_its_capacity_when_it_is_dest
 ) -> None:
     await reserve(placement)
     await take(placement, draws(2))
-    [swapped] = await take(placement, a_claim(2, on_hosts(2, VCPU=4), generation=1, keep=30))
-    assert isinstance(swapped, Claimed)
+    await must_take(placement, a_claim(2, on_hosts(2, VCPU=4), generation=1, keep=30))
     assert await slots(placement) == {S1: ({}, (uid(30),))}
     await release(placement, 2)
     assert await slots(placement) == {S1: ({}, (uid(30),))}
@@ -268,8 +256,7 @@ async def test_a_reverted_move_draws_from_the_slot_as_before(placement: Placemen
     await reserve(placement)
     await take(placement, draws(2))
     await take(placement, a_claim(2, on_hosts(2, VCPU=4), generation=1, keep=30, begins=31))
-    [reverted] = await take(placement, a_claim(2, on_hosts(1, VCPU=4), generation=2, take_over=30))
-    assert isinstance(reverted, Claimed)
+    await must_take(placement, a_claim(2, on_hosts(1, VCPU=4), generation=2, take_over=30))
     assert await slots(placement) == {S1: ({}, (uid(2),))}
     await release(placement, 2)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
@@ -308,15 +295,13 @@ async def test_a_slot_of_an_ended_or_unknown_reservation_is_refused(placement: P
 
 async def test_only_slots_from_which_no_instance_drew_are_forgotten(placement: Placement) -> None:
     await reserve(placement)
-    [second] = await take(placement, replace(a_slot(S2, host=2), project="p1"))
-    assert isinstance(second, Claimed)
+    await must_take(placement, replace(a_slot(S2, host=2), project="p1"))
     await take(placement, draws(2, vcpus=1))
     forget = ForgetSlots(reservation=R1, slots=(S1, S2, uid(77)))
     forgotten = await edit(placement, forget)
     assert forgotten == ReservationEdited(reservation=a_reservation(), changed=True, released=1)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 3}}, (uid(2),))}
-    [again] = await take(placement, replace(a_slot(S2, host=2), project="p1"))
-    assert isinstance(again, Claimed)
+    await must_take(placement, replace(a_slot(S2, host=2), project="p1"))
     assert await is_sound(placement)
 
 
@@ -357,8 +342,7 @@ async def test_an_extended_reservation_lasts_longer(placement: Placement, wall: 
     assert extended == ReservationEdited(reservation=a_reservation(ends=now + 200), changed=True)
     wall.now += 150
     await placement.reservations.expire()
-    [drawn] = await take(placement, draws(2))
-    assert isinstance(drawn, Claimed)
+    await must_take(placement, draws(2))
 
 
 async def test_a_forgotten_reservation_leaves_its_instances(placement: Placement) -> None:

@@ -2,17 +2,7 @@
 
 import pytest
 
-from bus.claims import (
-    CLEANUP,
-    Claimed,
-    ClaimRequested,
-    ClaimResult,
-    ConsumerClaim,
-    GroupPolicyViolated,
-    Held,
-    Refused,
-    ReleaseRequested,
-)
+from bus.claims import CLEANUP, Claimed, GroupPolicyViolated, Held, Refused, ReleaseRequested
 from bus.groups import (
     DropGroup,
     FindGroups,
@@ -29,6 +19,7 @@ from placement_worker.store.audit import breaches
 from tests.support.http_placement import a_door, claim_in_json, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
+from tests.support.placement_calls import must_take, take
 
 GROUP, OTHER = uid(1, "9"), uid(2, "9")
 H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
@@ -51,11 +42,6 @@ async def make(placement: Placement, policy: GroupPolicy = "anti-affinity", most
 async def found(placement: Placement) -> ServerGroup:
     [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
     return group
-
-
-async def take(placement: Placement, *claims: ConsumerClaim) -> tuple[ClaimResult, ...]:
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=claims)])
-    return answer.results
 
 
 async def release(placement: Placement, *orders: ReleaseRequested) -> None:
@@ -139,8 +125,7 @@ async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(place
     assert (await placement.server_groups.find(FindGroups())).groups == ()
     await make(placement)
     await take(placement, a_claim(2, on_hosts(2), group=GROUP))
-    [moved] = await take(placement, a_claim(1, on_hosts(2), generation=1))
-    assert isinstance(moved, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(2), generation=1))
     assert (await found(placement)).members == {uid(2): (H2,)}
 
 
@@ -178,8 +163,7 @@ async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placemen
     [late] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
     assert late == Refused(refusals=(crowded(H1),))
     await release(placement, a_release(100, None, fenced=False))
-    [late] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
-    assert isinstance(late, Claimed)
+    await must_take(placement, a_claim(3, on_hosts(1), group=GROUP))
 
 
 async def test_released_consumers_leave_their_group(placement: Placement) -> None:
@@ -188,8 +172,7 @@ async def test_released_consumers_leave_their_group(placement: Placement) -> Non
     await release(placement, a_release(1, 1), a_release(2, 1, "deleted"))
     assert (await found(placement)).members == {}
     await take(placement, a_claim(3, on_hosts(1), group=GROUP))
-    [again] = await take(placement, a_claim(1, on_hosts(1)))
-    assert isinstance(again, Claimed)
+    await must_take(placement, a_claim(1, on_hosts(1)))
     [gone] = await take(placement, a_claim(3, {}, generation=1))  # releases all allocations
     assert isinstance(gone, Claimed)
     assert (await found(placement)).members == {}

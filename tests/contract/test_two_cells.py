@@ -410,21 +410,6 @@ async def test_a_resize_is_confirmed_or_reverted_where_it_is(world: CellsApart) 
     assert stands.spec and stands.spec.flavor.vcpus == 4
 
 
-async def test_a_shelved_instance_is_unshelved_in_another_cell(world: CellsApart) -> None:
-    build = await world.boot()
-    await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
-    assert await settled(world, build) == ("c1", "shelved")
-    await world.comes_to(a_move(build, "unshelve"))
-    assert await settled(world, build) == ("c2", "active")
-
-
-async def test_a_dead_host_is_evacuated_into_another_cell(world: CellsApart) -> None:
-    build = await world.boot()
-    await is_dead(world, build)
-    await world.comes_to(a_move(build, "evacuate"))
-    assert await settled(world, build) == ("c2", "active")
-
-
 @pytest.mark.parametrize("forgotten", [False, True], ids=["", "the old cell has forgotten it"])
 async def test_attempt_numbers_only_grow_in_moves_between_cells(world: CellsApart, forgotten: bool) -> None:
     """An agent ignores orders with older attempt numbers than it has recorded, so numbers must grow."""

@@ -1,9 +1,7 @@
 """Requests that wait for capacity, from the request to its host, in virtual time."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +21,6 @@ from bus.claims import (
     Refused,
     ReleaseRequested,
 )
-from bus.clock import Clock
 from bus.context import envelope_of
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
@@ -32,7 +29,6 @@ from bus.quotas import WEIGHT, QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import SetTraits
-from bus.sql.database import Database
 from bus.vocabulary import Contended
 from bus.what_if import WhatIf
 from scheduler_worker.core.backlog_paces import BacklogPace
@@ -53,18 +49,9 @@ ROOM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB
 VM = SMALL
 
 
-@asynccontextmanager
-async def a_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
-    loop = asyncio.get_running_loop()
-    clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
-    placement, kept = (Database("sqlite+aiosqlite://", inline=True) for _ in range(2))
-    async with waiting_world(clock, placement, kept, *(schedulers or ("s1",))) as world:
-        yield world
-
-
 @in_virtual_time
 async def test_a_new_request_never_takes_capacity_freed_for_a_waiting_one() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         for index in range(1, 41):
             await world.node(index, free=False)
             await world.ask(index)
@@ -78,7 +65,7 @@ async def test_a_new_request_never_takes_capacity_freed_for_a_waiting_one() -> N
 
 @in_virtual_time
 async def test_released_capacity_goes_to_the_project_that_was_served_least() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.report(100, ROOM)
         await world.report(50, {"CUSTOM_BAREMETAL": Inventory(total=2)})
         for number in (21, 22):
@@ -104,7 +91,7 @@ async def test_released_capacity_goes_to_the_project_that_was_served_least() -> 
 
 @in_virtual_time
 async def test_the_end_of_the_wait_has_the_reason() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         build = await world.ask(1, wait="90s", reply_to="me")
         await asyncio.sleep(89.0)
@@ -125,7 +112,7 @@ async def test_the_end_of_the_wait_has_the_reason() -> None:
 
 @in_virtual_time
 async def test_a_request_that_comes_again_waits_once() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         await world.ask(1)
         await world.ask(1)
@@ -141,7 +128,7 @@ async def test_a_request_that_comes_again_waits_once() -> None:
 
 @in_virtual_time
 async def test_a_request_waits_only_for_its_instances_that_have_not_ended() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         await world.bus.publish(BuildCancelRequested(build=uid(1000, "b"), anywhere=True, fence=True))
         await world.ask(1, instances=2)
@@ -154,7 +141,7 @@ async def test_a_request_waits_only_for_its_instances_that_have_not_ended() -> N
 async def test_a_request_also_waits_for_its_alternative_flavor() -> None:
     silver = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
     gold = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         await world.ask(1, flavor=gold, or_else=(silver,))
         await asyncio.sleep(0.5)
@@ -167,7 +154,7 @@ async def test_a_request_also_waits_for_its_alternative_flavor() -> None:
 
 @in_virtual_time
 async def test_the_wake_condition_names_zone_and_cell() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.report(1, {"VCPU": Inventory(total=4)})
         await world.ask(1, flavor=Flavor(name="large", vcpus=8), zone="north", cell="c9")
         await asyncio.sleep(0.5)
@@ -257,7 +244,7 @@ WAKES: dict[str, tuple[Deed, Deed, dict[str, Any], Deed]] = {
 async def test_every_relevant_change_wakes_a_waiting_request(
     before: Deed, then: Deed, asked: dict[str, Any], change: Deed
 ) -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await before(world)
         await asyncio.sleep(0.2)
         await then(world)
@@ -273,7 +260,7 @@ async def test_every_relevant_change_wakes_a_waiting_request(
 
 @in_virtual_time
 async def test_a_build_that_waits_is_cancelled() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         one, other = await world.ask(1), await world.ask(2, reply_to="you")
         await asyncio.sleep(0.5)
@@ -308,7 +295,7 @@ async def test_a_changed_grouping_key_keeps_the_position_in_the_queue(
         return await add_once(self, keeping)
 
     monkeypatch.setattr(WaitingStore, "_add_once", meanwhile)
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         await world.ask(1)
         await asyncio.sleep(0.5)
@@ -336,7 +323,7 @@ async def test_a_request_whose_storing_was_uncertain_waits_once_when_redelivered
         return ours
 
     monkeypatch.setattr(WaitingStore, "_add_once", committed)
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         await world.ask(1)
         await asyncio.sleep(5.0)
@@ -347,7 +334,7 @@ async def test_a_request_whose_storing_was_uncertain_waits_once_when_redelivered
 
 @in_virtual_time
 async def test_a_request_cancelled_during_its_claim_reserves_nothing() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         trying, cancelled = asyncio.Event(), asyncio.Event()
 
         async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -382,7 +369,7 @@ async def test_a_request_cancelled_during_its_claim_reserves_nothing() -> None:
 
 @in_virtual_time
 async def test_cancelling_one_build_keeps_the_rest_of_its_request_waiting() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         await world.ask(1, instances=2)
         await asyncio.sleep(0.5)
@@ -396,7 +383,7 @@ async def test_cancelling_one_build_keeps_the_rest_of_its_request_waiting() -> N
 
 @in_virtual_time
 async def test_waiting_requests_of_a_killed_scheduler_are_adopted() -> None:
-    async with a_world("s1", "s2") as world:
+    async with waiting_world("s1", "s2") as world:
         for number in range(1, 21):
             await world.node(number, free=False)
             await world.ask(number)
@@ -431,7 +418,7 @@ async def test_a_waiting_request_whose_evaluation_ends_its_scheduler_fails_after
             await asyncio.Event().wait()  # until the scheduler is killed
         return await place(self, begun)
 
-    async with a_world("s0") as world:
+    async with waiting_world("s0") as world:
         for number in (1, 2, 3):
             await world.node(number, free=False)
             await world.ask(number)
@@ -454,7 +441,7 @@ async def test_a_waiting_request_whose_evaluation_ends_its_scheduler_fails_after
 
 @in_virtual_time
 async def test_a_build_that_a_killed_scheduler_claimed_is_published_although_it_fits_nowhere_else() -> None:
-    async with a_world("s1") as world:
+    async with waiting_world("s1") as world:
         await world.node(1, free=False)
         build = await world.ask(1)
         await asyncio.sleep(1.0)
@@ -474,7 +461,7 @@ async def test_a_build_that_a_killed_scheduler_claimed_is_published_although_it_
 
 @in_virtual_time
 async def test_another_scheduler_respects_a_host_reserved_for_a_large_request() -> None:
-    async with a_world("s1") as world:
+    async with waiting_world("s1") as world:
         await world.report(1, {"VCPU": Inventory(total=8)})
         await asyncio.sleep(0.5)
         await world.ask(1, flavor=SMALL, wait="")
@@ -505,7 +492,7 @@ async def test_another_scheduler_respects_a_host_reserved_for_a_large_request() 
 async def test_a_request_that_is_refused_repeatedly_is_retried_less_often_until_a_change(
     refused: ClaimResult, rounds: int
 ) -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         tried: list[float] = []
 
         async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -534,7 +521,7 @@ async def test_a_request_that_is_refused_repeatedly_is_retried_less_often_until_
 @in_virtual_time
 async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
     """Changes are announced at most ten times a second."""
-    async with a_world() as world:
+    async with waiting_world() as world:
         heard = list[int]()
         listener = await world.bus.listen(topics.SCHEDULER_ALIVE.at())
 
@@ -568,7 +555,7 @@ async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
 
 @in_virtual_time
 async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None:
-    async with a_world("s1", "s2") as world:
+    async with waiting_world("s1", "s2") as world:
         for number in range(1, 41):
             await world.node(number, free=False)
             await world.ask(number, wait="7d")
@@ -599,7 +586,7 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
 
 @in_virtual_time
 async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same_when_taken_over() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await world.node(1, free=False)
         weight = SetQuota(project="p", limits={WEIGHT: 3})
         await world.bus.asker(topics.EDIT_QUOTA)(QuotaEditRequested(edit=weight))

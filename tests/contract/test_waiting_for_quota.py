@@ -1,7 +1,6 @@
 """Requests that wait for their project's quota, from the request to its host, in virtual time."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,12 +10,10 @@ from prometheus_client import REGISTRY
 
 from bus import topics
 from bus.claims import ReleaseRequested
-from bus.clock import Clock
 from bus.messages import BuildCancelRequested
 from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
-from bus.sql.database import Database
 from bus.what_if import WhatIf
 from scheduler_worker.waiting.builds import WaitingBuilds
 from scheduler_worker.waiting.queue import Evaluated, Woken
@@ -34,10 +31,7 @@ SOON = 0.5  # virtual seconds, less than the periods of the heartbeat and of the
 @asynccontextmanager
 async def a_world(*schedulers: str, **limits: Any) -> AsyncIterator[WaitingWorld]:
     """Run schedulers with a host with much free capacity, and with limits of project p1."""
-    loop = asyncio.get_running_loop()
-    clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
-    placement, kept = (Database("sqlite+aiosqlite://", inline=True) for _ in range(2))
-    async with waiting_world(clock, placement, kept, *(schedulers or ("s1",))) as world:
+    async with waiting_world(*schedulers) as world:
         await world.report(1, CAPACITY)
         await limit(world, **limits)
         yield world
@@ -105,16 +99,6 @@ async def test_a_waiting_move_begins_when_its_project_releases_something(kind: s
         await release(world, other)
         await asyncio.sleep(SOON)
         assert [placed.build for placed in movers.placed] == [moved]
-
-
-@in_virtual_time
-async def test_a_waiting_request_is_placed_when_the_quota_is_raised() -> None:
-    async with a_world(VCPU=0) as world:
-        await boot(world, 1)
-        await asyncio.sleep(SOON)
-        await limit(world, VCPU=1)
-        await asyncio.sleep(SOON)
-        assert world.requests() == [uid(1, "a")]
 
 
 @in_virtual_time

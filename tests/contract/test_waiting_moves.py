@@ -31,13 +31,12 @@ from scheduler_worker.store import parked
 from scheduler_worker.waiting.moves import WaitingMoves
 from scheduler_worker.waiting.queue import Ended
 from scheduler_worker.waiting.suspects import MAX_STRIKES, WHY
-from tests.contract.test_waiting import a_world
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
-from tests.support.waiting_world import CELL, WaitingWorld
+from tests.support.waiting_world import CELL, WaitingWorld, waiting_world
 
 TWO = Flavor(name="two", vcpus=2)
 
@@ -158,7 +157,7 @@ GROUP = uid(1, "9")
 
 @asynccontextmanager
 async def a_cell(*schedulers: str) -> AsyncIterator[WaitingMovers]:
-    async with a_world(*schedulers) as world, waiting_movers(world) as movers:
+    async with waiting_world(*schedulers) as world, waiting_movers(world) as movers:
         yield movers
 
 
@@ -221,22 +220,6 @@ async def test_the_start_of_waiting_moves_is_estimated_from_earlier_starts() -> 
         assert starts == sorted(starts) and len(starts) == 3 and starts[0] > 0.0 and starts[2] < 30.0
         decided = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=moves[5].move))
         assert decided.start_p50 == pytest.approx(left[0].start_p50, abs=0.5)
-
-
-@in_virtual_time
-async def test_a_shelved_instance_waits_to_be_unshelved() -> None:
-    async with a_cell() as movers:
-        build = await movers.boot(1, on=1)
-        generation = movers.stands[build].generation
-        await movers.world.bus.asker(topics.RELEASE)(ReleaseRequested(consumer=build, generation=generation))
-        movers.change(build, status="shelved", generation=None, chosen=None)
-        await movers.host(1, 0)
-        await asyncio.sleep(0.5)
-        await movers.ask(build, kind="unshelve")
-        await waits(movers)
-        await movers.host(2, ROOMY)
-        await movers.world.until(1, movers.placed)
-        assert (went(movers.placed[0]), movers.placed[0].attempt) == ("host-2", 0)
 
 
 @in_virtual_time
@@ -539,7 +522,7 @@ async def leaves(world: WaitingWorld, member: BuildPlaced) -> None:
 @pytest.mark.parametrize("goes", [moves, leaves])
 @in_virtual_time
 async def test_a_moved_group_member_wakes_waiting_affinity_requests(goes) -> None:  # type: ignore[no-untyped-def]
-    async with a_world() as world:
+    async with waiting_world() as world:
         member = await a_member(world)
         await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
         await asyncio.sleep(5.0)
@@ -554,7 +537,7 @@ async def test_a_moved_group_member_wakes_waiting_affinity_requests(goes) -> Non
 
 @in_virtual_time
 async def test_a_new_instance_wakes_requests_with_same_host() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         for number in (1, 2):
             await world.report(number, {"VCPU": Inventory(total=8)})
         await world.ask(2, flavor=SMALL, hints=Hints(same_host=(uid(1000, "b"),)))
@@ -568,7 +551,7 @@ async def test_a_new_instance_wakes_requests_with_same_host() -> None:
 
 @in_virtual_time
 async def test_a_request_waiting_for_a_deleted_group_ends() -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await a_member(world)
         await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
         await asyncio.sleep(5.0)
@@ -588,7 +571,7 @@ async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) ->
 
 @in_virtual_time
 async def test_a_request_for_a_renamed_host_waits_for_the_name(caplog: pytest.LogCaptureFixture) -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         await called(world, "east-1", 1, inventories={"VCPU": Inventory(total=1)})
         await asyncio.sleep(0.5)
         await world.ask(1, flavor=LARGE, forced_host="east-1")
@@ -644,7 +627,7 @@ async def cancelled(world: WaitingWorld) -> None:
 async def test_the_end_of_a_wait_has_the_correlation_and_trace_of_the_request(
     then: Callable[[WaitingWorld], Awaitable[None]],
 ) -> None:
-    async with a_world() as world:
+    async with waiting_world() as world:
         stories = Stories()
         world.lives["stories"] = world.group.create_task(stories.live(world))
         await asyncio.sleep(1.0)  # then the scheduler has subscribed

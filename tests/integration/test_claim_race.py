@@ -2,38 +2,34 @@
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from bus.claims import Claimed, Held, Refused, Released, Retired
-from bus.clock import Clock
 from bus.reports import EXCLUDES_SIBLINGS, Inventory, ProviderReport
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.store import tree_reads
 from placement_worker.store.audit import breaches, holdings, retired
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+    racing_placements,
+)
 
 pytestmark = pytest.mark.services
 
 WORKERS = 4
 
 
-async def placements(stack: AsyncExitStack, url: str) -> list[Placement]:
-    first = await stack.enter_async_context(a_placement(url, Clock(chance=random.Random(0))))
-    others = [
-        await stack.enter_async_context(a_placement(url, Clock(chance=random.Random(seed))))
-        for seed in range(1, WORKERS)
-    ]
-    return [first, *others]
-
-
 async def test_concurrent_claims_of_the_last_places_take_exactly_those(database_url: str) -> None:
-    async with AsyncExitStack() as stack:
-        racers = await placements(stack, database_url)
+    async with racing_placements(database_url, WORKERS) as racers:
         room = {"VCPU": Inventory(total=4)}
         await racers[0].reports.report_many([a_report(host, inventories=room) for host in range(5)])
 
@@ -63,8 +59,7 @@ async def test_concurrent_claims_of_the_last_places_take_exactly_those(database_
 
 
 async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(database_url: str) -> None:
-    async with AsyncExitStack() as stack:
-        racers = await placements(stack, database_url)
+    async with racing_placements(database_url, WORKERS) as racers:
         await racers[0].reports.report_many([a_report(1, inventories={"VCPU": Inventory(total=1000)})])
         both = 90
         taken: list[object] = []
@@ -96,8 +91,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
 
 
 async def test_concurrent_reports_of_a_tree_end_at_the_highest_sequence(database_url: str) -> None:
-    async with AsyncExitStack() as stack:
-        racers = await placements(stack, database_url)
+    async with racing_placements(database_url, WORKERS) as racers:
 
         async def report(placement: Placement, seed: int) -> None:
             sequences = list(range(1, 31))
@@ -151,11 +145,7 @@ def type_of(gpu: int, type_: str) -> str:
 
 
 async def test_concurrent_claims_never_put_two_types_on_one_gpu(database_url: str) -> None:
-    async with AsyncExitStack() as stack:
-        racers = [
-            await stack.enter_async_context(a_placement(database_url, Clock(chance=random.Random(seed))))
-            for seed in range(3)
-        ]
+    async with racing_placements(database_url, 3) as racers:
         cards = [
             ProviderReport(id=uid(gpu, "e"), name=f"gpu{gpu}", parent=uid(1, "a"), inventories={})
             for gpu in range(1, GPUS + 1)

@@ -3,13 +3,12 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
-from bus.clock import Clock
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
@@ -18,7 +17,7 @@ from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_builders import a_report, racing_placements
 from tests.support.schedulers import scheduler_of
 from tests.support.topology_clouds import a_gang
 
@@ -38,19 +37,17 @@ def rack_of(root: str) -> str:
     return f"r{int(root.rsplit('-', 1)[1]) // HOSTS_A_RACK}"
 
 
-async def a_cloud(stack: AsyncExitStack, url: str) -> list[Placement]:
-    made = [
-        await stack.enter_async_context(a_placement(url, Clock(chance=random.Random(seed))))
-        for seed in range(SCHEDULERS)
-    ]
-    numbers = range(RACKS * HOSTS_A_RACK)
-    await made[0].reports.report_many([a_report(number, inventories=ROOM) for number in numbers])
-    for number in numbers:
-        root = uid(number, "a")
-        await made[0].reports.label(LabelEditRequested(roots=(root,), set={"rack": rack_of(root)}))
-    for placement in made:
-        await placement.memory.fresh()
-    return made
+@asynccontextmanager
+async def a_cloud(url: str) -> AsyncIterator[list[Placement]]:
+    async with racing_placements(url, SCHEDULERS) as made:
+        numbers = range(RACKS * HOSTS_A_RACK)
+        await made[0].reports.report_many([a_report(number, inventories=ROOM) for number in numbers])
+        for number in numbers:
+            root = uid(number, "a")
+            await made[0].reports.label(LabelEditRequested(roots=(root,), set={"rack": rack_of(root)}))
+        for placement in made:
+            await placement.memory.fresh()
+        yield made
 
 
 class GangWatch:
@@ -119,8 +116,7 @@ async def swapped(placement: Placement, placed: BuildPlaced) -> bool:
 async def test_gangs_of_concurrent_schedulers_are_never_partial(database_url: str) -> None:
     chance = random.Random(31)
     gangs = [a_gang(number, chance.choice(TOPOLOGIES), *ROLES) for number in range(1, GANGS + 1)]
-    async with AsyncExitStack() as stack:
-        placements = await a_cloud(stack, database_url)
+    async with a_cloud(database_url) as placements:
         schedulers = [scheduler_of(placement) for placement in placements]
         watch = GangWatch(placements[0], gangs)
         watching = asyncio.ensure_future(watch.forever())

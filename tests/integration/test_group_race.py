@@ -4,12 +4,11 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, GroupPolicyViolated, Held, Refused
-from bus.clock import Clock
 from bus.domains import DomainConstraints
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.sql.failures import explained
@@ -17,7 +16,14 @@ from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
+from tests.support.placement_builders import (
+    a_claim,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+    racing_placements,
+)
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -39,14 +45,8 @@ def no_deadlocks(monkeypatch: pytest.MonkeyPatch) -> "list[str]":
 
 
 @asynccontextmanager
-async def processes(
-    url: str, policy: GroupPolicy, most: int = 1, count: int = 4
-) -> AsyncIterator[list[Placement]]:
-    async with AsyncExitStack() as stack:
-        made = [
-            await stack.enter_async_context(a_placement(url, Clock(chance=random.Random(seed))))
-            for seed in range(count)
-        ]
+async def processes(url: str, policy: GroupPolicy, most: int = 1) -> AsyncIterator[list[Placement]]:
+    async with racing_placements(url) as made:
         await made[0].reports.report_many([a_report(host) for host in range(HOSTS)])
         group = MakeGroup(group=GROUP, name="web", policy=policy, max_per_host=most, project="p1")
         await made[0].server_groups.edit(GroupEditRequested(edit=group))

@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import REGISTRY
 
-from berth.operations import making_room
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import host_named, state_of
-from berth.operations.making_room import MakingRoom, RoomListener, plan_room
+from berth.operations.making_room import MakingRoom, RoomListener
 from bus import topics
-from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
-from bus.room import PlanRoom, RoomPlanned
+from bus.room import PlanRoom
 from bus.what_if import WhatIf
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
@@ -69,26 +67,6 @@ async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) 
     assert "makes room for 1 build of flavor custom (1 DISK_GB, 70,000 MEMORY_MB, 1 VCPU in all)" in why
     assert [await state(berth, host) for host in HOSTS] == ["open"] * 5
     assert (await berth.boot(*LARGE))[1] == "c1-host00002"
-    await berth.clean()
-
-
-async def test_moves_of_a_plan_that_is_given_up_are_undone(
-    berth: LivingBerth, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, plans = await places(berth), list[RoomPlanned]()
-
-    async def planned(bus: Bus, asked: PlanRoom) -> RoomPlanned:
-        """Plan twice (to see the hosts, and on closed hosts), then find no plan: the first wave is done."""
-        plans.append(await plan_room(bus, asked))
-        return plans[-1] if len(plans) < 3 else RoomPlanned(code="destinations", why="none fits")
-
-    monkeypatch.setattr(making_room, "plan_room", planned)
-    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
-    told = await berth("make-room", *LARGE, "--count", "2", ends=1)
-    assert "moving 3 instances back: none fits" in told
-    assert "given up [destinations]: none fits; 3 instances moved back" in told and "stays on" not in told
-    assert await places(berth) == before
-    assert [await state(berth, host) for host in HOSTS] == ["open"] * 5
     await berth.clean()
 
 

@@ -4,20 +4,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
 HALF = ("--vcpus", "1", "--memory-mb", "60000", "--disk-gb", "1")
 WHOLE = ("--vcpus", "1", "--memory-mb", "120000", "--disk-gb", "1")
-
-
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
-    return opening_berths(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -95,37 +89,6 @@ async def test_instances_of_equal_priority_and_members_of_groups_stay(berth: Liv
     told = await berth("boot", *HALF, "--priority", "7", "--wait", ends=1)
     assert "no preemption: the instances of lower priority do not free enough" in told
     assert set((await statuses(berth)).values()) == {"active"}
-
-
-async def test_several_instances_are_placed_together_or_nothing_is_deleted(berth: LivingBerth) -> None:
-    kept = [await boot(berth, *WHOLE, priority=4), await boot(berth, *HALF, priority=7)]
-    told = await berth("boot", *WHOLE, "--count", "2", "--priority", "7", "--wait", ends=1)
-    assert "no preemption" in told
-    assert await statuses(berth) == dict.fromkeys(kept, "active")
-    await berth("boot", *HALF, "--count", "3", "--priority", "7", "--wait")
-    assert kept[0] not in await statuses(berth)
-    await berth.clean()
-
-
-async def test_a_gang_replaces_the_fewest_instances_and_its_roles_share_a_host(berth: LivingBerth) -> None:
-    low = [await boot(berth, *WHOLE, priority=1) for _ in range(2)]
-    gang = (*HALF, "--role", "a:1", "--role", "b:1,memory_mb=30000", "--pack", "host", "--priority", "7")
-    shown = await berth("what-if", *gang, "--preempt")
-    assert shown.count("would be shelved") == 1
-    assert await statuses(berth) == dict.fromkeys(low, "active")
-    await berth("boot", *gang, "--wait")
-    assert sorted((await statuses(berth)).values()) == ["active", "active", "active", "shelved"]
-    await berth.clean()
-
-
-async def test_the_budget_limits_what_a_project_preempts(berth: LivingBerth) -> None:
-    low = [await boot(berth, *HALF, priority=4) for _ in range(4)]
-    for _ in range(3):
-        await boot(berth, *HALF, priority=7)
-    assert "3 instances in one hour, at most 3" in await berth(
-        "boot", *HALF, "--priority", "7", "--wait", ends=1
-    )
-    assert len(set(low) & (await statuses(berth)).keys()) == 1
 
 
 async def test_a_waiting_request_preempts_when_its_class_permits_it(berth: LivingBerth) -> None:

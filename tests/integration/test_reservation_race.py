@@ -2,12 +2,10 @@
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
 
 import pytest
 
 from bus.claims import Choice, Claimed, ConsumerClaim, NotReserved, Refused, Released
-from bus.clock import Clock
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -22,7 +20,15 @@ from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
+from tests.support.placement_builders import (
+    a_claim,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+    racing_placements,
+)
+from tests.support.placement_calls import must_take
 
 pytestmark = pytest.mark.services
 
@@ -47,8 +53,7 @@ async def reserve_all(placement: Placement) -> list[str]:
         )
         for host, slot in enumerate(slots)
     ]
-    [answer] = await placement.claims.claim_many([an_order(*claims)])
-    assert all(isinstance(result, Claimed) for result in answer.results)
+    await must_take(placement, *claims)
     return slots
 
 
@@ -84,11 +89,6 @@ async def draw_and_release(placement: Placement, worker: int, slots: list[str]) 
     return drawn, refused
 
 
-async def contenders(stack: AsyncExitStack, url: str) -> list[Placement]:
-    clocks = [Clock(chance=random.Random(seed)) for seed in range(WORKERS)]
-    return [await stack.enter_async_context(a_placement(url, clock)) for clock in clocks]
-
-
 async def race(racers: list[Placement], slots: list[str]) -> tuple[int, int]:
     work = [draw_and_release(placement, worker, slots) for worker, placement in enumerate(racers, 1)]
     drawn, refused = zip(*await asyncio.gather(*work), strict=True)
@@ -96,8 +96,7 @@ async def race(racers: list[Placement], slots: list[str]) -> tuple[int, int]:
 
 
 async def test_a_slot_is_never_drawn_twice_and_gets_everything_back(database_url: str) -> None:
-    async with AsyncExitStack() as stack:
-        racers = await contenders(stack, database_url)
+    async with racing_placements(database_url, WORKERS) as racers:
         slots = await reserve_all(racers[0])
         drawn, refused = await race(racers, slots)
         assert drawn > 50 and refused > 50
@@ -108,8 +107,7 @@ async def test_a_slot_is_never_drawn_twice_and_gets_everything_back(database_url
 
 
 async def test_an_end_during_the_race_leaves_nothing_reserved(database_url: str) -> None:
-    async with AsyncExitStack() as stack:
-        racers = await contenders(stack, database_url)
+    async with racing_placements(database_url, WORKERS) as racers:
         slots = await reserve_all(racers[0])
         end = ReservationEditRequested(edit=EndReservation(reservation=R1))
 

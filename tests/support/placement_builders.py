@@ -1,7 +1,8 @@
 """Builders for tests of placement: reports, claims, and a Placement with a new database."""
 
+import random
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -108,6 +109,14 @@ async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> A
         yield placement
     finally:
         await database.close()
+
+
+@asynccontextmanager
+async def racing_placements(url: str, count: int = 4) -> AsyncIterator[list[Placement]]:
+    """Yield several Placements with one database, as of several processes with retries at random times."""
+    async with AsyncExitStack() as stack:
+        clocks = [Clock(chance=random.Random(seed)) for seed in range(count)]
+        yield [await stack.enter_async_context(a_placement(url, clock)) for clock in clocks]
 
 
 async def last_published(placement: Placement) -> int:

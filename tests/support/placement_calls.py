@@ -4,7 +4,7 @@ from typing import Any
 
 from bus.aggregates import AggregateEdit, AggregateEditRequested, AggregateResult
 from bus.cells import CellEdit, CellEditRequested, CellResult
-from bus.claims import ClaimRequested
+from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim
 from bus.messages import InventoryReported
 from bus.resources import (
     Edit,
@@ -30,6 +30,17 @@ async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:
     """Make claims; return the result of each order, or its list of results if it has several claims."""
     answers = await placement.claims.claim_many(orders)
     return [answer.results[0] if len(answer.results) == 1 else answer.results for answer in answers]
+
+
+async def take(placement: Placement, *claims: ConsumerClaim, cell: str = "") -> tuple[ClaimResult, ...]:
+    """Make the claims of one request, for a cell if one is named; return the result of each."""
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=claims)], cell=cell)
+    return answer.results
+
+
+async def must_take(placement: Placement, *claims: ConsumerClaim, cell: str = "") -> None:
+    results = await take(placement, *claims, cell=cell)
+    assert all(isinstance(result, Claimed) for result in results), results
 
 
 async def edit(placement: Placement, edit: Edit) -> EditResult:

@@ -3,6 +3,7 @@ in this process.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -130,9 +131,11 @@ class WaitingWorld:
 
 
 @asynccontextmanager
-async def waiting_world(
-    clock: Clock, placement: Database, kept: Database, *schedulers: str
-) -> AsyncIterator[WaitingWorld]:
+async def waiting_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
+    """Run these schedulers, or one scheduler s1, with the clock of the event loop."""
+    loop = asyncio.get_running_loop()
+    clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
+    placement, kept = (Database("sqlite+aiosqlite://", inline=True) for _ in range(2))
     await migrate(placement, "placement_worker")
     await migrate(kept, "scheduler_worker")
     broker = LocalBroker(clock=clock)
@@ -143,7 +146,7 @@ async def waiting_world(
             world.lives["placement"] = group.create_task(bus.serve(worker, asyncio.Event()))
             await world.handle()
             await asyncio.sleep(0.05)
-            for name in schedulers:
+            for name in schedulers or ("s1",):
                 await world.scheduler(name)
             try:
                 yield world
