@@ -98,7 +98,7 @@ MODULES: Mapping[str, str] = {
     "scheduler_worker.maintenance.controller": "scheduler",
     "scheduler_worker.maintenance.evacuations": "scheduler",
     "scheduler_worker.reservations": "scheduler",
-    "scheduler_worker.refusal_counts": "scheduler",
+    "scheduler_worker.refusals": "scheduler",
     "scheduler_worker.room_planning": "scheduler",
     "scheduler_worker.balance_planning": "scheduler",
     "scheduler_worker.move_courses": "scheduler",

@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 
 from prometheus_client import Counter
 
+from bus.addressing import matches
 from bus.context import envelopes_handled
-from bus.patterns import matches
 from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport
 from bus.topics import TOPIC_OF
 

@@ -28,13 +28,12 @@ from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.move_undoing import MoveUndoing
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.refusals import RefusedMoves
 from scheduler_worker.waiting.hosts import without_roots
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveVerdict = move_state.MoveMessages | Retry | Poison
 
-# refused moves, each with the request for its destination, if one was made
-RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
 StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 PLANNED = Counter(

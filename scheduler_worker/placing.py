@@ -35,7 +35,7 @@ from scheduler_worker.help_search import helps_of
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.orders import Orders, Preempting, Resolving, put_off
 from scheduler_worker.pending_choices import PendingChoices
-from scheduler_worker.refusal_counts import count_claims
+from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 from scheduler_worker.store.parked import ParkedRequest
 

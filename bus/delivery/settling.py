@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 from prometheus_client import Counter, Histogram
 
+from bus.addressing import matches
 from bus.context import current_tracer, envelope_of, follow, handling
 from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import Again, Dead, letter_of, refusal_of, verdict
 from bus.errors import Unavailable, Undecodable, Unroutable
-from bus.patterns import matches
 from bus.protocol import Delivery, Envelope, decode, is_suspect
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message

@@ -12,8 +12,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from bus.addressing import matches
 from bus.errors import Undecodable
-from bus.patterns import matches
 from bus.protocol import Envelope, QueueSpec, decode
 from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
 from bus.worker import Worker, cell_of, reply_prefix

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bus.addressing import matches
 from bus.clock import Clock
 from bus.errors import NoSuchLetter
 from bus.local.journal import Journal
-from bus.patterns import matches
 from bus.protocol import DeadLetter, Envelope, QueueSpec
 
 LONGEST_DELAY = 86400.0  # limit for restored delays, because the wall clock may have been set back

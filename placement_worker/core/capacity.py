@@ -15,6 +15,7 @@ from placement_worker.core.charging import Charges, charge, charging_order, mark
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
+    Steps,
     Unread,
     as_held,
     bars_release,
@@ -23,7 +24,6 @@ from placement_worker.core.claim_world import (
     named_twice,
     wakes,
 )
-from placement_worker.core.holding import Steps, count, hold, remember, roots, undo
 from placement_worker.core.preempting import preempt, record, victims_of
 
 # (provider, resource class) → usage before the consumers of a request released their allocations.
@@ -51,7 +51,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     with suppress(Unread):
         results = _judge(order, world, steps, charges)
     if results is None or not all(type(result) is claims.Claimed for result in results):
-        undo(world, steps)
+        world.undo(steps)
         undo_charges(charges)
         if results is None:
             return None
@@ -111,7 +111,7 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
             world.stirred[holder_consumer.uuid] = holder_consumer
         else:
             released, slot = holder.held, holder.draws_on
-            hold(world, holder, 0, {}, None, holder.group)
+            world.hold(holder, 0, {}, None, holder.group)
             if slot:
                 drawing.give_back(slot, released, world)
         world.stirred[holder.uuid] = holder
@@ -135,16 +135,16 @@ def _judge(
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for claim, holder in zip(order.claims, holders, strict=True):
-        remember(steps, holder)
+        steps.append(holder.state())
         for provider, resources in holder.held.items():
             for name in resources:
                 before.setdefault((provider, name), world.provider(provider).stocks[name].used)
         if holder.held and claim.keep:
             holder_consumer = world.holders[claim.keep]
-            remember(steps, holder_consumer)
+            steps.append(holder_consumer.state())
             _leave_to(world, holder, holder_consumer, claims.MIGRATION if claim.begins else claims.CLEANUP)
         elif holder.held:
-            hold(world, holder, 0, {}, None, holder.group)
+            world.hold(holder, 0, {}, None, holder.group)
     results: list[claims.ClaimResult] = []
     for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
         results.append(_take(claim, holder, Former(generation, held, before), steps, world))
@@ -180,10 +180,10 @@ def _take(
         if claim.keep:
             _reduce_holder(world, world.holders[claim.keep], kept)
         held = amounts.joined(held_for.held, kept)
-        remember(steps, held_for)
+        steps.append(held_for.state())
         holder.draws_on = held_for.draws_on
-        hold(world, held_for, 0, {}, None, held_for.group)
-        hold(world, holder, generation + 1, held, claim, group)
+        world.hold(held_for, 0, {}, None, held_for.group)
+        world.hold(holder, generation + 1, held, claim, group)
         return claims.Claimed(choice=0, generation=holder.generation, number=0)
     refusals: list[claims.Refusal] = []
     for position, choice in enumerate(claim.choices):
@@ -194,15 +194,15 @@ def _take(
         refusal = _capacity_refusal(claim, choice, shared, former.used, steps, world)
         # The group may have been deleted since the consumer joined it.
         if refusal is None and group is not None and group in world.groups:
-            refusal = world.groups[group].refusal(roots(world, choice.allocations), holder.uuid)
+            refusal = world.groups[group].refusal(world.roots(choice.allocations), holder.uuid)
         if refusal is not None:
-            undo(world, steps, before)
+            world.undo(steps, before)
             refusals.append(refusal)
             continue
         if shared and claim.keep:
             _reduce_holder(world, world.holders[claim.keep], shared)
         if choice.allocations:
-            hold(world, holder, generation + 1, choice.allocations, claim, group)
+            world.hold(holder, generation + 1, choice.allocations, claim, group)
         else:  # a consumer without allocations is in no server group
             holder.group = None
         return claims.Claimed(
@@ -227,9 +227,9 @@ def _capacity_refusal(
     if refusal is None and claim.preempts is not None:
         refusal = preempt(claim, choice, steps, world, _leave_to)
     if refusal is None:
-        count(world, shared, -1)
+        world.count(shared, -1)
         refusal = _refusal(choice, before, world)
-        count(world, shared, +1)
+        world.count(shared, +1)
     return refusal
 
 
@@ -289,12 +289,12 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
 def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
     both = amounts.joined(holder_consumer.held, holder.held)
     group = holder_consumer.group if holder.group is None else holder.group
-    hold(world, holder, 0, {}, None, holder.group)
+    world.hold(holder, 0, {}, None, holder.group)
     holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
     holder_consumer.keeps_for = holder.keeps_for or holder.uuid
     holder_consumer.draws_on = holder.draws_on or holder_consumer.draws_on
     holder.draws_on = None
-    hold(world, holder_consumer, holder_consumer.generation + 1, both, None, group)
+    world.hold(holder_consumer, holder_consumer.generation + 1, both, None, group)
 
 
 def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
@@ -303,7 +303,7 @@ def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> No
     """
     left = amounts.without(holder.held, shared)
     if left != holder.held:
-        hold(world, holder, holder.generation if left else 0, left, None, holder.group)
+        world.hold(holder, holder.generation if left else 0, left, None, holder.group)
 
 
 def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ A Holder is any consumer with its allocations; server groups and cells restrict 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bus import claims
 from bus.history import ConsumerChange
@@ -80,6 +81,27 @@ class Holder:
     draws_on: str | None = None  # slot of a reservation to which released allocations return
     draws_on_was: str | None = None
 
+    def state(self) -> "HolderState":
+        return HolderState(
+            self, self.generation, self.held, self.by, self.group, self.keeps_for, self.move_of, self.draws_on
+        )
+
+
+class HolderState(NamedTuple):
+    """A consumer, and its state before a change of its allocations."""
+
+    holder: Holder
+    generation: int
+    held: Allocations
+    by: claims.ConsumerClaim | None
+    group: int | None
+    keeps_for: str | None
+    move_of: str | None
+    draws_on: str | None
+
+
+Steps = list[HolderState]  # the states before each change by the claims of a request, in order
+
 
 @dataclass(slots=True)
 class ClaimWorld:
@@ -136,6 +158,44 @@ class ClaimWorld:
         del self.retired[consumer]
         self.tombstones.pop(consumer, None)
         self.woken.add(consumer)
+
+    def hold(
+        self,
+        holder: Holder,
+        generation: int,
+        allocations: Allocations,
+        by: claims.ConsumerClaim | None,
+        group: int | None,
+    ) -> None:
+        """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of the
+        providers, and the hosts of the server groups' members.
+        """
+        self.count(holder.held, -1)
+        self.count(allocations, +1)
+        if holder.group is not None and holder.group in self.groups:
+            self.groups[holder.group].drop(holder.uuid)
+        holder.generation, holder.held, holder.by, holder.group = generation, allocations, by, group
+        if group is not None and group in self.groups and allocations:
+            self.groups[group].put(holder.uuid, self.roots(allocations), holder.keeps_for)
+
+    def undo(self, steps: Steps, after: int = 0) -> None:
+        """Undo all changes in `steps` except the first `after`: restore the earlier states of the
+        consumers.
+        """
+        for state in reversed(steps[after:]):  # so that the oldest state of a consumer is restored last
+            state.holder.keeps_for, state.holder.move_of = state.keeps_for, state.move_of
+            state.holder.draws_on = state.draws_on
+            self.hold(state.holder, state.generation, state.held, state.by, state.group)
+        del steps[after:]
+
+    def count(self, allocations: Allocations, sign: int) -> None:
+        for provider, resources in allocations.items():
+            stocks = self.provider(provider).stocks
+            for name, amount in resources.items():
+                stocks[name].used += sign * amount
+
+    def roots(self, allocations: Allocations) -> frozenset[str]:
+        return roots_of((self.provider(provider).root, provider in self.sharing) for provider in allocations)
 
 
 def changed_consumers(world: ClaimWorld) -> list[ConsumerChange]:

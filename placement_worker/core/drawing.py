@@ -3,8 +3,7 @@
 from bus.amounts import joined, without
 from bus.claims import Choice, ConsumerClaim, NotReserved
 from bus.vocabulary import Allocations
-from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.core.holding import Steps, hold, remember
+from placement_worker.core.claim_world import ClaimWorld, Steps
 
 
 def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> NotReserved | None:
@@ -21,11 +20,11 @@ def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) 
         return NotReserved(slot=slot, why=why)
     assert holder is not None  # the slot's consumer holds the allocations
     left = without(held, choice.allocations)
-    remember(steps, holder)
+    steps.append(holder.state())
     by = world.reserved.slots[slot].claim() if left else None
-    hold(world, holder, holder.generation + 1 if left else 0, left, by, None)
+    world.hold(holder, holder.generation + 1 if left else 0, left, by, None)
     drawer = world.holders[claim.consumer]
-    remember(steps, drawer)
+    steps.append(drawer.state())
     drawer.draws_on = slot
     return None
 
@@ -46,7 +45,7 @@ def give_back(slot: str, released: Allocations, world: ClaimWorld) -> None:
         return
     if back := world.reserved.returned(slot, holder.held, released):
         by = world.placeholders.get(slot) or world.reserved.slots[slot].claim()
-        hold(world, holder, holder.generation + 1, joined(holder.held, back), by, None)
+        world.hold(holder, holder.generation + 1, joined(holder.held, back), by, None)
         for provider in holder.held:
             world.touched[provider] = world.provider(provider)
         world.stirred[slot] = holder

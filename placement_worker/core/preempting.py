@@ -11,8 +11,7 @@ from bus.claims import CLEANUP, Choice, ConsumerClaim, Retired
 from bus.moves import SHELVED
 from bus.preemption import NotPreemptible, OverBudget, Preemption, Preempts, Victim
 from bus.vocabulary import Allocations
-from placement_worker.core.claim_world import ClaimWorld, Holder, Unread
-from placement_worker.core.holding import Steps, hold, remember
+from placement_worker.core.claim_world import ClaimWorld, Holder, Steps, Unread
 
 LeaveTo = Callable[[ClaimWorld, Holder, Holder, str], None]
 
@@ -36,14 +35,14 @@ def preempt(
     lacking = _lacking(choice.allocations, world)
     for victim in preempts.victims:
         holder, rest = world.holders[victim.build], world.holders[victim.holder]
-        remember(steps, holder)
-        remember(steps, rest)
+        steps.append(holder.state())
+        steps.append(rest.state())
         if holder.held:  # if not, an earlier claim of the request has preempted this victim
             leave_to(world, holder, rest, CLEANUP)
         taken = amounts.common(rest.held, lacking)
         lacking = amounts.without(lacking, taken)
         left = amounts.without(rest.held, taken)
-        hold(world, rest, rest.generation if left else 0, left, None, None)
+        world.hold(rest, rest.generation if left else 0, left, None, None)
     return None
 
 

@@ -26,7 +26,7 @@ from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.refusal_records import RefusalRecords
+from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest

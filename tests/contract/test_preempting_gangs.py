@@ -21,7 +21,7 @@ from scheduler_worker import victim_search
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
-from scheduler_worker.refusal_counts import TURNED_DOWN
+from scheduler_worker.refusals import TURNED_DOWN
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import WhatIfs
 from scheduler_worker.what_if_preempting import WhatIfsPreempting

@@ -23,7 +23,7 @@ from compute_sim.agent import SimulatedAgent
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, PhaseEnd
 from compute_sim.disk import AgentDisk
-from placement_worker.core import capacity, claim_world, headroom, holding
+from placement_worker.core import capacity, claim_world, headroom
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.group_places import GroupPlaces
 from placement_worker.headroom import HeadroomController
@@ -101,7 +101,7 @@ def _source_released() -> Sequence[Any]:
 
     def left_to_none(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
         if type_ == MIGRATION:
-            holding.hold(world, holder, 0, {}, None, holder.group)
+            world.hold(holder, 0, {}, None, holder.group)
         else:
             leave_to(world, holder, holder_consumer, type_)
 

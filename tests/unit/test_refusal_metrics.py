@@ -8,7 +8,7 @@ from bus.claims import Refused, TopologyViolated
 from bus.decisions import Decision
 from bus.domains import DomainConstraints
 from bus.messages import BuildUnplaceable
-from scheduler_worker import refusal_counts
+from scheduler_worker import refusals
 from tests.support.scheduler_builders import a_request
 
 
@@ -20,7 +20,7 @@ def counted(level: str, of: str) -> float:
 def refused(topology: DomainConstraints | None = None, code: str = "topology") -> None:
     request = replace(a_request(1), topology=topology or DomainConstraints())
     end = BuildUnplaceable(request=request.request, instances=(), reason="", decision=Decision(code=code))
-    refusal_counts.count_unplaceable([(request, end)])
+    refusals.count_unplaceable([(request, end)])
 
 
 def test_a_request_without_a_domain_counts_for_each_required_level() -> None:
@@ -36,13 +36,13 @@ def test_a_request_without_a_domain_counts_for_each_required_level() -> None:
 def test_a_claim_that_breaks_a_constraint_counts_for_its_level() -> None:
     before = counted("rack", "claim")
     violated = TopologyViolated(provider="p", group="g", constraint="pack rack", label="r1")
-    refusal_counts.count_claims([Refused(refusals=(violated,))])
+    refusals.count_claims([Refused(refusals=(violated,))])
     assert counted("rack", "claim") == before + 1
 
 
 def test_levels_of_requests_make_a_limited_number_of_label_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal_counts, "_levels", set[str]())
-    monkeypatch.setattr(refusal_counts, "MOST_LEVELS", 2)
+    monkeypatch.setattr(refusals, "_levels", set[str]())
+    monkeypatch.setattr(refusals, "MOST_LEVELS", 2)
     before = counted("other", "request")
     for level in ("rack", "row", "one", "two", "rack"):
         refused(DomainConstraints(pack=level))

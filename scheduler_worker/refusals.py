@@ -1,4 +1,4 @@
-"""Counts placement's answers to claims by type, and failures because of a topology by its level."""
+"""Counts why requests got no host and why placement refused claims, and stores the reasons for queries."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
@@ -6,8 +6,16 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import Counter
 
 from bus.claims import Claimed, ClaimResult, Refused, TopologyViolated
+from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
+from bus.moves import MoveRefused, MoveRequested
+from bus.sql.database import Database
+from scheduler_worker.agents import UNPLACEABLE
 from scheduler_worker.core.gang_shortage import TOPOLOGY_CODE
+from scheduler_worker.store import decisions
+
+# refused moves, each with the request for its destination, if one was made
+RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
 
 MOST_LEVELS = 32  # levels counted separately: requests may name any level
 
@@ -53,3 +61,27 @@ def _count_level(level: str, of: str) -> None:
     else:
         _levels.add(level)
     TOPOLOGY.labels(level, of).inc()
+
+
+class RefusalRecords:
+    """Stores the decisions on builds and moves without a host, and counts the builds in metrics."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def add_builds(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
+        """Store why builds got no host, from the messages that report an unplaceable build."""
+        listed = [(request, message) for request, messages in ended for message in messages]
+        ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
+        if ending:
+            UNPLACEABLE.inc(len(ending))
+            count_unplaceable(ending)
+            async with self._database.write() as tx:
+                await decisions.add(tx, ending, self._clock.now())
+
+    async def add_moves(self, ending: RefusedMoves) -> None:
+        """Store why moves were refused."""
+        if ending:
+            async with self._database.write() as tx:
+                await decisions.add_moves(tx, ending, self._clock.now())
