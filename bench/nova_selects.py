@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 
 from bench.figures import Figure
 from bench.loading import NotClean, a_worker
-from bench.own_servers import broker_and_database, of_berth
+from bench.own_servers import broker_and_database, of_berth, own_directory
 from bench.placement_side_by_side import FlatHost, Side
 from bench.processes import in_all, processor_time, share_of
 from berth.loadtest import percentile
@@ -133,7 +133,7 @@ async def measured(amqp_url: str, database_url: str, hosts: int, calls: int) -> 
     address = f"127.0.0.1:{free_port()}"
     async with AsyncExitStack() as stack:
         url = await add_hosts(stack, database_url, fleet)
-        conf = directory / "nova.conf"
+        conf = stack.enter_context(own_directory()) / "nova.conf"
         conf.write_text("[DEFAULT]\nservice_down_time = 86400\n")
         environment = of_berth(
             amqp_url, database_url, 1, 1, nova_amqp_url=amqp_url, nova_database_url=url, nova_conf=conf
