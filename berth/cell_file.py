@@ -44,8 +44,8 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Write the secrets in `has` to a cell's settings file, and return whether the file changed. Other lines
-    of an existing file stay; a new file also gets the exchange and the kind of agents' queues in `settings`.
+    """Write a cell's secrets, `has`, to its settings file, and return whether the file changed. Other lines
+    of an existing file stay; a new file also gets the settings `exchange` and `agent_queues`.
     """
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:

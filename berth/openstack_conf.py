@@ -68,7 +68,7 @@ class OsloConf:
         return found
 
     def number(self, group: str, name: str, default: int) -> int:
-        """Return the value of an option that is a whole number of at least 1."""
+        """Return the value of an option; raise BadConf if it is no whole number of at least 1."""
         text = self.text(group, name, str(default))
         if not (text.isascii() and text.isdigit() and int(text) >= 1):
             raise BadConf(f"[{group}] {name}: takes a whole number of at least 1")

@@ -64,7 +64,7 @@ def _count_level(level: str, of: str) -> None:
 
 
 class RefusalRecords:
-    """Stores the decisions on builds and moves without a host, and counts the builds in metrics."""
+    """Stores why builds and moves got no host, for later queries, and counts these builds in metrics."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database

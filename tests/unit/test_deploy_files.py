@@ -97,8 +97,8 @@ def test_every_started_worker_exists(where: str, words: list[str]) -> None:
 
 @pytest.mark.parametrize(("where", "name", "value"), SETTINGS, ids=[f"{w}: {n}" for w, n, _ in SETTINGS])
 def test_every_assigned_setting_exists(where: str, name: str, value: str) -> None:
-    said = name.removeprefix("BERTH_").removesuffix("_FILE").lower()
-    assert said in KINDS or name == "BERTH_CONFIG"
+    setting = name.removeprefix("BERTH_").removesuffix("_FILE").lower()
+    assert setting in {known.replace(".", "_") for known in KINDS} or name == "BERTH_CONFIG"
     assert isinstance(value, str) and value, "what is no text is quoted in YAML"
 
 
