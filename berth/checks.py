@@ -33,18 +33,12 @@ DATABASE_PARAMETERS = frozenset(
 
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
-    "simulator.crash_after": 0, "max_attempts": 1,
-    "max_wait": 0,
+    "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "nova_wait": 0, "keep_changes": 1000,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
-    "probe_port": 0,
-    "host_subset_size": 1, "scheduler_near": 0, "nova_wait": 0,
-    "keep_changes": 1000, "database_pool": 2,
+    "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
-    "build_timeout", "heartbeat",
-    "ironic_build_patience",
-    "evacuation_fence_seconds",
-    "keep", "keep_acts",
+    "build_timeout", "heartbeat", "ironic_build_patience", "evacuation_fence_seconds", "keep", "keep_acts",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
@@ -220,11 +214,11 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     if settings.control_room.listens:
         places.append(("control_room_http", settings.control_room.http, "127.0.0.1:8780, auto or off"))
     if metrics := settings.process.metrics_http:
-        _check_place("metrics_http", metrics, "127.0.0.1:9100", refuse)
-        if int(metrics.rpartition(":")[2]) == 0:
+        _, port = _host_and_port("metrics_http", metrics, "127.0.0.1:9100", refuse)
+        if port == 0:
             refuse("metrics_http", "needs a port: further processes use the next ports")
     for name, place, such_as in places:
-        host = _check_place(name, place, such_as, refuse)
+        host, _ = _host_and_port(name, place, such_as, refuse)
         if door.auth == "noauth2" and not is_loopback(host):
             refuse(
                 name,
@@ -233,12 +227,12 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
             )
 
 
-def _check_place(name: str, place: str, such_as: str, refuse: Refuse) -> str:
-    """Call `refuse` unless an address is HOST:PORT; return the host."""
+def _host_and_port(name: str, place: str, such_as: str, refuse: Refuse) -> tuple[str, int]:
+    """Return the host and the port of an address; call `refuse` if it is not HOST:PORT."""
     host, _, port = place.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         refuse(name, f"takes HOST:PORT, as in {such_as}")
-    return host
+    return host, int(port)
 
 
 def _check_keystone(setting: str, cloud: str, refuse: Refuse) -> None:

@@ -106,7 +106,7 @@ def request_options(settings: Settings) -> RequestOptions:
 
 def maintenance_options(settings: Settings) -> MaintenanceOptions:
     given = settings.maintenance
-    limits = EvacuationLimits(given.after, most=given.most, most_in_cloud=2 * given.most)
+    limits = EvacuationLimits(given.after, most=given.most)
     quorum = QuorumOptions(given.quorum, given.fence_seconds)
     evacuation = EvacuationOptions(given.hook, given.fence_seconds, limits, quorum, given.level)
     return MaintenanceOptions(given.lead, evacuation)

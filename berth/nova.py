@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from berth.checks import check_broker_url
-from berth.openstack_conf import BadConf, nova_conf, nova_options
+from berth.openstack_conf import BadConf, NovaConf, nova_conf, nova_options
+from berth.openstack_settings import NovaSettings
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -86,7 +87,7 @@ def inspection(settings: Settings, clock: Clock) -> NovaInspection:
 
 def scheduler_address(settings: Settings) -> RpcAddress:
     """Return the RabbitMQ URL, exchange and topic at which Nova calls its scheduler by RPC."""
-    return _address(settings, settings.nova.amqp_url)
+    return _address(nova_options(settings), settings.nova.amqp_url)
 
 
 def bridge(settings: Settings, bus: Bus) -> Worker:
@@ -94,14 +95,15 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
     nova = settings.nova
     if not nova.amqp_url:
         raise BadSetting("nova_amqp_url is not set: it names the RabbitMQ on which Nova calls its scheduler")
+    conf = nova_options(settings)
     return nova_bridge(
         FollowedNova(
-            rpc=scheduler_address(settings),
+            rpc=_address(conf, nova.amqp_url),
             databases=databases(settings, bus.clock),
-            options=_options(settings),
+            options=_options(conf),
             wait=nova.wait,
-            notifications=_notifications(settings, bus.clock),
-            fallback=_address(settings, nova.fallback_amqp_url) if nova.fallback_amqp_url else None,
+            notifications=_notifications(nova, conf, bus.clock),
+            fallback=_address(conf, nova.fallback_amqp_url) if nova.fallback_amqp_url else None,
         ),
         bus,
         bus.clock,
@@ -130,14 +132,13 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
     followed = ShadowedNova(
         notifications=notifications,
         databases=databases(settings, bus.clock),
-        options=_options(settings),
+        options=_options(conf),
         topics=conf.notification_topics,
     )
     return nova_shadow(followed, store, bus, bus.clock)
 
 
-def _notifications(settings: Settings, clock: Clock) -> SchedulerNotifications | None:
-    nova, conf = settings.nova, nova_options(settings)
+def _notifications(nova: NovaSettings, conf: NovaConf, clock: Clock) -> SchedulerNotifications | None:
     if not conf.notification_format:
         return None
     publisher = ForeignPublisher(
@@ -150,15 +151,13 @@ def _notifications(settings: Settings, clock: Clock) -> SchedulerNotifications |
     return SchedulerNotifications(publisher, options, clock)
 
 
-def _options(settings: Settings) -> BridgeOptions:
-    conf = nova_options(settings)
+def _options(conf: NovaConf) -> BridgeOptions:
     return BridgeOptions(
         alternates=conf.max_attempts - 1, default_zone=conf.default_zone, routed_networks=conf.routed_networks
     )
 
 
-def _address(settings: Settings, url: str) -> RpcAddress:
-    conf = nova_options(settings)
+def _address(conf: NovaConf, url: str) -> RpcAddress:
     return RpcAddress(
         url=url,
         exchange=conf.exchange,

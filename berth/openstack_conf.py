@@ -59,7 +59,8 @@ class OsloConf:
         return found
 
     def text(self, group: str, name: str, default: str) -> str:
-        return self.every(group, name)[-1] if self.every(group, name) else default
+        found = self.every(group, name)
+        return found[-1] if found else default
 
     def words(self, group: str, name: str, default: str) -> tuple[str, ...]:
         found = tuple(word.strip() for word in self.text(group, name, default).split(",") if word.strip())

@@ -41,8 +41,9 @@ class EvacuationLimits:
 
     after: float = 300.0  # seconds without heartbeats before an evacuation may begin
     within: float = 600.0  # hosts lost within so many seconds of each other count together
-    most: int = 2  # most hosts of one rack, cell or availability zone that may be lost or evacuated
-    most_in_cloud: int = 4  # the same limit for the whole cloud
+    # most hosts of one rack, cell or availability zone that may be lost or evacuated; twice as many in the
+    # whole cloud
+    most: int = 2
     share: float = 0.25  # the same limit as a fraction of the hosts of a domain; one host is always permitted
 
 
@@ -91,7 +92,7 @@ class EvacuationJudge:
         return ""
 
     def _exceeds(self, domain: Domain, count: int) -> bool:
-        most = self.limits.most_in_cloud if domain == CLOUD else self.limits.most
+        most = self.limits.most * (2 if domain == CLOUD else 1)
         return count > most or (count > 1 and count > self.limits.share * self.sizes[domain])
 
 
