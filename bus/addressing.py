@@ -1,8 +1,10 @@
 """The types of topics and queries: how a routing key is formed from a message, and matched to patterns."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Generic, Literal, TypeVar
 
 from bus.vocabulary import Message
@@ -40,13 +42,13 @@ class Topic(Generic[M]):
 
     def key(self, message: Message) -> str:
         """Return the routing key of a message of this topic."""
-        key = _filled(self._parts, message)
+        key = self._key_of(message)
         reply_to = getattr(message, "reply_to", "") if self.outsiders else ""
         return f"{key}.{reply_to}" if reply_to else key
 
     @cached_property
-    def _parts(self) -> list[str]:
-        return _FIELD.split(self.pattern)
+    def _key_of(self) -> Callable[[Message], str]:
+        return _filling(self.pattern)
 
     def framed(self, message: Message) -> bool:
         """Return whether a message of this topic may share one AMQP message with other messages."""
@@ -104,22 +106,23 @@ class Query(Generic[A, R]):
 
     def key(self, question: Message) -> str:
         """Return the routing key for a message of this query, without the prefix `ask.`."""
-        return _filled(self._parts, question)
+        return self._key_of(question)
 
     @cached_property
-    def _parts(self) -> list[str]:
-        return _FIELD.split(self.name)
+    def _key_of(self) -> Callable[[Message], str]:
+        return _filling(self.name)
 
     def at(self, **fields: str) -> str:
         return _FIELD.sub(lambda field: fields[field[1]], self.name) if self.narrowed else self.name
 
 
-def _filled(parts: list[str], message: Message) -> str:
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts) == 3:
-        return f"{parts[0]}{getattr(message, parts[1])}{parts[2]}"
-    return "".join([str(getattr(message, part)) if at % 2 else part for at, part in enumerate(parts)])
+def _filling(pattern: str) -> Callable[[Message], str]:
+    """Return a function that replaces the fields in a pattern by the values of a message's fields."""
+    fields = _FIELD.findall(pattern)
+    if not fields:
+        return lambda message: pattern
+    template, values = _FIELD.sub("%s", pattern), attrgetter(*fields)
+    return lambda message: template % values(message)
 
 
 def matches(pattern: str, key: str) -> bool:

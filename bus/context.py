@@ -77,19 +77,24 @@ class StoredContext(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_CONTEXT = StoredContext()
 
 
-@contextmanager
-def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Record, while the `with` block runs, which messages the current task handles. A single message is the
+class handling:  # noqa: N801: used like a function, and faster than a generator
+    """Records, while the `with` block runs, which messages the current task handles. A single message is the
     cause of all messages published in the block.
     """
-    arrived = {id(message): envelope for envelope, message in envelopes}
-    alone = next(iter(arrived.values())) if len(arrived) == 1 else None
-    tokens = current.set(alone), _arrived.set(arrived)
-    try:
-        yield
-    finally:
-        current.reset(tokens[0])
-        _arrived.reset(tokens[1])
+
+    __slots__ = ("_alone", "_arrived", "_tokens")
+
+    def __init__(self, envelopes: Iterable[tuple[Envelope, Message]]) -> None:
+        self._arrived = {id(message): envelope for envelope, message in envelopes}
+        self._alone = next(iter(self._arrived.values())) if len(self._arrived) == 1 else None
+
+    def __enter__(self) -> None:
+        self._tokens = current.set(self._alone), _arrived.set(self._arrived)
+
+    def __exit__(self, *_: object) -> None:
+        alone, arrived = self._tokens
+        current.reset(alone)
+        _arrived.reset(arrived)
 
 
 def envelopes_handled() -> Sequence[Envelope]:
@@ -149,17 +154,20 @@ def follow(
         correlation, causation = "", ""
     else:
         correlation, causation = cause.correlation or cause.id, cause.id
-    return Envelope(
+    type_ = type(message).__name__
+    envelope = Envelope(
         id=clock.uuid(),
-        type=type(message).__name__,
+        type=type_,
         key=key,
         body=msgspec.Raw(encode(message)),
         correlation=correlation,
         causation=causation,
         sent_at=clock.now(),
-        traceparent=_passed_on(cause, type(message).__name__, clock),
+        traceparent=_passed_on(cause, type_, clock),
         framed=framed,
     )
+    envelope.keep_decoded(message)
+    return envelope
 
 
 def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:

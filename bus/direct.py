@@ -18,6 +18,7 @@ from prometheus_client import Counter
 from bus.addressing import matches
 from bus.context import envelopes_handled
 from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport
+from bus.receipts import Receipt
 from bus.topics import TOPIC_OF
 
 # Seconds for which a message is offered to a reader in this process; then it is published at the broker.
@@ -72,21 +73,30 @@ class OpenInbox(ABC):
 class Handed:
     """A message that was handed to a worker of this process."""
 
+    __slots__ = ("_give_back", "envelope", "is_settled", "reader", "receipt")
     problem = ""
     crashes = 0
 
     def __init__(self, envelope: Envelope, reader: "_Reader", give_back: Callable[["Handed"], None]) -> None:
         self.envelope = envelope
         self.reader = reader
-        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.receipt: Receipt | None = None  # of the publisher, if it waits until its messages are handled
+        self.is_settled = False
         self._give_back = give_back
 
     def done(self) -> None:
-        if not self.settled.done():
-            self.settled.set_result(None)
+        self.settle(None)
+
+    def settle(self, problem: Exception | None) -> None:
+        if not self.is_settled:
+            self.is_settled = True
+            if self.receipt is not None:
+                self.receipt.settle(problem)
+                if problem is not None and self.receipt.done.done():
+                    self.receipt.done.exception()  # asyncio logs exceptions that are not retrieved
 
     def requeue(self) -> None:
-        if not self.settled.done():
+        if not self.is_settled:
             self._give_back(self)
 
 
@@ -131,12 +141,15 @@ class DirectTransport:
                 at_broker.append(place)
             elif _DIRECT.get(envelope.type) == "handled":
                 awaited.append(handed)
+        receipt = Receipt(len(awaited))
+        for handed in awaited:  # before the first await: then none is settled yet
+            handed.receipt = receipt
         if at_broker:
             await self._broker.publish(
                 [envelopes[place] for place in at_broker], expected=[expected[place] for place in at_broker]
             )
         if awaited:
-            await self._until_handled(awaited)
+            await self._until_handled(awaited, receipt)
 
     def _hand_over(self, envelope: Envelope) -> Handed | None:
         reader = self._reader_of(envelope)
@@ -173,16 +186,16 @@ class DirectTransport:
                 return True
         return False
 
-    async def _until_handled(self, awaited: Sequence[Handed]) -> None:
+    async def _until_handled(self, awaited: Sequence[Handed], receipt: Receipt) -> None:
         """Wait until the messages are handled. Messages that their reader has not received within PATIENCE
         seconds are published at the broker.
         """
-        await asyncio.wait([handed.settled for handed in awaited], timeout=PATIENCE)
-        late = [it for it in awaited if not it.settled.done() and it.reader.inbox.withdraw(it)]
-        for handed in late:
-            handed.requeue()
-        for handed in awaited:
-            await handed.settled
+        await asyncio.wait([receipt.done], timeout=PATIENCE)
+        if not receipt.done.done():
+            for handed in awaited:
+                if not handed.is_settled and handed.reader.inbox.withdraw(handed):
+                    handed.requeue()
+        await receipt.done
 
     def _return(self, handed: Handed) -> None:
         """Publish at the broker a message that was handed to a reader in this process and that the reader
@@ -198,10 +211,8 @@ class DirectTransport:
             if queue.durable:
                 await self._broker.delay(queue.name, handed.envelope, 0.0)
             handed.done()
-        except Exception as problem:
-            if not handed.settled.done():
-                handed.settled.set_exception(problem)
-                handed.settled.exception()  # asyncio logs exceptions that are not retrieved
+        except Exception as problem:  # raised in the publisher, if it waits
+            handed.settle(problem)
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._broker.declare(*queues)

@@ -26,7 +26,7 @@ MAX_TIME = 2.0**32  # seconds since the epoch, limited by AMQP: the year 2106
 Short = Annotated[str, Meta(max_length=255)]  # limit of an AMQP short string
 
 
-class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True, dict=True):
     """A message in transit: its encoded body, with the metadata that delivery needs."""
 
     id: Short
@@ -62,6 +62,18 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.sent_at = 0.0
         if not 0.0 <= self.first_died < MAX_TIME:
             self.first_died = 0.0
+
+    @property
+    def message(self) -> Message | None:
+        """Return the decoded body if this process made the envelope, so that its own workers need not decode
+        it; else None. A copy of an envelope has no decoded body, and none is sent.
+        """
+        return self.__dict__.get("message")
+
+    def keep_decoded(self, message: Message) -> None:
+        """Keep the message that was encoded to `body`. The message must not change from now on."""
+        if not holds_zero(bytes(self.body)):  # such a message is refused when its body is decoded
+            self.__dict__["message"] = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +269,12 @@ def encode(message: Message) -> bytes:
             f"{type(message).__name__} is {len(data)} bytes; the bus carries at most {MAX_MESSAGE_BYTES}"
         )
     return data
+
+
+def message_in(envelope: Envelope, kind: type[M]) -> M:
+    """Return the message of the type `kind` in an envelope, or raise Undecodable."""
+    known = envelope.message
+    return known if type(known) is kind else decode(kind, envelope.body, envelope.type)
 
 
 def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:

@@ -122,13 +122,13 @@ class Builds:
         return await self.addressed(await self.handle(events))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
+        lists = [[*outcome] if isinstance(outcome, list | tuple) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
         flat = [message for listed in lists for message in listed]
         addressed = iter(await self.removed.addressed(flat, self.ring))
         sent = [[message for _ in listed if (message := next(addressed)) is not None] for listed in lists]
         pairs = zip(outcomes, sent, strict=True)
-        return [messages if isinstance(outcome, Sequence) else outcome for outcome, messages in pairs]
+        return [messages if isinstance(outcome, list | tuple) else outcome for outcome, messages in pairs]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
         """Record the new allocations of builds after a reshape. Return Retry for a recent reshape if this

@@ -92,7 +92,7 @@ class SimulatedAgent:
             return await self._build(order)
 
     async def _build(self, order: BuildOrdered) -> AgentReported | None:
-        if not self.disk.builds.must_not_start(order) and self.may_be_reshaped(order):
+        if self.may_be_reshaped(order) and not self.disk.builds.must_not_start(order):
             given = await self.with_current_allocations(order)
             await self.until_ready()
             if given is None:

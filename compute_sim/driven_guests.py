@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 from bus.errors import Unavailable
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_CALL = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
 Order = BuildOrdered | MoveOrdered | DestroyOrdered
+_NO_WAIT = nullcontext()
 
 
 class DrivenGuests:
@@ -30,15 +31,15 @@ class DrivenGuests:
         """Return the driver of a host's hypervisor, or None if the host is simulated."""
         return self._of_root.get(root)
 
-    @asynccontextmanager
-    async def turn(self, order: Order | GuestRecord) -> AsyncIterator[None]:
-        """Wait until no other order for the order's build is executed on its host, then run the `with` block.
-        On simulated hosts, run the block without waiting.
+    def turn(self, order: Order | GuestRecord) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that waits until no other order for the order's build is executed on its
+        host. On simulated hosts it does not wait.
         """
+        return self._locked(order) if order.root in self._of_root else _NO_WAIT
+
+    @asynccontextmanager
+    async def _locked(self, order: Order | GuestRecord) -> AsyncIterator[None]:
         key = order.build, order.root
-        if order.root not in self._of_root:
-            yield
-            return
         lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
         users.append(None)
         try:

@@ -13,7 +13,7 @@ from bus.context import current_tracer, envelope_of, envelopes_handled, follow
 from bus.delivery.serving import serve
 from bus.delivery.suspects import Process
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
-from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport, decode
+from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport, decode, message_in
 from bus.topics import TOPIC_OF, Address, Query
 from bus.vocabulary import Message
 from bus.worker import Worker, query_queue, reply_prefix
@@ -126,7 +126,7 @@ def _answer(query: Query[A, R], envelope: Envelope) -> R:
     if envelope.error:
         refused = Unavailable if envelope.again else AnswerRefused
         raise refused(f"{query.name}: {envelope.error}")
-    return decode(query.answer, envelope.body, envelope.type)
+    return message_in(envelope, query.answer)
 
 
 class Bus:

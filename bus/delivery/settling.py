@@ -18,7 +18,7 @@ from bus.context import current_tracer, envelope_of, follow, handling
 from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import Again, Dead, letter_of, refusal_of, verdict
 from bus.errors import Unavailable, Undecodable, Unroutable
-from bus.protocol import Delivery, Envelope, decode, is_suspect
+from bus.protocol import Delivery, Envelope, is_suspect, message_in
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
@@ -100,8 +100,9 @@ class ServedRow(ABC):
         try:
             if delivery.problem:
                 raise Undecodable(delivery.problem)
-            message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
-            self._check(delivery.envelope, message)
+            message = message_in(delivery.envelope, self.row.message)
+            if delivery.envelope.message is None:
+                self._check(delivery.envelope, message)
         except Undecodable as problem:
             await self._bury(delivery, Dead(str(problem)))
             return None

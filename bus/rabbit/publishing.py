@@ -13,34 +13,13 @@ from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, encode_
 from bus.rabbit.amqp_messages import properties_of, properties_of_frame
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.wire import Post
+from bus.receipts import Receipt
 
 _FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane: envelopes that arrive meanwhile form a larger frame
 _SINGLES_AT_ONCE = 256  # unconfirmed messages of one lane whose envelopes may not share a frame
 _HEAD_BYTES = 300  # approximate size of an envelope in a frame without its body
 
 Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
-
-
-class Receipt:
-    """Counts the confirms that are still missing for the messages of one call of `send`."""
-
-    __slots__ = ("done", "missing", "problem")
-
-    def __init__(self, missing: int) -> None:
-        self.missing = missing
-        self.problem: Exception | None = None
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle(self, problem: Exception | None) -> None:
-        """Count one message as confirmed, or as failed with `problem`."""
-        self.problem = self.problem or problem
-        self.missing -= 1
-        if self.missing or self.done.done():
-            return
-        if self.problem is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(self.problem)
 
 
 @dataclass(eq=False, slots=True)

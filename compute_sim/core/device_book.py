@@ -55,13 +55,14 @@ class DeviceBook:
 
     def misplaced(self, wanted: Allocations) -> bool:
         """Return whether allocations name a removed provider, or a resource class that its provider lacks."""
-
-        def lacks(provider: str, amounts: Mapping[str, int]) -> bool:
-            if provider not in self._has:
-                return provider in self._departed
-            return not amounts.keys() <= self._has[provider][1].keys() | self._others[provider]
-
-        return any(lacks(provider, amounts) for provider, amounts in wanted.items())
+        for provider, amounts in wanted.items():
+            has = self._has.get(provider)
+            if has is None:
+                if provider in self._departed:
+                    return True
+            elif not all(name in has[1] or name in self._others[provider] for name in amounts):
+                return True
+        return False
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
         """Return whether any allocation is of a provider in this host's tree, or of a removed provider of any

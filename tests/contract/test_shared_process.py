@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from bus import topics
 from bus.delivery.runner import Bus
@@ -96,6 +97,29 @@ async def test_a_report_counts_as_published_when_it_is_handled(process: SharedPr
         await publishing
     assert reported == [REPORT]
     assert process.carried == []
+
+
+async def test_a_message_to_the_same_process_is_not_decoded_again(process: SharedProcess) -> None:
+    reported: list[AgentReported] = []
+
+    async def keep(report: AgentReported) -> None:
+        reported.append(report)
+
+    async with process.running(conductor(keep)) as bus:
+        await bus.publish(REPORT)
+    assert reported[0] is REPORT
+
+
+async def test_a_message_with_a_character_no_database_stores_is_refused_in_the_same_process_too(
+    process: SharedProcess,
+) -> None:
+    async def keep(report: AgentReported) -> None:
+        raise AssertionError("it was handled")
+
+    async with process.running(conductor(keep)) as bus:
+        await bus.publish(replace(REPORT, cause="a\0b"))
+    (letter,) = process.broker.dead.values()
+    assert "U+0000" in letter.reason
 
 
 async def test_an_order_is_published_as_soon_as_its_agent_has_it(process: SharedProcess) -> None:

@@ -15,6 +15,7 @@ from bus.direct import DirectTransport, Handed
 from bus.errors import Unavailable
 from bus.messages import AgentReported
 from bus.moves import MoveOrdered
+from bus.receipts import Receipt
 from cell_conductor.builds import Builds
 from cell_conductor.core import leftovers
 from cell_conductor.core import step as core_step
@@ -205,7 +206,7 @@ def _lost_commits_unnoticed() -> Sequence[Any]:
 
 
 def _handed_over_and_forgotten() -> Sequence[Any]:
-    async def forget(self: DirectTransport, awaited: Sequence[Handed]) -> None:
+    async def forget(self: DirectTransport, awaited: Sequence[Handed], receipt: Receipt) -> None:
         pass
 
     return [patch.object(DirectTransport, "_until_handled", forget)]

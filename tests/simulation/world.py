@@ -24,9 +24,10 @@ from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
 from bus.preemption import PriorityEditRequested, SetPriority
-from bus.protocol import Transport
+from bus.protocol import Envelope, Transport, decode, encode
+from bus.receipts import Receipt
 from bus.relayed_orders import with_shared_queues
-from bus.relays import ANSWER_SECONDS
+from bus.relays import ANSWER_SECONDS, HeartbeatsMerged
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, agent_gateway, cell_conductor, store
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
@@ -121,6 +122,7 @@ class SimulatedWorld:
         self._disks: dict[str, WatchedDisk] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}  # of processes, by each of their workers
         self._direct: dict[asyncio.Task[None], _CrashingTransport] = {}
+        self.handed: list[Envelope] = []  # messages handed over in memory
         self._apart: set[str] = set()  # workers that left the shared process
         self._handover_kills = self.faults.crashes
         self._background: list[asyncio.Task[None]] = []
@@ -177,9 +179,22 @@ class SimulatedWorld:
             await repair.check_repaired(self)
         else:
             await self._check_at_rest()
+            self._check_handed_over()
         expected = split_groups(self)
         if found := [each for each in await repair.breaches(self) if not each.startswith(expected)]:
             raise Broken(f"the audit finds {found}")
+
+    def _check_handed_over(self) -> None:
+        """Check that no worker changed a message after it was handed over in memory, and that the message is
+        equal to what its reader would have decoded. (Merged heartbeats may be of a subclass.)
+        """
+        for envelope in self.handed:
+            message, body = envelope.message, bytes(envelope.body)
+            if message is None:
+                continue
+            exact = isinstance(message, HeartbeatsMerged) or decode(type(message), body) == message
+            if not exact or encode(message) != body:
+                raise Broken(f"{envelope.key}: {message} was handed over, encoded as {body!r}")
 
     async def _check_at_rest(self) -> None:
         check_at_rest(self)
@@ -561,9 +576,13 @@ class _CrashingTransport(DirectTransport):
         super().__init__(broker)
         self._world = world
 
-    async def _until_handled(self, awaited: Sequence[Handed]) -> None:
+    def _hand_over(self, envelope: Envelope) -> Handed | None:
+        self._world.handed.append(envelope)
+        return super()._hand_over(envelope)
+
+    async def _until_handled(self, awaited: Sequence[Handed], receipt: Receipt) -> None:
         self._world.kill_after_a_handover()
-        await super()._until_handled(awaited)
+        await super()._until_handled(awaited, receipt)
 
     def _return(self, handed: Handed) -> None:
         if not self.crashed:  # else the message is lost with the process
