@@ -117,7 +117,9 @@ class Query(Generic[A, R]):
 
 
 def _filling(pattern: str) -> Callable[[Message], str]:
-    """Return a function that replaces the fields in a pattern by the values of a message's fields."""
+    """Return a function that makes the routing key of a message: `pattern`, such as `agent.{cell}`, with the
+    message's value in place of each field in braces.
+    """
     fields = _FIELD.findall(pattern)
     if not fields:
         return lambda message: pattern

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from bus.clock import Clock
-from bus.protocol import Envelope, encode
+from bus.protocol import Envelope, encode, holds_zero
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 
@@ -78,8 +78,8 @@ NO_CONTEXT = StoredContext()
 
 
 class handling:  # noqa: N801: used like a function, and faster than a generator
-    """Records, while the `with` block runs, which messages the current task handles. A single message is the
-    cause of all messages published in the block.
+    """Records, while the `with` block runs, which messages the current asyncio task handles. If there is only
+    one, it is recorded as the cause of all messages that are published in the block.
     """
 
     __slots__ = ("_alone", "_arrived", "_tokens")
@@ -154,19 +154,20 @@ def follow(
         correlation, causation = "", ""
     else:
         correlation, causation = cause.correlation or cause.id, cause.id
-    type_ = type(message).__name__
+    type_, body = type(message).__name__, encode(message)
     envelope = Envelope(
         id=clock.uuid(),
         type=type_,
         key=key,
-        body=msgspec.Raw(encode(message)),
+        body=msgspec.Raw(body),
         correlation=correlation,
         causation=causation,
         sent_at=clock.now(),
         traceparent=_passed_on(cause, type_, clock),
         framed=framed,
     )
-    envelope.keep_decoded(message)
+    if not holds_zero(body):  # a reader that decodes the body refuses such a message
+        envelope.keep(message)
     return envelope
 
 

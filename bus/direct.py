@@ -141,14 +141,14 @@ class DirectTransport:
                 at_broker.append(place)
             elif _DIRECT.get(envelope.type) == "handled":
                 awaited.append(handed)
-        receipt = Receipt(len(awaited))
+        receipt = Receipt(len(awaited)) if awaited else None
         for handed in awaited:  # before the first await: then none is settled yet
             handed.receipt = receipt
         if at_broker:
             await self._broker.publish(
                 [envelopes[place] for place in at_broker], expected=[expected[place] for place in at_broker]
             )
-        if awaited:
+        if receipt is not None:
             await self._until_handled(awaited, receipt)
 
     def _hand_over(self, envelope: Envelope) -> Handed | None:

@@ -65,15 +65,16 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True, dict=True):
 
     @property
     def message(self) -> Message | None:
-        """Return the decoded body if this process made the envelope, so that its own workers need not decode
-        it; else None. A copy of an envelope has no decoded body, and none is sent.
+        """Return the message object that `body` encodes, if this process made the envelope; else None.
+
+        Workers of the same process use the object instead of decoding `body`. It is never sent or copied with
+        the envelope.
         """
         return self.__dict__.get("message")
 
-    def keep_decoded(self, message: Message) -> None:
-        """Keep the message that was encoded to `body`. The message must not change from now on."""
-        if not holds_zero(bytes(self.body)):  # such a message is refused when its body is decoded
-            self.__dict__["message"] = message
+    def keep(self, message: Message) -> None:
+        """Keep the message object that `body` encodes. From now on no code may change the object."""
+        self.__dict__["message"] = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,7 @@ def encode(message: Message) -> bytes:
 
 
 def message_in(envelope: Envelope, kind: type[M]) -> M:
-    """Return the message of the type `kind` in an envelope, or raise Undecodable."""
+    """Return an envelope's message; raise Undecodable if it is invalid, or of another type than `kind`."""
     known = envelope.message
     return known if type(known) is kind else decode(kind, envelope.body, envelope.type)
 

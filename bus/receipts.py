@@ -1,10 +1,14 @@
-"""Receipt: counts the messages of one call that are not yet stored by the broker, or not yet handled."""
+"""Receipt: lets a publisher wait until all messages of a call are stored at the broker, or handled by a
+worker of the same process.
+"""
 
 import asyncio
 
 
 class Receipt:
-    """Counts messages that are not settled yet. `done` gets its result with the last one."""
+    """Counts messages that are neither stored (or handled) nor failed. When none is left, the future `done`
+    is completed, with an exception if a message failed.
+    """
 
     __slots__ = ("done", "missing", "problem")
 
@@ -14,7 +18,7 @@ class Receipt:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, problem: Exception | None = None) -> None:
-        """Count one message as settled, or as failed with `problem`."""
+        """Count one message as stored or handled, or with `problem` as failed."""
         self.problem = self.problem or problem
         self.missing -= 1
         if self.missing or self.done.done():

@@ -32,8 +32,8 @@ class DrivenGuests:
         return self._of_root.get(root)
 
     def turn(self, order: Order | GuestRecord) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that waits until no other order for the order's build is executed on its
-        host. On simulated hosts it does not wait.
+        """Return a context manager that first waits until the host executes no other order for the same
+        build, and then lets none begin until its block ends. For a simulated host it does neither.
         """
         return self._locked(order) if order.root in self._of_root else _NO_WAIT
 

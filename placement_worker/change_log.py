@@ -40,7 +40,7 @@ RECORD_SECONDS = 0.25  # until the last published number is stored; before, anot
 POLL_SECONDS = 1.0  # between reads of the log, for commits of killed processes; other commits wake the relay
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
-LINGER = 0.002  # least seconds from one round to the next; during a round, further changes gather
+LINGER = 0.002  # minimum seconds from the start of a round to the next; changes committed meanwhile share it
 CLAIMS_LINGER = 0.05  # pause before a round that publishes only claims, for which no request waits
 
 

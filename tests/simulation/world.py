@@ -185,8 +185,8 @@ class SimulatedWorld:
             raise Broken(f"the audit finds {found}")
 
     def _check_handed_over(self) -> None:
-        """Check that no worker changed a message after it was handed over in memory, and that the message is
-        equal to what its reader would have decoded. (Merged heartbeats may be of a subclass.)
+        """Check that no worker changed a message after it was handed over in memory, and that the message
+        equals its decoded body. HeartbeatsMerged differs: it holds objects of a subclass.
         """
         for envelope in self.handed:
             message, body = envelope.message, bytes(envelope.body)
