@@ -112,6 +112,8 @@ class AgentDisk:
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":
             self.hosted.change(replace(guest, state="running"))
+        if guest is None and outcome.outcome == "failed":  # an earlier line may name its guest
+            self._store(lines.GuestGone(outcome.build, outcome.attempt))
         self._store(*self._lines_of(outcome))
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:

@@ -62,7 +62,9 @@ class GuestRenamed(Compact, frozen=True, tag=True):
 
 
 class GuestGone(Compact, frozen=True, tag=True):
-    """An entry in an agent's file of guests: a guest was removed because a phase of its move failed."""
+    """An entry in an agent's file of guests: a guest was removed because its build or a phase of its move
+    failed.
+    """
 
     build: str
     attempt: int

@@ -251,6 +251,23 @@ async def test_moved_guests_and_their_reports_survive_a_kill(
     assert await last.move(a_move("send", 2, 1), a_move("resume", 4, 3, was=1)) == ["nothing", "done"]
 
 
+async def test_a_failed_build_leaves_no_guest_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
+    """Its guest was stored before, as it was incomplete when an earlier process of the agent ended."""
+    order, first = an_order(1), disk()
+    first.begin(order)
+    (guest,) = first.all_guests
+    assert first.file is not None
+    first.file.add(module.GuestThere(guest, built=False))
+    await first.settled()
+    killed(first)
+    second = disk()
+    second.remove(order.build, range(1, 2))
+    second.finished(a_report(order, "failed"))
+    await second.settled()
+    killed(second)
+    assert disk().all_guests == []
+
+
 async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
     one = MovingAgent(disk(), faults=FaultPlan(moves=MoveFaults(start=1.0)))
     start = a_move("start", 3, 2, DESTINATION)
