@@ -110,7 +110,8 @@ class WaitingBuilds:
         return again
 
     def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
-        message, sight = structs.replace(entry.message, instances=left), self._store.sight
+        sight, least = self._store.sight, min(entry.message.at_least, len(left))
+        message = structs.replace(entry.message, instances=left, at_least=least)
         kind = sight.kind(message, order.alternatives, message.project)
         return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
 

@@ -138,6 +138,18 @@ async def test_a_request_waits_only_for_its_instances_that_have_not_ended() -> N
 
 
 @in_virtual_time
+async def test_a_request_with_a_least_number_of_instances_is_placed_after_some_have_ended() -> None:
+    async with waiting_world() as world:
+        await world.node(1, free=False)
+        await world.bus.publish(BuildCancelRequested(build=uid(1000, "b"), anywhere=True, fence=True))
+        await world.ask(1, instances=2, at_least=2)
+        await asyncio.sleep(1.0)
+        await world.node(1)
+        await world.until(1, world.placed)
+        assert {placed.build for _, placed in world.placed} == {uid(1001, "b")}
+
+
+@in_virtual_time
 async def test_a_request_also_waits_for_its_alternative_flavor() -> None:
     silver = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
     gold = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
