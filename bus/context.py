@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from bus.clock import Clock
-from bus.protocol import Envelope, encode, holds_zero
+from bus.protocol import Envelope, encode
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 
@@ -77,24 +77,19 @@ class StoredContext(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_CONTEXT = StoredContext()
 
 
-class handling:  # noqa: N801: used like a function, and faster than a generator
-    """Records, while the `with` block runs, which messages the current asyncio task handles. If there is only
+@contextmanager
+def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
+    """Record, while the `with` block runs, which messages the current asyncio task handles. If there is only
     one, it is recorded as the cause of all messages that are published in the block.
     """
-
-    __slots__ = ("_alone", "_arrived", "_tokens")
-
-    def __init__(self, envelopes: Iterable[tuple[Envelope, Message]]) -> None:
-        self._arrived = {id(message): envelope for envelope, message in envelopes}
-        self._alone = next(iter(self._arrived.values())) if len(self._arrived) == 1 else None
-
-    def __enter__(self) -> None:
-        self._tokens = current.set(self._alone), _arrived.set(self._arrived)
-
-    def __exit__(self, *_: object) -> None:
-        alone, arrived = self._tokens
-        current.reset(alone)
-        _arrived.reset(arrived)
+    arrived = {id(message): envelope for envelope, message in envelopes}
+    alone = next(iter(arrived.values())) if len(arrived) == 1 else None
+    tokens = current.set(alone), _arrived.set(arrived)
+    try:
+        yield
+    finally:
+        current.reset(tokens[0])
+        _arrived.reset(tokens[1])
 
 
 def envelopes_handled() -> Sequence[Envelope]:
@@ -154,20 +149,19 @@ def follow(
         correlation, causation = "", ""
     else:
         correlation, causation = cause.correlation or cause.id, cause.id
-    type_, body = type(message).__name__, encode(message)
+    type_ = type(message).__name__
     envelope = Envelope(
         id=clock.uuid(),
         type=type_,
         key=key,
-        body=msgspec.Raw(body),
+        body=msgspec.Raw(encode(message)),
         correlation=correlation,
         causation=causation,
         sent_at=clock.now(),
         traceparent=_passed_on(cause, type_, clock),
         framed=framed,
     )
-    if not holds_zero(body):  # a reader that decodes the body refuses such a message
-        envelope.keep(message)
+    envelope.keep(message)
     return envelope
 
 

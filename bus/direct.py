@@ -92,8 +92,6 @@ class Handed:
             self.is_settled = True
             if self.receipt is not None:
                 self.receipt.settle(problem)
-                if problem is not None and self.receipt.done.done():
-                    self.receipt.done.exception()  # asyncio logs exceptions that are not retrieved
 
     def requeue(self) -> None:
         if not self.is_settled:

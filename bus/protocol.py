@@ -275,7 +275,9 @@ def encode(message: Message) -> bytes:
 def message_in(envelope: Envelope, kind: type[M]) -> M:
     """Return an envelope's message; raise Undecodable if it is invalid, or of another type than `kind`."""
     known = envelope.message
-    return known if type(known) is kind else decode(kind, envelope.body, envelope.type)
+    if type(known) is kind and not holds_zero(bytes(envelope.body)):
+        return known
+    return decode(kind, envelope.body, envelope.type)
 
 
 def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:

@@ -17,7 +17,7 @@ class Receipt:
         self.problem: Exception | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def settle(self, problem: Exception | None = None) -> None:
+    def settle(self, problem: Exception | None) -> None:
         """Count one message as stored or handled, or with `problem` as failed."""
         self.problem = self.problem or problem
         self.missing -= 1
@@ -27,3 +27,4 @@ class Receipt:
             self.done.set_result(None)
         else:
             self.done.set_exception(self.problem)
+            self.done.exception()  # asyncio logs exceptions that are not retrieved: the call may have ended

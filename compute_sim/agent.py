@@ -222,7 +222,8 @@ class SimulatedAgent:
         if not lost and fate.kind == "built":
             return report(order, "built")
         if not lost and fate.kind != "hang":
-            self.disk.remove(order.build, range(order.attempt, order.attempt + 1))
+            if (guest := self.disk.guest(order.build, order.attempt)) is not None:
+                self.disk.lose(guest)
             self.use_changed(order.root)
         cause = LOST_POWER if lost else fate.cause or "the build hung"
         leftover = self.disk.guest(order.build, order.attempt) is not None  # of an interrupted build

@@ -84,7 +84,7 @@ class AgentDisk:
         return now
 
     def lose(self, guest: GuestRecord) -> None:
-        """Remove the record of a guest that no longer exists because a phase of its move failed."""
+        """Remove a guest that no longer exists because its build or a phase of its move failed."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
         self._store(lines.GuestGone(guest.build, guest.attempt))
 
@@ -112,8 +112,6 @@ class AgentDisk:
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":
             self.hosted.change(replace(guest, state="running"))
-        if guest is None and outcome.outcome == "failed":  # an earlier line may name its guest
-            self._store(lines.GuestGone(outcome.build, outcome.attempt))
         self._store(*self._lines_of(outcome))
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:

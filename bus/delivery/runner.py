@@ -13,7 +13,7 @@ from bus.context import current_tracer, envelope_of, envelopes_handled, follow
 from bus.delivery.serving import serve
 from bus.delivery.suspects import Process
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
-from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport, decode, message_in
+from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport, message_in
 from bus.topics import TOPIC_OF, Address, Query
 from bus.vocabulary import Message
 from bus.worker import Worker, query_queue, reply_prefix
@@ -228,7 +228,7 @@ class Listener(Generic[M]):
             try:
                 if delivery.problem:
                     raise Undecodable(delivery.problem)
-                message: M = decode(self._topic.message, envelope.body, envelope.type)
+                message: M = message_in(envelope, self._topic.message)
                 if self._topic.key(message) != envelope.key:
                     raise Undecodable(f"it is a message of {self._topic.key(message)}")
                 return message

@@ -18,7 +18,7 @@ from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
-from bus.vocabulary import seconds_of
+from bus.vocabulary import Id, seconds_of
 from scheduler_worker.core import group_draft
 from scheduler_worker.core.attributes import (
     MAX_NOTES,
@@ -189,6 +189,11 @@ def with_further_groups(question: FindCandidates, request: BuildRequested) -> Fi
         root_required=tuple(sorted({*question.root_required, *request.root_required})),
         root_forbidden=tuple(sorted({*question.root_forbidden, *request.root_forbidden})),
     )
+
+
+def with_instances(request: BuildRequested, left: tuple[Id, ...]) -> BuildRequested:
+    """Return a request for only the instances `left` of another request; the others have ended."""
+    return msgspec.structs.replace(request, instances=left, at_least=min(request.at_least, len(left)))
 
 
 def _check(request: BuildRequested, options: RequestOptions) -> None:

@@ -16,6 +16,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.core.request import with_instances
 from scheduler_worker.core.waiting_shares import Contender, QueueKey
 from scheduler_worker.store.backlog import FoundBacklog
 
@@ -198,9 +199,8 @@ async def drop(tx: Transaction, requests: Collection[Id]) -> None:
 
 
 async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
-    before = parked.message
-    left = tuple(build for build in before.instances if build not in builds)
-    message = msgspec.structs.replace(before, instances=left, at_least=min(before.at_least, len(left)))
+    left = tuple(build for build in parked.message.instances if build not in builds)
+    message = with_instances(parked.message, left)
     await _REWRITE(tx, [(parked.request, _encode(message).decode(), len(left))])
     await _DELETE_BUILD(tx, [(build,) for build in sorted(builds)])
     return replace(parked, message=message)

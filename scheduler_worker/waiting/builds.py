@@ -13,6 +13,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.request import with_instances
 from scheduler_worker.dependencies import log
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
@@ -110,8 +111,7 @@ class WaitingBuilds:
         return again
 
     def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
-        sight, least = self._store.sight, min(entry.message.at_least, len(left))
-        message = structs.replace(entry.message, instances=left, at_least=least)
+        message, sight = with_instances(entry.message, left), self._store.sight
         kind = sight.kind(message, order.alternatives, message.project)
         return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
 

@@ -260,11 +260,11 @@ async def test_a_failed_build_leaves_no_guest_after_a_kill(disk: Callable[[], Ag
     first.file.add(module.GuestThere(guest, built=False))
     await first.settled()
     killed(first)
-    second = disk()
-    second.remove(order.build, range(1, 2))
-    second.finished(a_report(order, "failed"))
-    await second.settled()
-    killed(second)
+    second = MovingAgent(disk(), faults=FaultPlan(reschedule=1.0))
+    second.does.confirm_guests()
+    said = await second.does.build(order)
+    assert said is not None and said.outcome == "failed"
+    killed(second.disk)
     assert disk().all_guests == []
 
 

@@ -577,8 +577,10 @@ class _CrashingTransport(DirectTransport):
         self._world = world
 
     def _hand_over(self, envelope: Envelope) -> Handed | None:
-        self._world.handed.append(envelope)
-        return super()._hand_over(envelope)
+        handed = super()._hand_over(envelope)
+        if handed is not None:
+            self._world.handed.append(envelope)
+        return handed
 
     async def _until_handled(self, awaited: Sequence[Handed], receipt: Receipt) -> None:
         self._world.kill_after_a_handover()
