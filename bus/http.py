@@ -9,6 +9,7 @@ import resource
 import socket
 import sys
 from asyncio import TimerHandle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -46,6 +47,35 @@ class HttpLimits:
     drain: float = 1.0  # seconds to complete the requests in progress when the server stops
     handshake: float = 10.0  # seconds for a TLS handshake
     connections: int = 1000  # maximum number; at most half of the process's limit of open files
+
+
+class TooManyRequests(Exception):
+    """Raised if a caller has too many requests in progress that last long."""
+
+
+class LongRequests:
+    """Counts the requests in progress that last long (streams, waits) of each caller, which may have `most`
+    of them, so that no caller takes the connections of all others.
+    """
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self._counts: Counter[str] = Counter()
+
+    def check(self, caller: str) -> None:
+        """Raise TooManyRequests if this caller has as many as it may have."""
+        if self._counts[caller] >= self._most:
+            raise TooManyRequests(f"a user may have {self._most} {self._what} at the same time")
+
+    @contextlib.contextmanager
+    def counted(self, caller: str) -> Iterator[None]:
+        self._counts[caller] += 1
+        try:
+            yield
+        finally:
+            self._counts[caller] -= 1
+            if not self._counts[caller]:
+                del self._counts[caller]
 
 
 def listen(address: str) -> socket.socket:

@@ -35,7 +35,7 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         "Show a build request and the results of its builds.",
         bodies.RequestState,
         query=_WAIT,
-        refusals=(400, 404),
+        refusals=(400, 404, 429),
     ),
     ("/v1/builds", "GET"): DescribedOperation(
         "List instances that meet all parameters, by id.",
@@ -80,13 +80,13 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         "List the results of the project's requests over HTTP, by number.",
         bodies.EventsListed,
         query={**_PROJECT, **_AFTER, **_WAIT},
-        refusals=(400, 410),
+        refusals=(400, 410, 429),
     ),
     ("/v1/events/stream", "GET"): DescribedOperation(
         "Follow these results as server-sent events, whose `id` is the number; the schema describes each.",
         bodies.Event,
         query={**_PROJECT, **_AFTER},
-        refusals=(400, 410),
+        refusals=(400, 410, 429),
         media=EVENT_STREAM,
     ),
 }

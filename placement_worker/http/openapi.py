@@ -29,6 +29,7 @@ _REFUSALS = {
     409: "The edit conflicts with the present state.",
     410: "The number has expired, or is in the future.",
     413: "The body is too large.",
+    429: "Too many requests of this user that wait, or follow a stream, are in progress.",
     503: "The database does not answer.",
 }
 _IN_PATH = {
@@ -78,7 +79,7 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         "Follow all commits as server-sent events; the schema is that of the data of an event `changed`.",
         bodies.ChangeEvent,
         query={"after": "number of the last change that the client has; default: the newest change"},
-        refusals=(400, 410),
+        refusals=(400, 410, 429),
         media=EVENT_STREAM,
     ),
     ("/berth/aggregates", "GET"): DescribedOperation(
