@@ -81,9 +81,11 @@ def open_message(
     """
     if problem:
         return [_alone(message, key, names_key)], problem
-    size = len(message.body)
+    size = max(message.size, len(message.body))
     if size > MAX_MESSAGE_BYTES:
         problem = f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}"
+        if len(message.body) < size:
+            problem += f"; only its first {len(message.body)} bytes are stored"
         return [_alone(message, key, names_key)], problem
     if message.type != FRAME_TYPE:
         return [_alone(message, key, names_key)], ""
@@ -136,6 +138,8 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
 def _id_for_stranger(message: Arrived) -> str:
     """Return an id for an AMQP message without an id, derived from its content: equal after a redelivery."""
     content = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
+    if message.size > len(message.body):
+        content += f"|{message.size}"
     return str(uuid.uuid5(_STRANGERS, content))
 
 

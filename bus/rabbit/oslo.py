@@ -30,7 +30,7 @@ from bus.rabbit.connection import (
     reason,
 )
 from bus.rabbit.queue_state import queue_state
-from bus.rabbit.underlay import BulkChannel, ended, hang_up
+from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, ended, hang_up
 from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class RpcServer:
 
     async def _serve(self, connection: AbstractConnection) -> None:
         fanout = await self._declare(connection)
-        channel = await BulkChannel().open(connection, confirms=True)
+        channel = await BulkChannel().open(connection, confirms=True, largest=FOREIGN_BYTES)
         running: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as calls:
 

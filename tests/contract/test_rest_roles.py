@@ -262,7 +262,8 @@ async def test_a_caller_may_do_what_the_table_says(identity: Identity, role: Rol
 
 
 async def test_a_reader_of_a_project_without_a_role_reads_in_its_project_only() -> None:
-    async with a_region(**{"berth:reader": "role:auditor"}) as region:
+    rules: Any = {"berth:reader": "role:auditor"}
+    async with a_region(**rules) as region:
         reader = a_caller("reader", project="p1")
         assert (await region.send(reader, "GET", f"/v1/builds/{BUILD}")).status_code == 200
         assert (await region.send(reader, "GET", f"/v1/builds/{OTHER}")).status_code == 404

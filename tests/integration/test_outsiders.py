@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -520,6 +521,36 @@ def test_a_client_of_an_earlier_version_works_until_its_permissions_are_made_ane
         build = boot_as(channel, "elder", "old")
         assert received(channel, queue, build) == ["build.unplaceable.elder"]
     site.command("client", "remove", "elder", "--rabbitmqctl", control)
+
+
+LARGE = 60_000_000  # bytes of a message
+
+
+def peak_megabytes(pid: int | None) -> int:
+    """Return the most memory that a process has used since its start."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+def test_large_messages_of_a_client_take_no_memory_of_the_scheduler(site: BerthWithClients) -> None:
+    scheduler = site.berth.workers()["scheduler"]
+    before = peak_megabytes(scheduler)
+    with pika.BlockingConnection(pika.URLParameters(site.urls["client"])) as connection:
+        channel = connection.channel()
+        queue = bind_all_results(channel, "shop")
+        for number in range(12):
+            properties = pika.BasicProperties(message_id=f"large-{number}")
+            channel.basic_publish("berth.clients", "client.shop", bytes(LARGE), properties)
+        build = boot_as(channel, "shop", "web")
+        received(channel, queue, build)
+    after, of_broker = peak_megabytes(scheduler), peak_megabytes(site.broker.pid)
+    print(f"scheduler {before} → {after} MB, RabbitMQ {of_broker} MB")
+    letters = map(json.loads, site.command("dead", "list", "--json").splitlines())
+    large = [letter for letter in letters if f"the message is {LARGE} bytes" in letter["reason"]]
+    assert len(large) == 12
+    site.command("dead", "drop", "all")
+    assert after - before < 100
 
 
 def rabbitmq_names(site: BerthWithClients, listing: str) -> list[str]:
