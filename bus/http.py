@@ -11,6 +11,7 @@ import sys
 from asyncio import TimerHandle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -32,6 +33,7 @@ BACKLOG = 2048
 _ACCEPTING_PAUSE = 0.5  # seconds until the next attempt if a connection cannot be accepted
 HEAD_BYTES = 128 << 10  # limit of a request's headers
 ADDRESS_BYTES = 65_535  # limit of a URL with its query, given by the parser
+CLIENT_ADDRESS: ContextVar[str] = ContextVar("CLIENT_ADDRESS", default="")  # from which a request came
 LEAST_RATE = 1000  # bytes a second; a long request that is sent slower is refused
 
 # Makes headers and body of a refusal from its status, reason and the client's Accept header.
@@ -237,6 +239,10 @@ class _TooLong(Exception):
     pass
 
 
+class _BadHost(Exception):
+    pass
+
+
 class _Connection(HttpToolsProtocol):
     """An HTTP connection with time limits for being idle, sending a request and reading a response."""
 
@@ -340,6 +346,9 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head = -1
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            raise _BadHost
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -379,6 +388,7 @@ class _Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        CLIENT_ADDRESS.set(self.client[0] if self.client else "")  # in the context of the task that begins
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -406,6 +416,8 @@ class _Connection(HttpToolsProtocol):
         problem = sys.exc_info()[1]
         if problem is not None and isinstance(problem.__context__, _TooLong):
             self._refuse(414, f"A URL with its query may have {ADDRESS_BYTES} bytes.")
+        elif problem is not None and isinstance(problem.__context__, _BadHost):
+            self._refuse(400, "A request of HTTP/1.1 has one header Host.")
         else:
             self._refuse(400, str(problem or msg))
 

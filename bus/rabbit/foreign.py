@@ -147,8 +147,8 @@ class ForeignListener:
         except RequestRefused as refused:
             if refused.code not in ("PRECONDITION_FAILED", "ACCESS_REFUSED"):
                 raise
-        channel = await BulkChannel().open(connection, confirms=False, largest=FOREIGN_BYTES)
-        subscription = _Subscription(channel)
+        reading = await BulkChannel().open(connection, confirms=False, largest=FOREIGN_BYTES)
+        subscription = _Subscription(reading)
         await subscription.channel.consume(self.queue, PREFETCH, subscription.received)
         return subscription
 

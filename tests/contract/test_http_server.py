@@ -191,12 +191,15 @@ async def _first_answer(site: MeasuringSite) -> bytes:
     ("said", "told"),
     [
         (b"nonsense\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.0\r\n\r\n", b"200 OK"),
         (b"GET /" + b"a" * (ADDRESS_BYTES - 1) + b" HTTP/1.1\r\nhost: x\r\n\r\n", b"200 OK"),
         (b"GET /" + b"a" * ADDRESS_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n", b"414 "),
         (b"GET /?" + b"a" * ADDRESS_BYTES, b"414 "),
         (b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"a" * (1 << 20), b"431 "),
     ],
-    ids=["nonsense", "longest", "longer", "endless", "endless header"],
+    ids=["nonsense", "no host", "two hosts", "http 1.0", "longest", "longer", "endless", "endless header"],
 )
 async def test_unreadable_requests_are_refused(said: bytes, told: bytes) -> None:
     async with served(idle=1.0) as site:

@@ -40,6 +40,7 @@ PLACES = [
 NOT_SETTINGS = {
     "cell_disabled",
     "compute_capabilities",
+    "config",  # BERTH_CONFIG names a file
     "compute_sim",
     "database_connections",
     "ironic_",
