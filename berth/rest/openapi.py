@@ -22,14 +22,14 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         bodies.Accepted,
         body=BuildRequested,
         status=202,
-        refusals=(400, 409, 413),
+        refusals=(400, 409),
     ),
     ("/v1/requests/batch", "POST"): DescribedOperation(
         "Send up to 1,000 build requests, which are accepted together or not at all.",
         bodies.BatchAccepted,
         body=bodies.BatchRequested,
         status=202,
-        refusals=(400, 409, 413),
+        refusals=(400, 409),
     ),
     ("/v1/requests/{id}", "GET"): DescribedOperation(
         "Show a build request and the results of its builds.",

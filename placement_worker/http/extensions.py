@@ -106,7 +106,7 @@ async def changes(call: ApiCall) -> EventSourceResponse:
 async def _after(call: ApiCall) -> int:
     await call.placement.memory.fresh()
     newest = call.placement.memory.index.seen
-    given = call.headers.get("last-event-id") or dict(call.pairs).get("after")
+    given = call.headers.get("last-event-id") or _asked(call, "after").get("after")
     if given is None:
         return newest
     if not given.isascii() or not given.isdigit() or len(given) > 18:
