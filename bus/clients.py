@@ -90,7 +90,7 @@ class FindProjects(Message, frozen=True, kw_only=True):
 
     new: LongList[Id] = ()
     existing: LongList[Id] = ()
-    places: bool = False  # also return the hosts and cells of builds in `existing`
+    places: bool = False  # also return the cells and hosts of the builds with these ids
 
 
 class Place(Value, frozen=True, kw_only=True):
@@ -98,6 +98,7 @@ class Place(Value, frozen=True, kw_only=True):
 
     cell: Text
     root: Text = ""  # empty: on no host, such as a shelved instance
+    host: Text = ""  # name of the host
 
 
 class ProjectsFound(Message, frozen=True, kw_only=True):

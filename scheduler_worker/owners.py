@@ -72,7 +72,7 @@ class Owners:
                 projects[id_] = found[id_][0]
             elif id_ in recorded.retired:  # its cell is silent, or has deleted its record
                 projects[id_] = IN_USE
-        places = await self._places(existing, recorded, found) if question.places else {}
+        places = await self._places(recorded, found) if question.places else {}
         return ProjectsFound(projects=projects, places=places)
 
     async def _recorded(self, ids: Collection[Id]) -> _Recorded:
@@ -115,19 +115,16 @@ class Owners:
             pass
         return {id_: found[id_] for id_ in ids if id_ in found}
 
-    async def _places(
-        self, ids: Collection[Id], recorded: _Recorded, found: Mapping[Id, tuple[str, str]]
-    ) -> dict[Id, Place]:
+    async def _places(self, recorded: _Recorded, found: Mapping[Id, tuple[str, str]]) -> dict[Id, Place]:
         held = {
             id_: Held(generation=consumer.generation, allocations=consumer.allocations)
             for id_, consumer in recorded.consumers.items()
-            if id_ in ids
         }
         providers = {provider for each in held.values() for provider in each.allocations}
         read = await providers_of(self.placement, sorted(providers), ("traits", "owner"))
-        places = {id_: Place(cell=cell) for id_, (_, cell) in found.items() if id_ in ids}
+        places = {id_: Place(cell=cell) for id_, (_, cell) in found.items()}
         for id_, each in held.items():
             place = place_of(each, read)
             if place is not None:
-                places[id_] = Place(cell=place.cell, root=place.root)
+                places[id_] = Place(cell=place.cell, root=place.root, host=place.host)
         return places
