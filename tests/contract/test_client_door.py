@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from bus.audit_trail import ActRecord
+from bus.audit_trail import ActRecord, FindActs
 from bus.claims import CLEANUP, Choice
 from bus.client_acts import UNKNOWN
 from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
+from bus.context import handling
 from bus.decisions import Decision
 from bus.errors import NoAnswer, Poison
 from bus.groups import FindGroups, GroupsFound, ServerGroup
@@ -41,12 +42,14 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsage
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.what_if import WhatIf, WhatIfAnswered
+from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.core.move_start import move_start
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.owners import Owners
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
+from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
@@ -338,8 +341,26 @@ async def test_a_permitted_and_a_refused_request_are_recorded(door: ClientDoor) 
     assert (done.door, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
     _, denied = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
     assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
-    _, again = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
-    assert again.id == denied.id != done.id  # a repeated delivery
+
+
+async def test_an_act_that_is_requested_again_is_recorded_again(door: ClientDoor) -> None:
+    asked = ClientRequested(client="shop", delete=own(OURS))
+    envelope = an_envelope(key="client.shop", id="chosen by the client")
+    trail = AuditTrail(door.owners.database, door.clock, 100.0, 100.0)
+
+    async def handled(repeated: bool) -> int:
+        with handling([(envelope, asked)], [asked] if repeated else ()):
+            ((_, message),) = await door.request_many([asked])  # type: ignore[misc]
+        await trail.record_many([message])  # type: ignore[list-item]
+        return len((await trail.find(FindActs())).records)
+
+    assert [await handled(repeated) for repeated in (False, False, True, False)] == [1, 2, 2, 3]
+    await door.edit(ClientEditRequested(client="shop", projects=("p2",)))
+    assert await handled(False) == 4  # the denial replaces no record, and is replaced by none
+    await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
+    assert await handled(False) == 5
+    outcomes = [record.outcome for record in (await trail.find(FindActs())).records]
+    assert sorted(outcomes) == ["denied", *["done"] * 4]
 
 
 async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor) -> None:

@@ -10,6 +10,7 @@ from bus import topics
 from bus.acts import ACTS, RANK
 from bus.addressing import Query, Topic
 from bus.clients import ClientRelay, RegisteredClient
+from bus.context import handling
 from bus.delivery.recording import RecordingBus
 from bus.delivery.relaying import RelayedBus
 from bus.errors import OperationRefused
@@ -29,6 +30,7 @@ from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
 from tests.support.acting_region import LIMIT, ActingRegion
 from tests.support.buses import serving
+from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.waiting import until
 
@@ -80,6 +82,17 @@ async def test_an_admin_edits_and_the_record_names_the_client() -> None:
         "bus",
         "quota",
     )
+
+
+async def test_an_act_with_a_used_message_id_is_recorded_again() -> None:
+    relay = ClientRelay(client="ann", to="placement.quota", message=encode(LIMIT).decode())
+    envelope = an_envelope(id="chosen by the client")
+    async with a_client("admin") as (_, region):
+        for _ in range(2):
+            with handling([(envelope, relay)]):
+                await region.door.relay(relay)
+        await until(lambda: [each.outcome for each in region.records] == ["begun", "done"] * 2)
+    assert len({record.id for record in region.records}) == 2
 
 
 async def test_an_operator_is_denied_what_takes_an_admin() -> None:
