@@ -46,7 +46,7 @@ SERVER_FAULTS: Mapping[str, Mapping[str, Any]] = {
     "lag": {"index_lag": 0.2},
     "commits": {"lost_commits": 1},
     "torn": {"torn_files": 3},
-    "statements": {"failing_statements": 0.1},
+    "statements": {"failing_statements": 0.25},
 }
 HARSH: Mapping[str, Any] = {
     "reorder": 0.5,
