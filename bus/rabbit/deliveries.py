@@ -193,7 +193,7 @@ def routing_of(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, b
     if message.exchange == "":  # the default exchange, to which berth's RabbitMQ users may not publish
         return message.key, True, ""
     problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's" if forwarded else ""
-    if message.exchange != names.exchange:
+    if message.exchange not in (names.exchange, names.clients):
         problem = f"it was published to the exchange {message.exchange}, not to {names.exchange}"
     return message.key, False, problem
 

@@ -73,10 +73,12 @@ class RabbitTransport:
         await self._link.declare(*queues)
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        await self._publisher.send(
-            self._names.exchange,
-            [(envelope.key, envelope, must) for envelope, must in zip(envelopes, expected, strict=True)],
-        )
+        sent: dict[str, list[tuple[str, Envelope, bool]]] = {}
+        for envelope, must in zip(envelopes, expected, strict=True):
+            exchange = self._names.exchange_of(envelope.key)
+            sent.setdefault(exchange, []).append((envelope.key, envelope, must))
+        for exchange, items in sent.items():
+            await self._publisher.send(exchange, items)
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         await self._publisher.send(self._names.queues, [(self._names.address(queue), envelope, expected)])
