@@ -17,7 +17,7 @@ from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregat
 from bus.audit_trail import MAX_STATE, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
-from bus.client_acts import ids_in
+from bus.client_acts import DERIVED, ids_in, is_derived
 from bus.clients import ClientEditRequested, FindClients, FindProjects, Place, ProjectsFound
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
@@ -189,7 +189,10 @@ def judged(
         return allowed(operator, act, target), message
     if why := allowed(operator, act, _real(message, target, owners, state)):
         return why, message
-    for id_ in sorted(_ids_in(message)[0] & owners.projects.keys()):
+    new = _ids_in(message)[0]
+    if any(map(is_derived, new)):
+        return f"{act.name}: {DERIVED}", message
+    for id_ in sorted(new & owners.projects.keys()):
         place, project = owners.places.get(id_), owners.projects[id_]
         if allowed(operator, act, Target(id_, cell=place.cell if place else "", project=project)):
             return (

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.audit_trail import ActRecord, FindActs
-from bus.claims import CLEANUP, Choice
+from bus.claims import CLEANUP, Choice, holder_consumer
 from bus.client_acts import UNKNOWN
 from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
 from bus.context import handling
@@ -37,7 +37,7 @@ from bus.queries import (
     WaitingRequest,
 )
 from bus.requests import BuildSpec, Flavor, Hints
-from bus.reservations import RESERVATION
+from bus.reservations import RESERVATION, slot_consumer
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -248,6 +248,12 @@ REFUSED = {
     "a delete of a leftover": ("shop", own(LEFTOVER), UNKNOWN),
     "a move of another's": ("shop", a_move(build=THEIRS), UNKNOWN),
     "a move by the id of another's": ("shop", a_move(move=THEIRS, wait="1h"), "move: use a new uuid"),
+    "a move by the id of what a move will leave": (
+        "shop", a_move(move=holder_consumer(THEIRS, 1)), "move: use random uuids",
+    ),
+    "an id that another reservation's slot will have": (
+        "shop", boot(instances=(slot_consumer(RESERVED, 9),)), "use random uuids",
+    ),
     "a move by the id of another's shelved one": ("shop", a_move(move=THEIR_SHELVED), "move: use a new uuid"),
     "a move by the id of another's move": ("shop", a_move(move=THEIR_MOVE), "move: use a new uuid"),
     "a move by the id of another's group": ("shop", a_move(move=THEIR_GROUP), "move: use a new uuid"),

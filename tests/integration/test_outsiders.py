@@ -816,7 +816,7 @@ def test_a_replay_refuses_a_forged_message_as_its_consumer_did(
 def test_nothing_has_happened_to_the_instance_of_the_other_project(
     site: BerthWithClients, targets: Targets
 ) -> None:
-    listed = site.command("instances", "--project", "rival", "--json").splitlines()
+    listed = site.command("instances", "--project", "rival", "--cell", "c2", "--json").splitlines()
     found = [json.loads(line) for line in listed]
     assert [(each["build"], each["status"], each["host"]) for each in found] == [
         (targets.theirs, "active", targets.host)
