@@ -18,7 +18,7 @@ from bus.audit_trail import MAX_STATE, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
 from bus.client_acts import DERIVED, ids_in, is_derived
-from bus.clients import ClientEditRequested, FindClients, FindProjects, Place, ProjectsFound
+from bus.clients import BuildPlace, ClientEditRequested, FindClients, FindProjects, ProjectsFound
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.leases import AgentEditRequested, FindAgents
@@ -237,7 +237,7 @@ def _real(message: Message, target: Target, owners: ProjectsFound, state: Messag
         case BuildRequested() | HostsAsked() | AgentEditRequested():
             return target
         case BuildDeleteRequested(build=build) | MoveRequested(build=build):
-            place = owners.places.get(build) or Place(cell="")
+            place = owners.places.get(build) or BuildPlace(cell="")
             cell = "" if _names_another_place(message, place) else place.cell
             return replace(target, cell=cell, project=owners.projects.get(build, ""))
         case MoveSteered(build=build, cell=cell):
@@ -254,7 +254,7 @@ def _real(message: Message, target: Target, owners: ProjectsFound, state: Messag
     return unproven if state is None else completed(unproven, state)
 
 
-def _names_another_place(message: BuildDeleteRequested | MoveRequested, place: Place) -> bool:
+def _names_another_place(message: BuildDeleteRequested | MoveRequested, place: BuildPlace) -> bool:
     if isinstance(message, BuildDeleteRequested):
         return message.cell != place.cell
     return message.to_cell not in ("", place.cell) or message.source not in ("", place.root, place.host)
