@@ -100,6 +100,7 @@ class NovaConf:
     exchange: str
     durable_queues: bool
     quorum_queues: bool
+    durable_fanout: bool  # of the exchange for casts to every scheduler
     service_down_time: int  # seconds without a report after which a compute is down
     max_attempts: int  # hosts for a boot, the alternates included
     long_rpc_timeout: int  # seconds that Nova waits for its scheduler
@@ -122,6 +123,7 @@ def nova_conf(path: str) -> NovaConf:
         exchange=conf.text("DEFAULT", "control_exchange", "nova"),
         durable_queues=conf.flag("oslo_messaging_rabbit", "amqp_durable_queues"),
         quorum_queues=conf.flag("oslo_messaging_rabbit", "rabbit_quorum_queue"),
+        durable_fanout=conf.flag("oslo_messaging_rabbit", "rabbit_transient_quorum_queue"),
         service_down_time=conf.number("DEFAULT", "service_down_time", 60),
         max_attempts=conf.number("scheduler", "max_attempts", 3),
         long_rpc_timeout=conf.number("DEFAULT", "long_rpc_timeout", 1800),

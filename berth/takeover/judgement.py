@@ -189,13 +189,22 @@ def _queue(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         level: Level = "error" if facts.is_done else "warning"
         yield TakeoverFinding(level, about, "It does not exist.", means, do)
         return
-    consumers = f"{several(queue.consumers, 'consumer')}, {several(queue.messages, 'waiting call')}."
+    consumers = (
+        f"{several(queue.ours, 'consumer')} of berth's bridge, {queue.consumers - queue.ours} of nova-scheduler"
+        f" and {several(queue.messages, 'waiting call')}."
+    )
     if not queue.consumers:
         means = "Boots and moves wait until Nova gives up."
         do = "berth run nova (or systemctl start nova-scheduler)"
         yield TakeoverFinding("error", about, f"It has {consumers}", means, do)
+    elif facts.is_done and not queue.ours:
+        means = (
+            "nova-scheduler answers all calls. If it is stopped, boots and moves wait until Nova gives up."
+        )
+        yield TakeoverFinding("error", about, f"It has {consumers}", means, "berth run nova")
     else:
-        yield TakeoverFinding("note", about, f"It has {consumers}")
+        means = "Stop the last of one kind only when this check counts a consumer of the other."
+        yield TakeoverFinding("note", about, f"It has {consumers}", means)
     if queue.mismatch:
         says = f"It was declared with other arguments than the settings have: {queue.mismatch}."
         means = "It is used as it is. If it is deleted, nova-scheduler and berth could not declare it alike."

@@ -51,6 +51,9 @@ NOT_SETTINGS = {
     "amqp_durable_queues",
     "cell_mappings",
     "database_connection",
+    # an exchange of Nova, and a queue bound to it
+    "scheduler_fanout",
+    "scheduler_fanout_berth",
     "simulator_name",  # a placeholder
     "placement_aggregate_required_for_tenants",
 }

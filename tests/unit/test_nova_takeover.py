@@ -142,7 +142,7 @@ def test_a_region_in_order_has_no_errors_and_no_warnings() -> None:
         (region(queue=TopicQueue(problem="refused")), ("error", "queue scheduler at nova_amqp_url")),
         (region(queue=TopicQueue()), ("warning", "queue scheduler at nova_amqp_url")),
         (region(queue=TopicQueue(True, 3, 0)), ("error", "queue scheduler at nova_amqp_url")),
-        (region(queue=TopicQueue(True, 0, 1, "inequivalent arg 'durable'")),
+        (region(queue=TopicQueue(True, 0, 1, 0, "inequivalent arg 'durable'")),
          ("warning", "queue scheduler at nova_amqp_url")),
         (region(bridge=BridgeFacts(has_amqp=False), queue=None), ("error", "settings")),
         (region(bridge=BridgeFacts(has_database=False)), ("error", "settings")),
@@ -190,6 +190,22 @@ def test_a_nova_scheduler_must_be_stopped_after_the_step_but_not_before(
     assert [finding.level for finding in found if finding.about == "nova-scheduler"] == (
         [level] if level else []
     )
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "is_done", "level"),
+    [
+        (0, 2, False, "note"), (1, 2, False, "note"), (1, 0, True, "note"), (1, 1, True, "note"),
+        (0, 2, True, "error"), (0, 0, False, "error"),
+    ],
+)  # fmt: skip
+def test_the_consumers_of_the_queue_are_counted_for_each_scheduler(
+    ours: int, others: int, is_done: bool, level: str
+) -> None:
+    facts = region(queue=TopicQueue(True, 7, ours + others, ours), is_done=is_done)
+    [found] = [finding for finding in judged(facts) if finding.about.startswith("queue")]
+    assert found.level == level
+    assert f"{ours} consumer" in found.says and f"{others} of nova-scheduler" in found.says
 
 
 @pytest.mark.parametrize(
@@ -295,7 +311,7 @@ def test_every_error_and_warning_says_what_it_means_and_what_repairs_it() -> Non
             services=[a_service(version=60), a_service("nova-scheduler", host="s")],
         ),
         placement=a_placement(replace(CONSUMER, id=uid(7)), without=(INSTANCE,)),
-        queue=TopicQueue(True, 0, 0, "inequivalent arg"),
+        queue=TopicQueue(True, 0, 0, 0, "inequivalent arg"),
         bridge=BridgeFacts(auth="tokens", wait=9999),
         is_done=True,
     )

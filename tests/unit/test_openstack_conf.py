@@ -13,7 +13,7 @@ from bus.clock import Clock
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
 DEFAULTS = NovaConf(
-    exchange="nova", durable_queues=False, quorum_queues=False, service_down_time=60, max_attempts=3,
+    exchange="nova", durable_queues=False, quorum_queues=False, durable_fanout=False, service_down_time=60, max_attempts=3,
     long_rpc_timeout=1800, default_zone="nova", routed_networks=False, notification_format="",
     notification_topics=("versioned_notifications",), unversioned_topics=("notifications",),
     skip_reserve_in_use=False,
@@ -33,6 +33,7 @@ long_rpc_timeout=600
 [oslo_messaging_rabbit]
 amqp_durable_queues = True
 rabbit_quorum_queue = on
+rabbit_transient_quorum_queue = true
 [scheduler]
 max_attempts = 5
 query_placement_for_routed_network_aggregates = yes
@@ -56,7 +57,7 @@ def written(text: str) -> str:
 
 def test_options_of_nova_are_read_from_its_file() -> None:
     assert nova_conf(written(FILE)) == NovaConf(
-        exchange="cloud", durable_queues=True, quorum_queues=True, service_down_time=120, max_attempts=5,
+        exchange="cloud", durable_queues=True, quorum_queues=True, durable_fanout=True, service_down_time=120, max_attempts=5,
         long_rpc_timeout=600, default_zone="north", routed_networks=True, notification_format="both",
         notification_topics=("versioned_notifications", "audit"),
         unversioned_topics=("notifications", "billing"), skip_reserve_in_use=True,
