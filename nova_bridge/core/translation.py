@@ -11,7 +11,7 @@ from bus.groups import GroupPolicy, MakeGroup
 from bus.messages import BuildRequested, HostsAsked
 from bus.requests import Hints, ResourceGroup
 from bus.vocabulary import UNSAID_ID
-from nova_bridge.core.cloud import NovaCloud, NovaHost
+from nova_bridge.core.cloud import DISCOVER, NovaCloud, NovaHost
 from nova_bridge.core.guest import flavor_of, image_of, root_traits_of
 from nova_bridge.core.request_spec import RequestedDestination, RequestedGroup, RequestSpec
 
@@ -141,6 +141,8 @@ def _named(host: str, node: str, cloud: NovaCloud) -> str:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
     nodes = [each for each in found if not host or each.host.lower() == host.lower()]
+    if not nodes and cloud.is_unmapped(host):
+        raise NoSuchDestination(f"{host}: {DISCOVER}")
     if not nodes:
         raise NoSuchDestination(f"no such host: host {host or 'any'}, node {node or 'any'}")
     return nodes[0].root if len(nodes) == 1 else nodes[0].host

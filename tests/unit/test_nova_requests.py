@@ -1,5 +1,6 @@
 """Translation of Nova's RequestSpec into berth's requests, and of placed builds into Nova's Selections."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -254,6 +255,12 @@ def test_a_pci_device_that_is_requested_from_placement_is_decided() -> None:
     ).request
     assert request.flavor.extra_specs == {}
     assert [group.suffix for group in request.groups] == [f"{uid(1)}-0"]
+
+
+def test_a_named_host_without_a_cell_is_refused_with_the_command_that_maps_it() -> None:
+    cloud = replace(CLOUD, unmapped={uid(9, "a"): a_host(9)})
+    with pytest.raises(NoSuchDestination, match=r"compute-9: .* run nova-manage cell_v2 discover_hosts"):
+        translate(a_spec(force_hosts=["compute-9"]), cloud)
 
 
 @pytest.mark.parametrize(
