@@ -22,6 +22,7 @@ ONE: dict[str, str] = {
     "dead show": "there is no letter with that id",
     "doctor": "there are warnings; **2**: something is broken",
     "drain": "an instance stays, which is listed with the reason",
+    "host enable": "a host stays disabled for another cause, or by its agent",
     "evacuate": "an instance stays, which is listed with the reason",
     "heal": "something is still wrong",
     "import placement": "some could not be copied",

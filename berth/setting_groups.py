@@ -67,9 +67,11 @@ class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     """The choice of hosts by schedulers: filters, weighers and their options (docs/scheduler.md)."""
 
-    # names of the filters in their order; a custom filter is module:function; empty: the default filters
+    # names of the filters in their order, or changes of the default filters: +NAME adds a filter, -NAME
+    # removes one; a custom filter is module:function; empty: the default filters
     filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
-    # multiplier of each weigher by its name; empty: the default weighers
+    # multiplier of each weigher by its name, or changes of the default weighers: +NAME adds a weigher or
+    # changes the multiplier of one; empty: the default weighers
     weighers: dict[str, float] = field(default_factory=dict, name="scheduler_weighers")
     # options of filters and weighers, by the name of the filter or weigher
     rules: dict[str, dict[str, Any]] = field(default_factory=dict, name="scheduler_rules")
