@@ -117,8 +117,8 @@ class NovaScheduling:
             await self._undo(answer.placed)
             chosen = strange[0].chosen
             is_unmapped = chosen.root in self._mirror.cloud.unmapped
-            why = f": {DISCOVER}" if is_unmapped else " is no compute node of Nova"
-            raise _no_valid_host(f"{chosen.host}{why}")
+            reason = f": {DISCOVER}" if is_unmapped else " is no compute node of Nova"
+            raise _no_valid_host(f"{chosen.host}{reason}")
         value = self._result(question, answer.placed, return_objects)
         self._notify(call, "end")
         moves = bool(spec.ignore_hosts)  # for a move, Nova's conductor releases the claims itself
