@@ -4,6 +4,7 @@ A file has the format of oslo.config. Only the options below are read; an option
 default of its service.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,12 +78,14 @@ class OsloConf:
         return int(text)
 
     def real(self, group: str, name: str, default: float) -> float:
-        """Return the value of an option that is any number; raise BadConf if it is none."""
-        text = self.text(group, name, str(default))
+        """Return the value of an option that is a finite number; raise BadConf if it is none."""
         try:
-            return float(text)
+            value = float(self.text(group, name, str(default)))
         except ValueError:
-            raise BadConf(f"[{group}] {name}: takes a number") from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise BadConf(f"[{group}] {name}: takes a number")
+        return value
 
     def flag(self, group: str, name: str) -> bool:
         """Return whether an option is on; it is off by default."""

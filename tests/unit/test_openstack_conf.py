@@ -103,6 +103,20 @@ weight_multiplier = 2.5
     assert nova_scheduler_conf("") == nova_scheduler_conf(written("[scheduler]\n")) == NovaSchedulerConf()
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("[filter_scheduler]\nram_weight_multiplier = many", "ram_weight_multiplier: takes a number"),
+        ("[scheduler]\ndiscover_hosts_in_cells_interval = inf", "interval: takes a number"),
+        ("[filter_scheduler]\nhost_subset_size = 0", "host_subset_size: takes a whole number of at least 1"),
+        ("[scheduler]\nimage_metadata_prefilter = maybe", "image_metadata_prefilter: takes true or false"),
+    ],
+)
+def test_a_wrong_option_of_nova_scheduler_is_named(line: str, says: str) -> None:
+    with pytest.raises(BadConf, match=says):
+        nova_scheduler_conf(written(line))
+
+
 @pytest.mark.parametrize("text", ["", "[DEFAULT]\n", "[scheduler]\nservice_down_time = 5\n"])
 def test_a_missing_option_has_the_default_of_nova(text: str) -> None:
     assert nova_conf("") == nova_conf(written(text)) == DEFAULTS
