@@ -1,0 +1,30 @@
+"""The client for RabbitMQ of `berth.client`: what `publish` and `ask` promise."""
+
+import uuid
+
+import pytest
+
+from berth.client import BusClient
+from bus.clients import ClientAsked
+from bus.errors import Unroutable
+from bus.messages import BuildRequested
+from bus.queries import FindWaiting
+from bus.rabbit import RabbitTransport
+from bus.requests import Flavor
+
+pytestmark = pytest.mark.rabbitmq
+
+
+async def test_a_request_that_no_queue_takes_is_an_error_of_the_client(amqp_url: str, bus_name: str) -> None:
+    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    await transport.open()
+    try:
+        async with BusClient(amqp_url, exchange=bus_name) as client:
+            build = str(uuid.uuid4())
+            boot = BuildRequested(request=build, instances=(build,), flavor=Flavor(name="small", vcpus=1))
+            with pytest.raises(Unroutable, match="no queue takes messages of client"):
+                await client.publish(boot, boot)
+            with pytest.raises(Unroutable, match="no queue takes messages of ask"):
+                await client.ask(ClientAsked(client=client.name, waiting=FindWaiting()))
+    finally:
+        await transport.close()
