@@ -78,7 +78,7 @@ def _work(command: Sequence[str], environment: dict[str, str], reader: Connectio
     os.environ.update(environment)
     _show_as(command)
     sys.argv = [*command]
-    # multiprocessing runs the installed command again in each process, which imports this module. Python would
+    # multiprocessing runs the command berth again in each process, which imports this module: Python would
     # warn that it is imported before it is run.
     sys.modules.pop(f"{command[0]}.__main__", None)
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)

@@ -47,26 +47,27 @@ class BusClient:
         self.name = (user_of(url) or "").removeprefix(client_user("", exchange))
         self._queue = f"client.{self.name}.{number}"
         self._reply_to = f"{self._queue}.answers"
-        self._exchange_name = exchange
+        self._names = BrokerNames(exchange)
         self._is_durable = is_durable
         self._clock = Clock()
         self._stack = AsyncExitStack()
         self._results: asyncio.Queue[Message] = asyncio.Queue()
         self._answers: dict[str, asyncio.Future[AbstractIncomingMessage]] = {}
-        self._exchange: AbstractExchange
+        self._exchange: AbstractExchange  # of clients' requests
 
     async def __aenter__(self) -> Self:
         connection = await self._stack.enter_async_context(await aio_pika.connect_robust(self._url))
         channel: AbstractChannel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-        self._exchange = await channel.get_exchange(self._exchange_name, ensure=False)
-        name = BrokerNames(self._exchange_name).queue(self._queue)
+        self._exchange = await channel.get_exchange(self._names.clients, ensure=False)
+        results = await channel.get_exchange(self._names.exchange, ensure=False)
+        name = self._names.queue(self._queue)
         if self._is_durable:
             queue = await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "quorum"})
         else:
             queue = await channel.declare_queue(name, exclusive=True)
         for topic in CLIENT_TOPICS:
-            await queue.bind(self._exchange, topic.at(reply_to=self.name).key)
-        await queue.bind(self._exchange, self._reply_to)
+            await queue.bind(results, topic.at(reply_to=self.name).key)
+        await queue.bind(results, self._reply_to)
         await queue.consume(self._receive)
         return self
 

@@ -101,10 +101,14 @@ class ServedRow(ABC):
             if delivery.problem:
                 raise Undecodable(delivery.problem)
             message = message_in(delivery.envelope, self.row.message)
+        except Undecodable as problem:
+            await self._bury(delivery, Dead(str(problem)))
+            return None
+        try:
             if delivery.envelope.message is None:
                 self._check(delivery.envelope, message)
         except Undecodable as problem:
-            await self._bury(delivery, Dead(str(problem)))
+            await self._bury(delivery, Dead(str(problem), sender=delivery.envelope.key))
             return None
         return message
 
@@ -215,7 +219,8 @@ class ServedRow(ABC):
         await self._refuse(envelope, dead.reason)
         why = dead.reason
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why, extra=_about(delivery))
-        letter = letter_of(envelope, queue, dead.reason, dead.trace, self._clock.now())
+        now, sender = self._clock.now(), dead.sender or delivery.sender
+        letter = letter_of(envelope, queue, dead.reason, dead.trace, now, sender)
         await self._transport.store_dead_letter(letter)
         delivery.done()
 

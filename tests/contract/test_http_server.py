@@ -6,7 +6,7 @@ import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,10 @@ class MeasuringSite:
 
 
 @asynccontextmanager
-async def served(
-    idle: float = SECONDS, slow: float = SECONDS, connections: int = 100, tls: TlsFiles | None = None
-) -> AsyncIterator[MeasuringSite]:
+async def served(tls: TlsFiles | None = None, **given: Any) -> AsyncIterator[MeasuringSite]:
     site, listener = MeasuringSite(), listen("127.0.0.1:0")
     site.port = listener.getsockname()[1]
-    limits = HttpLimits(idle=idle, slow=slow, connections=connections)
+    limits = HttpLimits(**{"idle": SECONDS, "slow": SECONDS, "connections": 100, **given})
     serving = asyncio.create_task(
         serve(Starlette(routes=[Mount("", site)]), listener, limits=limits, tls=tls)
     )
@@ -292,3 +290,58 @@ async def test_a_client_without_tls_gets_no_answer(tmp_path: Path) -> None:
     made = Authority(tmp_path).certificate("localhost")
     async with served(tls=TlsFiles(str(made.certificate), str(made.key))) as site:
         assert await site.answer() == b""
+
+
+Runner = Callable[[Coroutine[Any, Any, None]], None]
+on_each_loop = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+def own_certificate(directory: Path) -> tuple[TlsFiles, ssl.SSLContext]:
+    authority = Authority(directory)
+    made = authority.certificate("localhost")
+    trusted = ssl.create_default_context(cafile=authority.file)
+    return TlsFiles(str(made.certificate), str(made.key)), trusted
+
+
+@on_each_loop
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["nothing", "half of it"])
+def test_a_connection_without_a_complete_tls_handshake_is_closed(
+    tmp_path: Path, run: Runner, said: bytes
+) -> None:
+    files, trusted = own_certificate(tmp_path)
+
+    async def scene() -> None:
+        async with served(files, handshake=SOON) as site:
+            assert await site.answer(said) == b""
+            assert b"200 OK" in (await answered_over_tls(site.port, trusted))[1]
+
+    run(scene())
+
+
+@on_each_loop
+def test_connections_without_a_tls_handshake_keep_no_client_out(tmp_path: Path, run: Runner) -> None:
+    files, trusted = own_certificate(tmp_path)
+
+    async def scene() -> None:
+        async with served(files, connections=4) as site, AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(site.connected()) for _ in range(3)]
+            assert await silent[0][0].read() == b"", "the oldest is closed for the newest"
+            assert b"200 OK" in (await answered_over_tls(site.port, trusted))[1]
+
+    run(scene())
+
+
+@on_each_loop
+def test_a_refused_tls_handshake_is_not_logged(
+    tmp_path: Path, run: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, _ = own_certificate(tmp_path)
+
+    async def scene() -> None:
+        async with served(files) as site:
+            await site.answer()
+            async with site.connected():
+                pass
+
+    run(scene())
+    assert not caplog.records

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -149,6 +150,38 @@ def listens_by_an_exchange(own: str) -> Attack:
     return attack
 
 
+def carries(exchange: str, key: str = "#") -> Attack:
+    """Bind an exchange of the client to this exchange, and publish a forged result there."""
+
+    def attack(channel: BlockingChannel) -> None:
+        channel.exchange_declare("client.shop.9", "topic", auto_delete=True)
+        channel.exchange_bind(exchange, "client.shop.9", key)
+        publishes(FORGED_KEY, "client.shop.9")(channel)
+
+    return attack
+
+
+def forwards_unrouted(exchange: str) -> Attack:
+    def attack(channel: BlockingChannel) -> None:
+        unrouted = {"alternate-exchange": exchange}
+        channel.exchange_declare("client.shop.8", "topic", auto_delete=True, arguments=unrouted)
+        publishes(FORGED_KEY, "client.shop.8")(channel)
+
+    return attack
+
+
+def dead_letters(exchange: str) -> Attack:
+    def attack(channel: BlockingChannel) -> None:
+        forwarding = {
+            "x-message-ttl": 0, "x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": FORGED_KEY,
+        }  # fmt: skip
+        channel.queue_declare("client.shop.7", exclusive=True, arguments=forwarding)
+        channel.queue_bind("client.shop.7", "berth", "client.shop.7.answers")
+
+    return attack
+
+
+FORGED_KEY = "build.ended.c1.rival"
 CLIENT_QUEUE = "client.shop.0"
 CELL_QUEUE = "reply.c9.conductor-00000000.00000000"
 AGENT_QUEUE = "reply.c9.agent-c9-a1-00000000.00000000"
@@ -163,11 +196,31 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         "an answer": publishes("reply.-.x.y"),
         "another client's key": publishes("client.rival"),
         "a key below its own": publishes("client.shop.x"),
-        "another's user": publishes("client.shop", user_id="guest"),
+        "another's user": publishes("client.shop", "berth.clients", user_id="guest"),
+        "its own key, to the exchange of workers": publishes("client.shop"),
+        "another client's key, to its exchange": publishes("client.rival", "berth.clients"),
+        "a query as another client": publishes("ask.scheduler.client.rival", "berth.clients"),
+        "a message as an operator": publishes("ask.scheduler.relay.shop", "berth.clients"),
+        "a build, to its exchange": publishes("build.requested", "berth.clients"),
         "a result": publishes("build.ended.c1.shop"),
         "to a queue by name": publishes("0.scheduler:build.requested", "berth.queues"),
         "to a queue by the default exchange": publishes("scheduler:build.requested", ""),
         "a dead letter": publishes("letter", "berth.dead"),
+    },
+    ("client", "forge"): {
+        "by an additional key": publishes("client.shop", headers={"CC": [FORGED_KEY]}),
+        "by a hidden key": publishes("client.shop", headers={"BCC": [FORGED_KEY]}),
+        "by an exchange of its own": carries("berth"),
+        "by an alternate exchange": forwards_unrouted("berth"),
+        "by a queue that dead-letters": dead_letters("berth"),
+        "an answer, by an additional key": publishes(
+            "client.shop", headers={"CC": ["client.rival.0.answers"]}
+        ),
+        "a build, by an additional key": publishes("client.shop", headers={"CC": ["build.requested"]}),
+        "to one queue": carries("berth.queues"),
+        "a dead letter": carries("berth.dead"),
+        "what is delayed": carries("berth.delay"),
+        "results of everybody": carries("amq.topic"),
     },
     ("client", "delete"): {
         "to the scheduler": publishes("build.cancel"),
@@ -197,6 +250,8 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         "answers to operators": binds(CLIENT_QUEUE, "reply.-.x.y"),
         "changes of hosts": binds(CLIENT_QUEUE, "placement.changed"),
         "everything, by an exchange": listens_by_an_exchange("client.shop.0"),
+        "requests of other clients": binds(CLIENT_QUEUE, "client.rival", "berth.clients"),
+        "requests of all clients": binds(CLIENT_QUEUE, "#", "berth.clients"),
     },
     ("client", "declare"): {
         "a queue that the broker names": declares(""),
@@ -375,7 +430,100 @@ def test_the_broker_permits_the_own_keys_of_each_user(site: BerthWithClients, su
         channel = connection.channel()
         channel.confirm_delivery()
         for key in OWN_KEYS[subject]:
-            publishes(key, user_id=urlsplit(site.urls[subject]).username)(channel)
+            exchange = "berth.clients" if subject == "client" else "berth"
+            publishes(key, exchange, user_id=urlsplit(site.urls[subject]).username)(channel)
+
+
+def add_client(site: BerthWithClients, name: str, project: str) -> pika.URLParameters:
+    control, file = str(site.berth.directory / "rabbitmqctl"), f"{name}.url"
+    site.command(
+        "client", "add", name, "--project", project, "--url-file", file, "--rabbitmqctl", control, "--rotate"
+    )
+    return pika.URLParameters((site.berth.directory / file).read_text().strip())
+
+
+def bind_all_results(channel: BlockingChannel, name: str) -> str:
+    queue = f"client.{name}.0"
+    channel.queue_declare(queue, exclusive=True)
+    for key in (f"build.ended.*.{name}", f"build.unplaceable.{name}", f"client.{name}.0.answers"):
+        channel.queue_bind(queue, "berth", key)
+    return queue
+
+
+def received(channel: BlockingChannel, queue: str, until: str) -> list[str]:
+    """Return the routing keys of a queue's messages, up to the result of the build `until`."""
+    keys: list[str] = []
+    for method, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=60):
+        assert method is not None, keys
+        keys.append(method.routing_key)
+        if until in body.decode():
+            return keys
+    raise AssertionError("a queue is consumed until it is cancelled")
+
+
+def boot_as(channel: BlockingChannel, client: str, project: str, exchange: str = "berth.clients") -> str:
+    """Publish the boot of an instance that no host fits, whose result comes at once; return its id."""
+    build = str(uuid.uuid4())
+    flavor = {"name": "huge", "vcpus": 99999, "memory_mb": 512, "disk_gb": 1}
+    boot = {"request": build, "instances": [build], "flavor": flavor, "project": project}
+    body = json.dumps({"client": client, "boot": boot})
+    properties = pika.BasicProperties(delivery_mode=2)
+    channel.basic_publish(exchange, f"client.{client}", body, properties, mandatory=True)
+    return build
+
+
+FORGERIES: dict[str, Attack] = {
+    "by an additional key": publishes("client.shop", "berth.clients", headers={"CC": [FORGED_KEY]}),
+    "by a hidden key": publishes("client.shop", "berth.clients", headers={"BCC": [FORGED_KEY]}),
+    "an answer": publishes("client.shop", "berth.clients", headers={"CC": ["client.rival.0.answers"]}),
+    "by an exchange of its own": carries("berth.clients"),
+    "by an alternate exchange": forwards_unrouted("berth.clients"),
+}
+
+
+def test_nothing_that_a_client_publishes_reaches_another_client(site: BerthWithClients) -> None:
+    with pika.BlockingConnection(add_client(site, "rival", "own")) as victim:
+        channel = victim.channel()
+        queue = bind_all_results(channel, "rival")
+        for attack in FORGERIES.values():
+            with pika.BlockingConnection(pika.URLParameters(site.urls["client"])) as attacker:
+                attack(attacker.channel())
+        build = boot_as(channel, "rival", "own")
+        assert received(channel, queue, build) == ["build.unplaceable.rival"]
+
+
+def test_a_client_of_an_earlier_version_works_until_its_permissions_are_made_anew(
+    site: BerthWithClients,
+) -> None:
+    control = str(site.berth.directory / "rabbitmqctl")
+    url = add_client(site, "elder", "old")
+    site.command("client", "permit", "elder", "--former", "--rabbitmqctl", control)
+    with pika.BlockingConnection(url) as connection:
+        channel = connection.channel()
+        queue = bind_all_results(channel, "elder")
+        for exchange in ("berth", "berth.clients"):
+            build = boot_as(channel, "elder", "old", exchange)
+            assert received(channel, queue, build) == ["build.unplaceable.elder"]
+        channel.exchange_declare("client.elder.9", "topic", durable=True)
+        channel.exchange_bind("berth", "client.elder.9", "#")
+        forwarding = {"x-dead-letter-exchange": "berth", "x-dead-letter-routing-key": FORGED_KEY}
+        channel.queue_declare("client.elder.8", durable=True, arguments=forwarding)
+        site.command("client", "permit", "elder", "--rabbitmqctl", control)
+        with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
+            for _ in range(1000):
+                boot_as(channel, "elder", "old", "berth")
+    left = rabbitmq_names(site, "list_exchanges") + rabbitmq_names(site, "list_queues")
+    assert [name for name in left if name.startswith("client.elder")] == []
+    with pika.BlockingConnection(url) as connection:
+        channel = connection.channel()
+        queue = bind_all_results(channel, "elder")
+        build = boot_as(channel, "elder", "old")
+        assert received(channel, queue, build) == ["build.unplaceable.elder"]
+    site.command("client", "remove", "elder", "--rabbitmqctl", control)
+
+
+def rabbitmq_names(site: BerthWithClients, listing: str) -> list[str]:
+    return site.broker.control(listing, "name", "--no-table-headers").split()
 
 
 @pytest.mark.parametrize("subject", ["client", "cell", "agent"])
@@ -406,7 +554,7 @@ def test_the_broker_closes_the_connections_of_a_removed_client(site: BerthWithCl
     site.command("client", "remove", "gone", "--rabbitmqctl", control)
     with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
         for _ in range(1000):
-            publishes("client.gone")(channel)
+            publishes("client.gone", "berth.clients")(channel)
     assert site.berth.berth("client", "show", "gone").returncode == 1
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(url))
