@@ -44,7 +44,8 @@ FormatRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 class HttpLimits:
     """Timeouts of HTTP connections, and the maximum number of connections."""
 
-    idle: float = 75.0  # seconds for which a connection may be without a request
+    idle: float = 75.0  # seconds for which a new connection may be without a request
+    keep_alive: float = 75.0  # the same after a response; 0: the connection is closed with its response
     slow: float = 30.0  # seconds for a client to send a request (plus its size / LEAST_RATE), or to read data
     drain: float = 1.0  # seconds to complete the requests in progress when the server stops
     handshake: float = 10.0  # seconds for a TLS handshake
@@ -135,7 +136,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=limits.idle,  # type: ignore[arg-type]  # fractions of a second are fine
+        timeout_keep_alive=limits.keep_alive,  # type: ignore[arg-type]  # fractions of a second are fine
         timeout_graceful_shutdown=max(1, round(limits.drain)),
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
@@ -284,7 +285,7 @@ class _Connection(HttpToolsProtocol):
 
     def _wait_for_request(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
+            self.config.limits.idle, self.timeout_keep_alive_handler
         )
 
     def timeout_keep_alive_handler(self) -> None:
@@ -389,6 +390,7 @@ class _Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
         CLIENT_ADDRESS.set(self.client[0] if self.client else "")  # in the context of the task that begins
+        cycle.keep_alive = cycle.keep_alive and self.config.limits.keep_alive > 0
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:

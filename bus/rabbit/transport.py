@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 
-import msgspec
-
 from bus.clock import Clock
 from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec, page_of
 from bus.rabbit.connection import RequestRefused, broker_url
@@ -83,8 +81,7 @@ class RabbitTransport:
             await self._publisher.send(exchange, items)
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        sent = msgspec.structs.replace(envelope, key=queue)
-        await self._publisher.send(self._names.queues, [(self._names.address(queue), sent, expected)])
+        await self._publisher.send(self._names.queues, [(self._names.address(queue), envelope, expected)])
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         if seconds <= 0:

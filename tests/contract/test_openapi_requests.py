@@ -1,4 +1,4 @@
-"""Valid and invalid requests, made from the OpenAPI documents, to both HTTP servers: answers are as documented."""
+"""Requests made from the OpenAPI documents, valid and invalid: both HTTP servers answer as documented."""
 
 import asyncio
 import threading
@@ -106,13 +106,13 @@ few = settings(
 )
 
 
-@REST.parametrize()
+@REST.parametrize()  # type: ignore[untyped-decorator]
 @few
 def test_the_rest_api_answers_as_its_document_says(case: Any, rest_url: str) -> None:
     case.call_and_validate(base_url=rest_url, headers={"x-auth-token": "admin"}, checks=EACH)
 
 
-@PLACEMENT.parametrize()
+@PLACEMENT.parametrize()  # type: ignore[untyped-decorator]
 @few
 def test_the_placement_api_answers_as_its_document_says(case: Any, placement_url: str) -> None:
     case.call_and_validate(base_url=placement_url, headers={"x-auth-token": "admin"}, checks=EACH)
