@@ -148,6 +148,8 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
         for url in _urls(values[name]):
             check_broker_url(url, name, refuse)
             _check_files(url, ("cafile", "certfile", "keyfile"), name, refuse)
+    if values["management_url"] and not values["management_url"].startswith(("http://", "https://")):
+        refuse("management_url", "must begin with http:// or https://")
     for name in ("database_url", "cell_database_urls"):
         for url in _urls(values[name]):
             if not url.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite+aiosqlite://")):

@@ -27,7 +27,7 @@ ONE: dict[str, str] = {
     "heal": "something is still wrong",
     "import placement": "some could not be copied",
     "ironic diff": "something differs",
-    "load": "builds were lost or changed, or the audit is not clean",
+    "load": "boots were lost, changed or not active, the audit is not clean, or an instance was not deleted",
     "maintenance show": "a host is late, or an evacuation is held or could not be fenced",
     "at capacity": "it did not fit",
     "replay": "decisions differ; **2**: the replay is not possible",

@@ -23,6 +23,9 @@ class BusSettings(SettingsGroup, frozen=True, kw_only=True):
     # empty: an in-process bus, and all workers in one process
     amqp_url: str = ""
     exchange: str = "berth"  # exchange on RabbitMQ to which berth publishes all messages
+    # URL of RabbitMQ's management API, for commands that administer users and for `berth doctor`, as in
+    # http://127.0.0.1:15672; without a user, that of amqp_url; empty: the usual port of each host of amqp_url
+    management_url: str = ""
 
 
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):

@@ -148,7 +148,8 @@ class ServedRow(ABC):
         """
         alone = len(readable) == 1
         try:
-            with handling((delivery.envelope, message) for delivery, message in readable):
+            repeated = [message for delivery, message in readable if _is_repeated(delivery)]
+            with handling(((delivery.envelope, message) for delivery, message in readable), repeated):
                 outcomes = await self._call([message for _, message in readable])
                 made, fates = _sorted(readable, outcomes)
                 await self._publish(made)
@@ -223,6 +224,10 @@ class ServedRow(ABC):
         letter = letter_of(envelope, queue, dead.reason, dead.trace, now, sender)
         await self._transport.store_dead_letter(letter)
         delivery.done()
+
+
+def _is_repeated(delivery: Delivery) -> bool:
+    return delivery.crashes > 0 or delivery.envelope.attempt > 1
 
 
 def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:

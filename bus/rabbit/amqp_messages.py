@@ -77,8 +77,9 @@ def open_message(
     """Return the envelopes in an AMQP message, and why the message cannot be processed (empty if it can).
 
     `key` is the routing key of the AMQP message. With `names_key`, an envelope has the key that is stored in
-    it, without `names_key`, the AMQP message's key. If the caller already knows a `problem`, the message is
-    not split into envelopes, so that it is requeued as a whole.
+    it, without `names_key`, the AMQP message's key, and then the message counts as its first attempt. If the
+    caller already knows a `problem`, the message is not split into envelopes, so that it is requeued as a
+    whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem
@@ -94,17 +95,20 @@ def open_message(
         return [_alone(message, key, names_key)], str(problem)
     if not names_key:
         for envelope in envelopes:
-            envelope.key, envelope.suspect_of, envelope.strikes = key, "", 0
+            envelope.key, envelope.suspect_of, envelope.strikes, envelope.attempt = key, "", 0, 1
     return envelopes, ""
 
 
 def crashes(message: Arrived) -> int:
     """Return how often the broker delivered this AMQP message before without getting an acknowledgement;
-    UNCOUNTED if it was redelivered and the broker does not count.
+    UNCOUNTED if it was redelivered and the broker does not count. A header of a first delivery is the
+    sender's.
     """
     counted = message.headers.get("x-delivery-count")
+    if not message.redelivered:
+        return 0
     if counted is None:
-        return UNCOUNTED if message.redelivered else 0
+        return UNCOUNTED
     return _whole(counted, 0)
 
 
@@ -120,7 +124,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
         body=msgspec.Raw(message.body),
         correlation=_text(message.correlation),
         causation=_short(_text(headers.get("causation_id"))),
-        attempt=_whole(headers.get("attempt"), 1) or 1,
+        attempt=(names_key and _whole(headers.get("attempt"), 1)) or 1,
         faults=_whole(headers.get("faults"), 0),
         unheard=_whole(headers.get("unheard"), 0),
         sent_at=sent_at,

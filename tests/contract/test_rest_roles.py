@@ -19,7 +19,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.acts import BY_NAME, RANK, act_of
 from bus.audit_trail import ActRecord, ActsRecorded, Role
-from bus.clients import FindProjects, Place, ProjectsFound
+from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildRequested
@@ -72,7 +72,7 @@ class TwoCellBus:
         return ask
 
     def _projects(self, question: FindProjects) -> ProjectsFound:
-        place = Place(cell="c1", root=uid(9), host="h1")
+        place = BuildPlace(cell="c1", root=uid(9), host="h1")
         return ProjectsFound(
             projects={BUILD: "p1", WAITS: "p1", OTHER: "p2", TAKEN: ""}, places={BUILD: place, OTHER: place}
         )
