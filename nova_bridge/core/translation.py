@@ -75,7 +75,7 @@ def translated(
         aggregates=place.aggregates,
         not_aggregates=place.not_aggregates,
         alternates=options.alternates if wants_alternates and not spec.is_rebuild else 0,
-        hints=_hints(spec, group),
+        hints=_hints(spec, group, instances),
         forced_host=place.forced,
         wanted_host=place.wanted,
         ignore_hosts=_ignored(spec, cloud),
@@ -169,13 +169,14 @@ def _group(spec: RequestSpec) -> MakeGroup | None:
     )
 
 
-def _hints(spec: RequestSpec, group: MakeGroup | None) -> Hints:
+def _hints(spec: RequestSpec, group: MakeGroup | None, instances: Sequence[str]) -> Hints:
+    """Return the hints of a request; a moving instance may be named by its own hint."""
     if spec.is_rebuild:  # the instance stays where it is
         return Hints()
     return Hints(
         group=None if group is None else group.group,
-        same_host=spec.hint("same_host"),
-        different_host=spec.hint("different_host"),
+        same_host=tuple(other for other in spec.hint("same_host") if other not in instances),
+        different_host=tuple(other for other in spec.hint("different_host") if other not in instances),
         build_near_host_ip=_first(spec, "build_near_host_ip"),
         cidr=_first(spec, "cidr") or "/24",
         query=_first(spec, "query"),

@@ -187,6 +187,8 @@ class SpecMaker:
             known["hw_tpm_version"] = "2.0"
         if "hw:mem_encryption" in flavor.extra_specs:  # the API refuses other images
             known |= {"hw_firmware_type": "uefi", "hw_machine_type": "q35", "hw_firmware_stateless": True}
+        if flavor.extra_specs.get("hw:mem_encryption_model") == "intel-tdx":
+            known["hw_video_model"] = "none"
         return objects.ImageMeta(
             id=an_id(chance), name=chance.choice(("debian", "windows")), status="active", min_disk=0,
             disk_format=chance.choice(("qcow2", "qcow2", "raw", "iso")), container_format="bare", min_ram=0,

@@ -257,6 +257,12 @@ def test_a_pci_device_that_is_requested_from_placement_is_decided() -> None:
     assert [group.suffix for group in request.groups] == [f"{uid(1)}-0"]
 
 
+@pytest.mark.parametrize("hint", ["same_host", "different_host"])
+def test_a_moving_instance_may_be_named_by_its_own_hint(hint: str) -> None:
+    request = asked(a_spec(scheduler_hints={hint: [uid(7), uid(9)]})).request
+    assert getattr(request.hints, hint) == (uid(9),)
+
+
 def test_a_named_host_without_a_cell_is_refused_with_the_command_that_maps_it() -> None:
     cloud = replace(CLOUD, unmapped={uid(9, "a"): a_host(9)})
     with pytest.raises(NoSuchDestination, match=r"compute-9: .* run nova-manage cell_v2 discover_hosts"):
