@@ -205,6 +205,13 @@ def judged(
     return "", message
 
 
+def is_judged_by_owner(operator: Operator, message: Message) -> bool:
+    """Return whether the owner and place of a message's target decide if a limited role covers its act."""
+    act, limits = act_of(message), [limit for limit, theirs, _ in _limits(operator, Target()) if theirs]
+    is_possible = act is not None and bool(limits) and {*limits} <= {*act.limited_by}
+    return is_possible and not isinstance(message, MoveSteered)  # its cell's record of the move decides
+
+
 def owners_query(messages: Iterable[Message]) -> FindProjects | None:
     """Return the query for the real owners and places of the ids in messages; None if there are no ids."""
     ids = [_ids_in(message) for message in messages]

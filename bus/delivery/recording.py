@@ -225,9 +225,9 @@ class RecordingBus(Bus):
         self, operator: Operator, messages: Sequence[A], begun: Sequence[_Begun]
     ) -> Sequence[A]:
         """Return the messages to send, and note in `begun` which acts the operator may not do."""
-        owners, question = ProjectsFound(), acts.owners_query(messages)
-        has_roles = all(acts.has_role(operator, each.act) for each in begun)
-        if question is not None and has_roles and acts.is_limited(operator):
+        owners = ProjectsFound()
+        question = acts.owners_query([each for each in messages if acts.is_judged_by_owner(operator, each)])
+        if question is not None and all(acts.has_role(operator, each.act) for each in begun):
             (owners,) = await Bus.asker_of_many(self, topics.PROJECTS)([question])
         permitted, acting = list[A](), iter(begun)
         for message in messages:

@@ -120,6 +120,8 @@ class ServedRow(ABC):
             key = self._hears  # sent to this queue by its name: compare the row's key instead
         if expected != key and not ("*" in key and matches(key, expected)):
             raise Undecodable(f"it came by the key {key}, and is a message of {expected}")
+        if not matches(self._hears, expected):  # sent to this queue by its name
+            raise Undecodable(f"it came to a queue of {self._hears}, and is a message of {expected}")
 
     async def handle(self, readable: Readable) -> None:
         """Handle the messages of a list and settle each: acknowledge the message, schedule a retry, or move

@@ -23,6 +23,7 @@ from bus.protocol import (
 )
 from bus.rabbit.topology import LETTER, BrokerNames
 from bus.rabbit.wire import PERSISTENT, Arrived, Properties
+from bus.topics import is_of_client
 from bus.worker import cell_of
 
 JSON = "application/json"
@@ -77,7 +78,7 @@ def open_message(
     """Return the envelopes in an AMQP message, and why the message cannot be processed (empty if it can).
 
     `key` is the routing key of the AMQP message. With `names_key`, an envelope has the key that is stored in
-    it, without `names_key`, the AMQP message's key, and then the message counts as its first attempt. If the
+    it, without `names_key`, the AMQP message's key, and then a client's message is a first attempt. If the
     caller already knows a `problem`, the message is not split into envelopes, so that it is requeued as a
     whole.
     """
@@ -97,7 +98,8 @@ def open_message(
         return [_alone(message, key, names_key)], str(problem)
     if not names_key:
         for envelope in envelopes:
-            envelope.key, envelope.suspect_of, envelope.strikes, envelope.attempt = key, "", 0, 1
+            envelope.key, envelope.suspect_of, envelope.strikes = key, "", 0
+            envelope.attempt = _attempt(envelope.attempt, key, names_key)
     return envelopes, ""
 
 
@@ -126,7 +128,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
         body=msgspec.Raw(message.body),
         correlation=_text(message.correlation),
         causation=_short(_text(headers.get("causation_id"))),
-        attempt=(names_key and _whole(headers.get("attempt"), 1)) or 1,
+        attempt=_attempt(_whole(headers.get("attempt"), 1) or 1, key, names_key),
         faults=_whole(headers.get("faults"), 0),
         unheard=_whole(headers.get("unheard"), 0),
         sent_at=sent_at,
@@ -138,6 +140,10 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
         suspect_of=_short(_text(headers.get("suspect-of"))) if names_key else "",
         strikes=_whole(headers.get("strikes"), 0) if names_key else 0,
     )
+
+
+def _attempt(attempt: int, key: str, names_key: bool) -> int:
+    return 1 if attempt != 1 and not names_key and is_of_client(key) else attempt
 
 
 def _id_for_stranger(message: Arrived) -> str:
