@@ -72,13 +72,21 @@ def search_all(
 
 
 def _rows(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Ints:
-    """Return the hosts that may get a build or an instance, or have a movable instance."""
-    concerned = demand.could_hold(cloud)
-    for host, there in cloud.instances.items():
-        concerned[host] |= bool(there)
+    """Return the hosts that may get a build or an instance, or have a movable instance; of a larger cloud,
+    only enough of them to see that it is too large.
+    """
+    concerned = demand.could_hold(cloud) & ~closed
+    concerned[[host for host, there in cloud.instances.items() if there and not closed[host]]] = True
+    judged = set[object]()
+    for there in cloud.instances.values():
         for each in there:
-            concerned = concerned | (each.accepted & (cloud.whole >= each.amounts - SLACK).all(axis=1))
-    return np.flatnonzero(concerned & ~closed)
+            if concerned.sum() > MOST_HOSTS:
+                return np.flatnonzero(concerned)
+            kind = id(each.accepted), each.amounts.tobytes()
+            if kind not in judged:
+                judged.add(kind)
+                concerned |= each.accepted & ~closed & (cloud.whole >= each.amounts - SLACK).all(axis=1)
+    return np.flatnonzero(concerned)
 
 
 def _layouts(cloud: CloudState, demand: RoomDemand, rows: Ints) -> Iterator[tuple[int, ...]]:

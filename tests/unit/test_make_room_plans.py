@@ -116,9 +116,8 @@ def possible_loads(cloud: CloudState, demand: RoomDemand) -> Floats:
 
 
 def permits(demand: RoomDemand, hosts: Sequence[int]) -> bool:
-    if demand.packed is not None and len({0, *demand.packed[list(hosts)].tolist()}) != 2:
-        return False
-    if demand.packed is not None and 0 in demand.packed[list(hosts)]:
+    packed = {1} if demand.packed is None else set(demand.packed[list(hosts)].tolist())
+    if len(packed) > 1 or 0 in packed:
         return False
     for limit in demand.limits:
         domains = limit.domains[list(hosts)].tolist()
