@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI documents, valid and invalid: both HTTP servers answer as documented."""
+"""Requests made from the OpenAPI documents: both HTTP servers answer as documented."""
 
 import asyncio
 import threading
