@@ -84,7 +84,7 @@ class Mirror:
                 await self.refresh()
                 if self._clock.monotonic() - beat >= HEARTBEAT_SECONDS:
                     beat = self._clock.monotonic()
-                    await self._report([*self.cloud.hosts, *self.cloud.unmapped])
+                    await self._report(list(self.cloud.nodes))
                 self._complaint = ""
             except (Unavailable, NoAnswer, AnswerRefused) as problem:
                 if str(problem) != self._complaint:
@@ -103,10 +103,7 @@ class Mirror:
             if is_due or _placement_differs(before, now):
                 await self._compare(now)
                 self._compared = self._clock.monotonic()
-            known = {**before.unmapped, **before.hosts}
-            changed = [
-                root for root, host in {**now.unmapped, **now.hosts}.items() if known.get(root) != host
-            ]
+            changed = [root for root, host in now.nodes.items() if before.nodes.get(root) != host]
             if new := now.unmapped.keys() - before.unmapped.keys():
                 log.warning("%s: %s", ", ".join(sorted(now.unmapped[root].host for root in new)), DISCOVER)
             if before.hosts:
@@ -118,7 +115,7 @@ class Mirror:
         self.cloud = replace(cloud, other_cells=tuple(sorted(others)))
         for edit in cell_edits(cloud, found.cells):
             await self._queries.edit_cell(CellEditRequested(edit=edit))
-        providers = await self._providers(list(cloud.hosts))
+        providers = await self._providers(list(cloud.nodes))
         for order in owner_edits(cloud, providers):
             answer = await self._queries.edit_owner(order)
             if not isinstance(answer.result, OwnerGiven):
@@ -144,9 +141,9 @@ class Mirror:
 
     async def _report(self, roots: Sequence[str]) -> None:
         by_cell: dict[str, list[str]] = {}
-        hosts = {**self.cloud.unmapped, **self.cloud.hosts}
+        nodes = self.cloud.nodes
         for root in roots:
-            by_cell.setdefault(self.cloud.cells[hosts[root].cell].berth_name, []).append(root)
+            by_cell.setdefault(self.cloud.cells[nodes[root].cell].berth_name, []).append(root)
         messages = []
         for cell, some in by_cell.items():
             for part in portions(some, HOSTS_A_MESSAGE):
@@ -159,7 +156,7 @@ class Mirror:
                         run=self._run,
                         period=HEARTBEAT_SECONDS,
                         partial=True,
-                        hosts=tuple(hosts[root].state for root in part),
+                        hosts=tuple(nodes[root].state for root in part),
                     )
                 )
         if messages:
@@ -172,7 +169,7 @@ def _placement_differs(before: NovaCloud, now: NovaCloud) -> bool:
     """
 
     def stored(cloud: NovaCloud) -> object:
-        hosts = {root: (host.host, host.cell) for root, host in cloud.hosts.items()}
+        hosts = {root: (host.host, host.cell) for root, host in cloud.nodes.items()}
         return cloud.cells, hosts, cloud.aggregates
 
     return stored(before) != stored(now)

@@ -66,6 +66,11 @@ class NovaCloud:
         return any(node.host.lower() == host.lower() for node in self.unmapped.values())
 
     @cached_property
+    def nodes(self) -> Mapping[str, NovaHost]:
+        """Return all compute nodes by root, also those whose host is mapped to no cell."""
+        return {**self.unmapped, **self.hosts}
+
+    @cached_property
     def berth_names(self) -> frozenset[str]:
         """Return the names that the cells of Nova have in berth."""
         return frozenset(cell.berth_name for cell in self.cells.values())

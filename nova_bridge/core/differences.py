@@ -28,7 +28,7 @@ def owner_edits(cloud: NovaCloud, providers: Mapping[str, Provider]) -> Iterator
     """Yield an edit for each provider of a compute node of Nova whose cell, agent or host name in berth is
     not that of Nova.
     """
-    for host in cloud.hosts.values():
+    for host in cloud.nodes.values():
         provider, cell = providers.get(host.root), cloud.cells[host.cell].berth_name
         if provider is not None and (provider.cell, provider.agent, provider.host) != (
             cell,

@@ -1,5 +1,6 @@
 """The edits that make berth's cells, hosts and aggregates equal to Nova's."""
 
+from dataclasses import replace
 from typing import Any
 
 from bus.aggregates import Aggregate, ChangeAggregate, DropAggregate, MakeAggregate
@@ -40,6 +41,13 @@ def test_compute_nodes_are_assigned_to_their_cell_when_they_have_a_provider() ->
     assert list(owner_edits(CLOUD, providers(a_provider(1, agent="", cell="", host="")))) == [
         OwnerEditRequested(root=uid(1, "a"), cell="cell1", agent=AGENT, host="compute-1")
     ]
+
+
+def test_a_compute_node_of_a_host_that_is_mapped_to_no_cell_gets_the_cell_of_its_database() -> None:
+    # Schedulers find the state of a host, disabled, by its cell.
+    cloud = replace(CLOUD, unmapped={uid(3, "a"): a_host(3)})
+    known = providers(a_provider(1), a_provider(2), a_provider(3, agent="", cell="", host=""))
+    assert [(edit.root, edit.cell) for edit in owner_edits(cloud, known)] == [(uid(3, "a"), "cell1")]
 
 
 def test_a_new_aggregate_is_created_with_its_hosts() -> None:
