@@ -137,6 +137,9 @@ class PlacementHttpSettings(
     # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
     enforce_new_defaults: bool = False
     cors_origins: tuple[str, ...] = ()  # origins of web pages that may call the API (CORS)
+    # seconds for which a connection is kept without a request after a response; 0: it is closed with the
+    # response, as uWSGI does: the forked processes of a Nova service can share a connection that is kept
+    keep_alive: float = 0.0
 
 
 class RestSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"rest_{name}"):

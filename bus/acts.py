@@ -17,8 +17,8 @@ from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregat
 from bus.audit_trail import MAX_STATE, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
-from bus.client_acts import ids_in
-from bus.clients import ClientEditRequested, FindClients, FindProjects, Place, ProjectsFound
+from bus.client_acts import DERIVED, ids_in, is_derived
+from bus.clients import BuildPlace, ClientEditRequested, FindClients, FindProjects, ProjectsFound
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.leases import AgentEditRequested, FindAgents
@@ -189,7 +189,10 @@ def judged(
         return allowed(operator, act, target), message
     if why := allowed(operator, act, _real(message, target, owners, state)):
         return why, message
-    for id_ in sorted(_ids_in(message)[0] & owners.projects.keys()):
+    new = _ids_in(message)[0]
+    if any(map(is_derived, new)):
+        return f"{act.name}: {DERIVED}", message
+    for id_ in sorted(new & owners.projects.keys()):
         place, project = owners.places.get(id_), owners.projects[id_]
         if allowed(operator, act, Target(id_, cell=place.cell if place else "", project=project)):
             return (
@@ -200,6 +203,13 @@ def judged(
     if place is not None and place.root:
         return "", structs.replace(message, cell=place.cell, source=place.root)
     return "", message
+
+
+def is_judged_by_owner(operator: Operator, message: Message) -> bool:
+    """Return whether the owner and place of a message's target decide if a limited role covers its act."""
+    act, limits = act_of(message), [limit for limit, theirs, _ in _limits(operator, Target()) if theirs]
+    is_possible = act is not None and bool(limits) and {*limits} <= {*act.limited_by}
+    return is_possible and not isinstance(message, MoveSteered)  # its cell's record of the move decides
 
 
 def owners_query(messages: Iterable[Message]) -> FindProjects | None:
@@ -234,7 +244,7 @@ def _real(message: Message, target: Target, owners: ProjectsFound, state: Messag
         case BuildRequested() | HostsAsked() | AgentEditRequested():
             return target
         case BuildDeleteRequested(build=build) | MoveRequested(build=build):
-            place = owners.places.get(build) or Place(cell="")
+            place = owners.places.get(build) or BuildPlace(cell="")
             cell = "" if _names_another_place(message, place) else place.cell
             return replace(target, cell=cell, project=owners.projects.get(build, ""))
         case MoveSteered(build=build, cell=cell):
@@ -251,7 +261,7 @@ def _real(message: Message, target: Target, owners: ProjectsFound, state: Messag
     return unproven if state is None else completed(unproven, state)
 
 
-def _names_another_place(message: BuildDeleteRequested | MoveRequested, place: Place) -> bool:
+def _names_another_place(message: BuildDeleteRequested | MoveRequested, place: BuildPlace) -> bool:
     if isinstance(message, BuildDeleteRequested):
         return message.cell != place.cell
     return message.to_cell not in ("", place.cell) or message.source not in ("", place.root, place.host)

@@ -9,6 +9,7 @@ from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildReques
 from bus.moves import MoveRequested, MoveSteered
 from bus.vocabulary import UNSAID_ID, Id
 
+DERIVED = "use random uuids: those of version 5 are derived from other ids"
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
 
 Act = BuildRequested | BuildCancelRequested | BuildDeleteRequested | MoveRequested | MoveSteered
@@ -56,6 +57,13 @@ def check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
         raise NotAllowed(UNKNOWN)
 
 
+def is_derived(id_: Id) -> bool:
+    """Return whether an id may be one that berth derives from another id (a UUID of version 5), such as the
+    id of the consumer that holds the source of a move. It can be in use before any worker has recorded it.
+    """
+    return id_[14] == "5"
+
+
 def _is_of(client: RegisteredClient, project: str | None) -> bool:
     return bool(project) and project in client.projects
 
@@ -69,6 +77,8 @@ def permitted_boot(request: BuildRequested, client: RegisteredClient, known: Pro
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
     if not all(_is_of(client, known.get(id_, project)) for id_ in (request.request, *request.instances)):
         raise NotAllowed("request, instances: use new uuids")
+    if any(is_derived(id_) for id_ in (request.request, *request.instances)):
+        raise NotAllowed(f"request, instances: {DERIVED}")
     for name in ("same_host", "different_host"):
         if not all(_is_of(client, known.get(build)) for build in getattr(request.hints, name)):
             raise NotAllowed(f"hints.{name}: {UNKNOWN}")
@@ -82,6 +92,8 @@ def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projec
     check_project(asked.build, client, known)
     if not _is_of(client, known.get(asked.move, known[asked.build])):
         raise NotAllowed("move: use a new uuid")
+    if is_derived(asked.move):
+        raise NotAllowed(f"move: {DERIVED}")
     if asked.forced_host:
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
     if asked.kind == "evacuate":

@@ -93,7 +93,7 @@ class FindProjects(Message, frozen=True, kw_only=True):
     places: bool = False  # also return the cells and hosts of the builds with these ids
 
 
-class Place(Value, frozen=True, kw_only=True):
+class BuildPlace(Value, frozen=True, kw_only=True):
     """The cell and the host of a build, as placement has recorded them."""
 
     cell: Text
@@ -107,7 +107,7 @@ class ProjectsFound(Message, frozen=True, kw_only=True):
     """
 
     projects: LargeMap[Id, Text] = field(default_factory=dict)
-    places: LargeMap[Id, Place] = field(default_factory=dict)
+    places: LargeMap[Id, BuildPlace] = field(default_factory=dict)
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):

@@ -9,7 +9,9 @@ import resource
 import socket
 import sys
 from asyncio import TimerHandle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -31,6 +33,7 @@ BACKLOG = 2048
 _ACCEPTING_PAUSE = 0.5  # seconds until the next attempt if a connection cannot be accepted
 HEAD_BYTES = 128 << 10  # limit of a request's headers
 ADDRESS_BYTES = 65_535  # limit of a URL with its query, given by the parser
+CLIENT_ADDRESS: ContextVar[str] = ContextVar("CLIENT_ADDRESS", default="")  # from which a request came
 LEAST_RATE = 1000  # bytes a second; a long request that is sent slower is refused
 
 # Makes headers and body of a refusal from its status, reason and the client's Accept header.
@@ -41,11 +44,41 @@ FormatRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 class HttpLimits:
     """Timeouts of HTTP connections, and the maximum number of connections."""
 
-    idle: float = 75.0  # seconds for which a connection may be without a request
+    idle: float = 75.0  # seconds for which a new connection may be without a request
+    keep_alive: float = 75.0  # the same after a response; 0: the connection is closed with its response
     slow: float = 30.0  # seconds for a client to send a request (plus its size / LEAST_RATE), or to read data
     drain: float = 1.0  # seconds to complete the requests in progress when the server stops
     handshake: float = 10.0  # seconds for a TLS handshake
     connections: int = 1000  # maximum number; at most half of the process's limit of open files
+
+
+class TooManyRequests(Exception):
+    """Raised if a caller has too many requests in progress that last long."""
+
+
+class LongRequests:
+    """Counts the requests in progress that last long (streams, waits) of each caller, which may have `most`
+    of them, so that no caller takes the connections of all others.
+    """
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self._counts: Counter[str] = Counter()
+
+    def check(self, caller: str) -> None:
+        """Raise TooManyRequests if this caller has as many as it may have."""
+        if self._counts[caller] >= self._most:
+            raise TooManyRequests(f"a user may have {self._most} {self._what} at the same time")
+
+    @contextlib.contextmanager
+    def counted(self, caller: str) -> Iterator[None]:
+        self._counts[caller] += 1
+        try:
+            yield
+        finally:
+            self._counts[caller] -= 1
+            if not self._counts[caller]:
+                del self._counts[caller]
 
 
 def listen(address: str) -> socket.socket:
@@ -103,7 +136,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=limits.idle,  # type: ignore[arg-type]  # fractions of a second are fine
+        timeout_keep_alive=limits.keep_alive,  # type: ignore[arg-type]  # fractions of a second are fine
         timeout_graceful_shutdown=max(1, round(limits.drain)),
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
@@ -207,6 +240,10 @@ class _TooLong(Exception):
     pass
 
 
+class _BadHost(Exception):
+    pass
+
+
 class _Connection(HttpToolsProtocol):
     """An HTTP connection with time limits for being idle, sending a request and reading a response."""
 
@@ -248,7 +285,7 @@ class _Connection(HttpToolsProtocol):
 
     def _wait_for_request(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
+            self.config.limits.idle, self.timeout_keep_alive_handler
         )
 
     def timeout_keep_alive_handler(self) -> None:
@@ -310,6 +347,9 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head = -1
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            raise _BadHost
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -349,6 +389,8 @@ class _Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        CLIENT_ADDRESS.set(self.client[0] if self.client else "")  # in the context of the task that begins
+        cycle.keep_alive = cycle.keep_alive and self.config.limits.keep_alive > 0
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -376,6 +418,8 @@ class _Connection(HttpToolsProtocol):
         problem = sys.exc_info()[1]
         if problem is not None and isinstance(problem.__context__, _TooLong):
             self._refuse(414, f"A URL with its query may have {ADDRESS_BYTES} bytes.")
+        elif problem is not None and isinstance(problem.__context__, _BadHost):
+            self._refuse(400, "A request of HTTP/1.1 has one header Host.")
         else:
             self._refuse(400, str(problem or msg))
 

@@ -78,6 +78,8 @@ class PlanRoom(Message, frozen=True, kw_only=True):
     roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     fixed: ShortList[Id] = ()  # instances not to move, for example because an earlier move failed
     within: Labels = field(default_factory=dict)  # level → label: only hosts of these domains are targets
+    # hosts that instances leave in the plan carried out so far: read also if they are no targets
+    via: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
 
 
 class RoomPlanned(Message, frozen=True, kw_only=True):

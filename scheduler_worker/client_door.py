@@ -34,14 +34,13 @@ from bus.clients import (
     RegisteredClient,
 )
 from bus.clock import Clock
-from bus.context import stored_context
+from bus.context import is_repeated, stored_context
 from bus.decisions import Decision
-from bus.delivery.recording import Caller, in_messages, message_uuid
+from bus.delivery.recording import Caller, in_messages
 from bus.errors import Poison, Unroutable
 from bus.groups import GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
-from bus.protocol import encode
 from bus.queries import BuildsFound, DecisionFound
 from bus.resources import FindAllocations
 from bus.sql.database import Database
@@ -107,7 +106,7 @@ class ClientDoor:
         result that is not `Poison`.
         """
         records = [
-            _record(request, outcome, clients.get(request.client), self.clock.now())
+            _record(request, outcome, clients.get(request.client), self.clock)
             for request, outcome in zip(asked, judged, strict=True)
             if not isinstance(outcome, Poison)
         ]
@@ -241,23 +240,25 @@ def _acts_of(asked: ClientRequested) -> list[Act]:
 
 
 def _record(
-    asked: ClientRequested, outcome: Published, client: RegisteredClient | None, now: float
+    asked: ClientRequested, outcome: Published, client: RegisteredClient | None, clock: Clock
 ) -> ActRecord:
-    """Return the audit record of a client's request. A repeated delivery yields the same record id."""
+    """Return the audit record of a client's request. Its id is new, because a client chooses the ids of its
+    messages, and may use one again.
+    """
     (request,) = _acts_of(asked)
     act, operator = acts.act_of(request), operator_of(asked.client, client)
     # clients with projects need no role, so `operator` stands for the role
     operator = structs.replace(operator, role="operator" if client else "", is_program=True)
     message = stored_context(asked).id
-    id_ = message_uuid(f"{message} {encode(asked)!r}")
     caller = Caller(operator=operator, door="bus", through=f"client.{asked.client}", request=message)
-    record = caller.record(id_, now, act.name if act else "", acts.describe(request))
+    record = caller.record(clock.uuid(), clock.now(), act.name if act else "", acts.describe(request))
     denied = isinstance(outcome, Refusal)
     return structs.replace(
         record,
         # boot requests are not copied: the decision or the cell's record contains them
         asked="" if isinstance(request, BuildRequested) else acts.asked_json(request),
         outcome="denied" if denied else "done",
+        repeated=is_repeated(asked),
         detail=acts.shortened(getattr(outcome, "reason", "") or getattr(outcome, "why", ""))
         if denied
         else "",

@@ -124,6 +124,11 @@ class CloudReading:
         )
 
 
+def of_any_source(order: Order) -> Order:
+    """Return a copy of a move's order without its source host."""
+    return structs.replace(order, alternatives=tuple(map(_of_any_source, order.alternatives)))
+
+
 def _of_any_source(alternative: Alternative) -> Alternative:
     """Return a copy of a move's flavor without its source host, so that moves from several hosts are judged
     together. The source is then accepted: planners must exclude it.

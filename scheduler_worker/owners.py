@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
 from bus.claims import HOLDER_TYPES, Held
-from bus.clients import FindProjects, Place, ProjectsFound
+from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.moves import FindMoves
 from bus.queries import FindBuilds
@@ -115,16 +115,16 @@ class Owners:
             pass
         return {id_: found[id_] for id_ in ids if id_ in found}
 
-    async def _places(self, recorded: _Recorded, found: Mapping[Id, tuple[str, str]]) -> dict[Id, Place]:
+    async def _places(self, recorded: _Recorded, found: Mapping[Id, tuple[str, str]]) -> dict[Id, BuildPlace]:
         held = {
             id_: Held(generation=consumer.generation, allocations=consumer.allocations)
             for id_, consumer in recorded.consumers.items()
         }
         providers = {provider for each in held.values() for provider in each.allocations}
         read = await providers_of(self.placement, sorted(providers), ("traits", "owner"))
-        places = {id_: Place(cell=cell) for id_, (_, cell) in found.items()}
+        places = {id_: BuildPlace(cell=cell) for id_, (_, cell) in found.items()}
         for id_, each in held.items():
             place = place_of(each, read)
             if place is not None:
-                places[id_] = Place(cell=place.cell, root=place.root, host=place.host)
+                places[id_] = BuildPlace(cell=place.cell, root=place.root, host=place.host)
         return places

@@ -7,12 +7,13 @@ from itertools import islice
 
 import msgspec
 
+from bus.amounts import without
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.events import ReserveHost
-from scheduler_worker.core.scale import CapacityReservation
+from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation
 from scheduler_worker.hosts import HostBook
 
 TIMEOUT = 15.0  # seconds; answers to claims arrive within this time
@@ -48,11 +49,12 @@ class PendingChoices:
         self._ties = 0
         self.on_released: Callable[[str], None] = lambda root: None
 
-    def enter(self, way: Candidate) -> PendingChoice:
+    def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> PendingChoice:
         now = self._clock.monotonic()
-        entry = PendingChoice(way.allocations, way.cell, way.root, now, now + self.timeout)
+        allocations = without(way.allocations, held) if held else way.allocations
+        entry = PendingChoice(allocations, way.cell, way.root, now, now + self.timeout)
         self._book.chose(way.cell, way.root, now)
-        self._source.reserve(way.allocations)
+        self._source.reserve(allocations)
         self._open.append(entry)
         return entry
 
@@ -70,7 +72,7 @@ class PendingChoices:
         if choice.way is not choice.pick.choices[0]:
             self.drop(reservation)
             self.on_released(choice.pick.root)
-            reservation = self.enter(choice.way)
+            reservation = self.enter(choice.way, choice.pick.held)
         if isinstance(reservation, PendingChoice):
             self.confirm(reservation, choice.number)
 
@@ -110,17 +112,20 @@ class Supposing:
         self._source = source
         self._book = book
         self._now = now
-        # id() of a candidate → the candidate, and whether it counts as a build on its host; in order of
-        # choice
-        self._kept: dict[int, tuple[Candidate, bool]] = {}
+        # id() of a candidate → the candidate, what is reserved, and whether it counts as a build on its
+        # host; in order of choice
+        self._kept: dict[int, tuple[Candidate, Allocations, bool]] = {}
 
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
         return ()
 
-    def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
-        self._kept[id(way)] = way, builds
-        self._reserve(way, builds)
+    def enter(
+        self, way: Candidate, held: Allocations = NOTHING_HELD, *, builds: bool = True
+    ) -> CapacityReservation:
+        allocations = without(way.allocations, held) if held else way.allocations
+        self._kept[id(way)] = way, allocations, builds
+        self._reserve(way, allocations, builds)
         return way
 
     def drop(self, reservation: CapacityReservation) -> None:
@@ -129,7 +134,7 @@ class Supposing:
             self._withdraw(*reserved)
 
     def on(self, root: str) -> int:
-        return sum(way.root == root for way, _ in self._kept.values())
+        return sum(way.root == root for way, *_ in self._kept.values())
 
     def suspend(self) -> None:
         for reserved in self._kept.values():
@@ -147,12 +152,12 @@ class Supposing:
         """Drop all hypothetical choices made after the first `after` choices."""
         self._kept = dict(islice(self._kept.items(), after))
 
-    def _reserve(self, way: Candidate, builds: bool) -> None:
-        self._source.reserve(way.allocations)
+    def _reserve(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
+        self._source.reserve(allocations)
         if builds:
             self._book.chose(way.cell, way.root, self._now)
 
-    def _withdraw(self, way: Candidate, builds: bool) -> None:
-        self._source.withdraw(way.allocations)
+    def _withdraw(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
+        self._source.withdraw(allocations)
         if builds:
             self._book.unchose(way.cell, way.root, self._now)

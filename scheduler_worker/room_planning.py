@@ -17,20 +17,22 @@ from bus.candidates import Bools, CandidateSearch
 from bus.room import PlannedStep, PlanRoom, RoomPlanned
 from bus.vocabulary import Allocations, Id
 from bus.what_if import PlacedThere
-from scheduler_worker.cloud_reading import CloudReading, accepting, on_closed, only_on
+from scheduler_worker.cloud_reading import CloudReading, accepting, of_any_source, on_closed, only_on
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import required_constraints
 from scheduler_worker.core.make_room import RoomPlan, plan_room
-from scheduler_worker.core.moved_cloud import CloudState
+from scheduler_worker.core.moved_cloud import CloudState, lacking
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.roles import Part, parts_of
 from scheduler_worker.core.room_demand import DomainLimit, RoomDemand, RoomPart
+from scheduler_worker.core.scale import Pick
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.what_if import PATIENCE, WhatIfs
 
 PORTIONS = (64, 256, 1024)  # targets of which instances are read, if fewer give no plan
+DEEPER = 64  # hosts that could be made free for an instance that leaves a target
 CHECKS = 40  # plans that are checked for one question
 WHY = {
     "no_host": "no host would fit the flavor, even if it were empty",
@@ -173,12 +175,19 @@ class RoomPlanner:
         return RoomDemand(parts, limits, packed)
 
     async def _read_more(self, question: _Question, cloud: CloudState, demand: RoomDemand, most: int) -> bool:
-        """Read the instances of the `most` hosts with the best chances, except hosts read before; return
-        False if all were read before.
+        """Read the instances of the `most` hosts with the best chances as targets, and of hosts that could be
+        made free for known instances; return False if all were read before. In a small cloud all hosts are
+        read at once.
         """
-        rows = demand.in_reading_order(cloud)[:most]
         host_at = {host.position: host for host in self.scheduler.source.hosts()}
-        hosts = [host_at[row] for row in rows.tolist() if row in host_at]
+        if len(host_at) <= PORTIONS[0]:
+            rows = list(host_at)
+        else:
+            position = self.scheduler.source.position
+            via = [at for root in question.asked.via if (at := position(root)) is not None]
+            targets = demand.in_reading_order(cloud)[:most].tolist()
+            rows = [*dict.fromkeys([*via, *targets, *_nearest_destinations(cloud)])]
+        hosts = [host_at[row] for row in rows if row in host_at]
         new = [host for host in hosts if host.uuid not in question.reading.hosts]
         await question.reading.read(new)
         return bool(new)
@@ -204,14 +213,20 @@ class RoomPlanner:
     ) -> tuple[PlacedThere, ...] | None:
         supposing, source = self._what_ifs.supposing(), self.scheduler.source
         choosing, released = self.scheduler.choosing(supposing), list[Allocations]()
+        moved = dict[Id, Pick]()
         try:
             for step in steps:
-                order = question.reading.orders[step.build]
-                if not picked(choosing, self.scheduler, only_on(order, [step.destination])):
+                order, before = question.reading.orders[step.build], moved.get(step.build)
+                order = order if before is None else of_any_source(order)
+                pick = picked(choosing, self.scheduler, only_on(order, [step.destination]))
+                if pick is None:
                     question.reading.forbidden.setdefault(step.build, set()).add(step.destination)
                     return None
+                moved[step.build] = pick
                 start = question.reading.starts[step.build]
-                if start.source is not None:
+                if before is not None:
+                    supposing.drop(before.reservation)
+                elif start.source is not None:
                     released.append(start.source.choice.allocations)
                     source.withdraw(released[-1])
             return self._builds(question, _ignoring_closure(choosing, question), targets)
@@ -249,13 +264,32 @@ def _ignoring_closure(choosing: Choosing, question: _Question) -> Choosing:
     return choosing.without("enabled") if question.asked.roots else choosing
 
 
-def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> bool:
-    """Return whether a move gets a host now. If it does, its capacity on the host is reserved as a
-    hypothetical choice.
+def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> Pick | None:
+    """Return the host that a move gets now, with its capacity reserved as a hypothetical choice; None if it
+    gets none.
     """
     [narrowed] = scheduler.narrow([order])
     [chosen] = choosing.choose([_unreserved(narrowed)])
-    return bool(chosen.picks)
+    return chosen.picks[0] if chosen.picks else None
+
+
+def _nearest_destinations(cloud: CloudState) -> list[int]:
+    """Return the hosts that lack the least for an instance that is known: other instances could leave them
+    for it. At most DEEPER hosts, and for DEEPER kinds of instances, because each compares all hosts.
+    """
+    kinds = {
+        (each.amounts.tobytes(), id(each.accepted)): each
+        for some in cloud.instances.values()
+        for each in some
+    }
+    least = np.full(len(cloud.free), np.inf)
+    for each in list(kinds.values())[:DEEPER]:
+        fits_empty = each.accepted & (cloud.whole >= each.amounts).all(axis=1)
+        lack = np.where(fits_empty, lacking(each.amounts, cloud.free, cloud.scale), np.inf)
+        least = np.where(lack > 0, np.minimum(least, lack), least)
+    rows = np.flatnonzero(np.isfinite(least))
+    nearest: list[int] = rows[np.argsort(least[rows], kind="stable")][:DEEPER].tolist()
+    return nearest
 
 
 def _unreserved(order: Order) -> Order:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
@@ -83,7 +84,6 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
         is_former = not is_new and await _is_former(settings, admin, user)
         may = _permissions(settings, name, order.role, is_former=is_former)
         users = {user: permissions.BrokerUser(password, may, permissions.CLIENT_LIMITS)}
-        vhost = vhost_of(settings.bus.amqp_url)
         edit = bus.asker(topics.EDIT_CLIENT)
         async with undone_on_failure() as undo:
             before = _edit_to(found[0] if found else RegisteredClient(name=name, projects=()))
@@ -95,7 +95,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
                 undo(f"RabbitMQ user {user}", partial(_drop, admin, user))
             elif rotate:
                 await _drop(admin, user)  # this closes connections with the old password
-            await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
+            await admin.take(_definitions(settings, users))
     lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; {_rights(order)}"]
     lines += [f"{_FORMER}: `berth client permit {name}`"] if is_former else []
     shown = url if has_new_password and not given and file is None else ""
@@ -131,8 +131,7 @@ async def permit(
         was_former = await _is_former(settings, admin, user)
         given = _permissions(settings, client.name, client.role, is_former=former)
         users = {user: permissions.BrokerUser("", given, permissions.CLIENT_LIMITS)}
-        vhost = vhost_of(settings.bus.amqp_url)
-        await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
+        await admin.take(_definitions(settings, users))
         if was_former and not former:
             await _close(settings, admin, user, may.configure)
             closed.append(client.name)
@@ -247,6 +246,11 @@ def _permissions(
     settings: Settings, name: str, role: Role, *, is_former: bool = False
 ) -> permissions.Permissions:
     return permissions.of_client(name, settings.bus.exchange, has_role=bool(role), is_former=is_former)
+
+
+def _definitions(settings: Settings, users: Mapping[str, permissions.BrokerUser]) -> dict[str, Any]:
+    vhost = vhost_of(settings.bus.amqp_url)
+    return permissions.definitions(users, (), settings.bus.exchange, vhost, bounds_clients=True)
 
 
 async def _is_former(settings: Settings, admin: RecordedUsers, user: str) -> bool:

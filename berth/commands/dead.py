@@ -85,7 +85,8 @@ async def replay(
     ids: Ids,
     cell: OfCell = "",
     as_operator: bool = option(
-        False, "Publish as your own messages, whoever has sent them; each is shown and recorded."
+        False,
+        "Publish them as your own messages, also if their senders were refused; each is shown and recorded.",
     ),
 ) -> int:
     """Publish dead letters again to the queues in which they failed, and delete the dead letters. Each is

@@ -101,7 +101,7 @@ def _print_result(cli: Cli, printer: "RoomPrinter", made: RoomMade) -> None:
         ends = {"moved": [step.build for step in done.moved], "undone": [step.build for step in done.undone]}
         reserved = {"reservation": made.reservation, "unreserved": made.unreserved}
         write_json({"code": made.plan.code, "why": made.plan.why, **ends, "failed": done.failed, **reserved})
-    elif made.plan.code and (done.moved or done.undone or done.failed):
+    elif made.plan.code and made.plan is not printer.shown:
         printer.given_up(made)
     elif not made.plan.code and done.moved:
         cli.line(f"done: {several(len(done.moved), 'move')}; {fitting_sentence(made.plan)}", "green")
@@ -151,6 +151,8 @@ def step_line(step: PlannedStep) -> str:
 class RoomPrinter(MovePrinter, RoomListener):
     """Prints a plan, and the result of each of its moves."""
 
+    shown: RoomPlanned | None = None  # the last plan that was printed
+
     def undoing(self, made: RoomMade) -> None:
         if not self.cli.as_json:
             self.cli.line(
@@ -159,13 +161,19 @@ class RoomPrinter(MovePrinter, RoomListener):
 
     def given_up(self, made: RoomMade) -> None:
         """Print why the builds do not fit, and the hosts of moved instances that were not moved back."""
-        back, done = several(len(made.done.undone), "instance"), made.done
-        self.cli.line(f"given up [{made.plan.code}]: {printable(made.plan.why)}; {back} moved back", "red")
+        done = made.done
+        back = f"; {several(len(done.undone), 'instance')} moved back" if done.moved or done.undone else ""
+        self.cli.line(f"given up [{made.plan.code}]: {printable(made.plan.why)}{back}", "red")
+        moved = {step.build for step in done.moved}
+        for build, why in done.failed.items():
+            if build not in moved:
+                self.cli.line(f"  {build} was not moved: {printable(why)}")
         for step in done.moved:
             why = f": {printable(done.failed[step.build])}" if step.build in done.failed else ""
             self.cli.line(f"  {step.build} stays on {printable(step.destination_host)}{why}")
 
     def planned(self, plan: RoomPlanned) -> None:
+        self.shown = plan
         if self.cli.as_json:
             return
         if plan.code:

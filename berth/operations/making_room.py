@@ -7,7 +7,7 @@ is left, the moved instances are moved back, as far as their former hosts still 
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -32,6 +32,7 @@ HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of li
 RENEWALS = 4  # within that time
 RETRIES = 5  # plans without a result before a plan is given up: a killed agent or conductor is back soon
 RETRY_SECONDS = 2.0
+MOST_VIA = 1000
 MOST_FIXED = 1000  # instances that could not be moved, before the plan is given up
 
 
@@ -81,6 +82,7 @@ class MakingRoom:
         self._reserve = reserve
         self._hold = HoldHosts(plan=Clock().uuid(), seconds=HOLD_SECONDS)
         self._opened: Collection[str] = ()  # targets that were opened too early
+        self._names: dict[str, str] = {}  # of the targets, by root
 
     @property
     def must_stop(self) -> bool:
@@ -91,12 +93,10 @@ class MakingRoom:
         self._listener.planned(plan)
         if plan.code or not plan.moves:
             return await self._reserved(RoomMade(plan, MovesDone()))
-        self._hold = structs.replace(self._hold, roots=tuple(target.root for target in plan.targets))
-        ask = self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)
+        self._names = {target.root: target.host for target in plan.targets}
         try:
-            if taken := (await ask(self._hold)).taken:
-                held = structs.replace(plan, code="taken", why=_held(plan, taken), moves=())
-                return RoomMade(held, MovesDone())
+            if why := await self._close(plan.moves):
+                return RoomMade(structs.replace(plan, code="taken", why=why, moves=()), MovesDone())
             async with (
                 following(self._bus, f"room-{self._hold.plan[:8]}", self._listener) as followed,
                 asyncio.TaskGroup() as group,
@@ -141,6 +141,20 @@ class MakingRoom:
             return replace(result, unreserved=str(problem))
         return replace(result, reservation=reservation, unreserved=filled.reason)
 
+    async def _close(self, steps: Sequence[PlannedStep]) -> str:
+        """Close the targets to which none of the steps goes, because a closed host takes no instance. Return
+        "", or why the plan must be abandoned.
+        """
+        awaiting = {step.destination for step in steps}
+        new = [root for root in self._names if root not in awaiting and root not in self._hold.roots]
+        if not new:
+            return ""
+        self._hold = structs.replace(self._hold, roots=(*self._hold.roots, *new))
+        held = await self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)(self._hold)
+        self._opened = held.opened
+        taken = [self._names[root] for root in held.taken if root in self._names]
+        return f"another plan has closed {', '.join(taken)}: try again when it has ended" if taken else ""
+
     async def _open(self) -> None:
         if not self._hold.roots:
             return
@@ -158,26 +172,41 @@ class MakingRoom:
                 self._opened = (await ask(structs.replace(self._hold, renew=True))).opened
 
     async def _carry_out(self, plan: RoomPlanned, moves: PlannedMoves) -> RoomMade:
-        roots, budget, done = self._hold.roots, self._asked.budget, moves.done
-        retries = 0
+        done, retries = moves.done, 0
+        via: tuple[str, ...] = ()
         while True:
-            fixed = (*self._asked.fixed, *done.failed)[:MOST_FIXED]
-            left = max(budget - len(done.moved), 0)
-            plan = await plan_room(
-                self._bus, structs.replace(self._asked, roots=roots, budget=left, fixed=fixed)
-            )
+            via = tuple(sorted({*via, *(step.source for step in plan.moves)}))[:MOST_VIA]
+            plan = await plan_room(self._bus, self._rest(done, via))
             if plan.code and retries < RETRIES and not self.must_stop:
                 retries += 1
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if plan.code or not plan.moves:
+            if plan.code or (not plan.moves and len(self._hold.roots) == len(self._names)):
                 return RoomMade(plan, done)
-            for wave in sorted({step.wave for step in plan.moves}):
-                steps = [step for step in plan.moves if step.wave == wave]
+            if why := await self._close(plan.moves):
+                return RoomMade(structs.replace(plan, code="taken", why=why, moves=()), done)
+            waves = {
+                step.wave: [each for each in plan.moves if each.wave == step.wave] for step in plan.moves
+            }
+            begun = set[str]()
+            for _, steps in sorted(waves.items()):
+                if begun.intersection(step.build for step in steps):
+                    break  # an instance that moves again: its state is read anew
+                begun.update(step.build for step in steps)
                 if problem := await self._wave(steps, moves):
                     return RoomMade(structs.replace(plan, code=problem[0], why=problem[1], moves=()), done)
                 if any(step.build in done.failed for step in steps):
                     break  # plan again without this instance
+
+    def _rest(self, done: MovesDone, via: tuple[str, ...]) -> PlanRoom:
+        """Return the query for the rest of the plan, on the same targets."""
+        return structs.replace(
+            self._asked,
+            roots=tuple(self._names),
+            budget=max(self._asked.budget - len(done.moved), 0),
+            fixed=(*self._asked.fixed, *done.failed)[:MOST_FIXED],
+            via=via,
+        )
 
     async def _wave(self, steps: list[PlannedStep], moves: PlannedMoves) -> tuple[str, str] | None:
         """Carry out moves that do not depend on each other. Return None, or a reason code and a sentence if
@@ -197,10 +226,3 @@ class MakingRoom:
 def _builds(request: BuildRequested) -> str:
     amounts = amounts_text(sorted(asked_amounts(request).items()))
     return f"{several(len(request.instances), 'build')} of flavor {request.flavor.name} ({amounts} in all)"
-
-
-def _held(plan: RoomPlanned, taken: Collection[str]) -> str:
-    names = [target.host for target in plan.targets if target.root in taken]
-    if not names:
-        raise OperationRefused("the plan's hosts changed; try again")
-    return f"another plan has closed {', '.join(names)}: try again when it has ended"

@@ -52,6 +52,8 @@ class Caller:
     through: str = ""
     origin: str = ""
     request: str = ""
+    # In place of `request` in the ids of records, if the sender has chosen `request` and may use it again.
+    nonce: str = ""
 
     def record(self, id_: str, at: float, act: str, target: Target) -> ActRecord:
         """Return the record of an act that begins now."""
@@ -223,9 +225,9 @@ class RecordingBus(Bus):
         self, operator: Operator, messages: Sequence[A], begun: Sequence[_Begun]
     ) -> Sequence[A]:
         """Return the messages to send, and note in `begun` which acts the operator may not do."""
-        owners, question = ProjectsFound(), acts.owners_query(messages)
-        has_roles = all(acts.has_role(operator, each.act) for each in begun)
-        if question is not None and has_roles and acts.is_limited(operator):
+        owners = ProjectsFound()
+        question = acts.owners_query([each for each in messages if acts.is_judged_by_owner(operator, each)])
+        if question is not None and all(acts.has_role(operator, each.act) for each in begun):
             (owners,) = await Bus.asker_of_many(self, topics.PROJECTS)([question])
         permitted, acting = list[A](), iter(begun)
         for message in messages:
@@ -238,13 +240,15 @@ class RecordingBus(Bus):
     async def _begin(self, begun: Sequence[_Begun]) -> None:
         """Publish the records before the acts; raise OperationRefused if one of the acts is not allowed."""
         if denied := [each for each in begun if each.denied]:
-            await self.deliver([each.ended("denied", each.denied) for each in denied])
+            # with ids of their own: a later permitted try does not replace the record of a denial
+            records = [each.ended("denied", each.denied) for each in denied]
+            await self.deliver([structs.replace(record, id=self.clock.uuid()) for record in records])
             raise OperationRefused(denied[0].denied)
         await self.deliver([each.record for each in begun])
 
     def _record_of(self, who: Caller, act: Act, message: Message) -> ActRecord:
         # An equal message within one command or HTTP request is a retry, so its record gets the same id.
-        id_ = message_uuid(f"{who.request} {encode(message)!r}")
+        id_ = message_uuid(f"{who.nonce or who.request} {encode(message)!r}")
         target = acts.describe(message)
         record = who.record(id_, self.clock.now(), act.name, target)
         return structs.replace(record, asked=acts.asked_json(message))

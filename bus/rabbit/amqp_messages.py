@@ -23,6 +23,7 @@ from bus.protocol import (
 )
 from bus.rabbit.topology import LETTER, BrokerNames
 from bus.rabbit.wire import PERSISTENT, Arrived, Properties
+from bus.topics import is_of_client
 from bus.worker import cell_of
 
 JSON = "application/json"
@@ -77,14 +78,17 @@ def open_message(
     """Return the envelopes in an AMQP message, and why the message cannot be processed (empty if it can).
 
     `key` is the routing key of the AMQP message. With `names_key`, an envelope has the key that is stored in
-    it, without `names_key`, the AMQP message's key. If the caller already knows a `problem`, the message is
-    not split into envelopes, so that it is requeued as a whole.
+    it, without `names_key`, the AMQP message's key, and then a client's message is a first attempt. If the
+    caller already knows a `problem`, the message is not split into envelopes, so that it is requeued as a
+    whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem
-    size = len(message.body)
+    size = max(message.size, len(message.body))
     if size > MAX_MESSAGE_BYTES:
         problem = f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}"
+        if len(message.body) < size:
+            problem += f"; only its first {len(message.body)} bytes are stored"
         return [_alone(message, key, names_key)], problem
     if message.type != FRAME_TYPE:
         return [_alone(message, key, names_key)], ""
@@ -95,16 +99,20 @@ def open_message(
     if not names_key:
         for envelope in envelopes:
             envelope.key, envelope.suspect_of, envelope.strikes = key, "", 0
+            envelope.attempt = _attempt(envelope.attempt, key, names_key)
     return envelopes, ""
 
 
 def crashes(message: Arrived) -> int:
     """Return how often the broker delivered this AMQP message before without getting an acknowledgement;
-    UNCOUNTED if it was redelivered and the broker does not count.
+    UNCOUNTED if it was redelivered and the broker does not count. A header of a first delivery is the
+    sender's.
     """
     counted = message.headers.get("x-delivery-count")
+    if not message.redelivered:
+        return 0
     if counted is None:
-        return UNCOUNTED if message.redelivered else 0
+        return UNCOUNTED
     return _whole(counted, 0)
 
 
@@ -120,7 +128,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
         body=msgspec.Raw(message.body),
         correlation=_text(message.correlation),
         causation=_short(_text(headers.get("causation_id"))),
-        attempt=_whole(headers.get("attempt"), 1) or 1,
+        attempt=_attempt(_whole(headers.get("attempt"), 1) or 1, key, names_key),
         faults=_whole(headers.get("faults"), 0),
         unheard=_whole(headers.get("unheard"), 0),
         sent_at=sent_at,
@@ -134,9 +142,15 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
     )
 
 
+def _attempt(attempt: int, key: str, names_key: bool) -> int:
+    return 1 if attempt != 1 and not names_key and is_of_client(key) else attempt
+
+
 def _id_for_stranger(message: Arrived) -> str:
     """Return an id for an AMQP message without an id, derived from its content: equal after a redelivery."""
     content = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
+    if message.size > len(message.body):
+        content += f"|{message.size}"
     return str(uuid.uuid5(_STRANGERS, content))
 
 

@@ -206,7 +206,8 @@ def sender_of(message: Arrived, names: BrokerNames) -> str:
     forwarded = _dead_lettered_from(message.headers.get("x-death"))
     if forwarded and not forwarded.startswith(f"{names.delay}."):
         return forwarded
-    return message.key if message.exchange in (names.exchange, names.queues) else message.exchange
+    berths = names.exchange, names.clients, names.queues
+    return message.key if message.exchange in berths else message.exchange
 
 
 def _dead_lettered_from(deaths: object) -> str:

@@ -8,6 +8,7 @@ equivalent providers. So the first solutions are found quickly, and memory is li
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 
+from bus.reports import EXCLUDES_SIBLINGS
 from bus.vocabulary import Resources
 from placement_worker.core.index import Snapshot
 from placement_worker.core.request_groups import JointRules, Slot
@@ -340,18 +341,19 @@ def fullest_first(rows: list[Row], asks: Resources, root: str) -> list[Row]:
     """Sort providers: used providers with the least free share of the requested classes (`asks`) first, then
     unused providers; providers of other trees than that of `root` last.
 
-    The first allocation then fills a half-used NUMA cell, GPU or physical function. Equal providers are
-    sorted by id.
+    The first allocation then fills a half-used NUMA cell, GPU or physical function. Of unused providers those
+    come last whose use excludes their siblings, such as a GPU that could serve another type. Equal providers
+    are sorted by id.
     """
     if len(rows) < 2 or not asks:
         return rows
 
-    def left(row: Row) -> tuple[bool, bool, float, str]:
+    def left(row: Row) -> tuple[bool, bool, bool, float, str]:
         free, capacity, is_unused, share = row.free, row.capacity, True, 0.0
         for name in asks:
             has, total = free[name], capacity[name]
             is_unused = is_unused and has == total
             share += has / (total or 1)
-        return row.root != root, is_unused, share, row.uuid
+        return row.root != root, is_unused, is_unused and EXCLUDES_SIBLINGS in row.traits, share, row.uuid
 
     return sorted(rows, key=left)

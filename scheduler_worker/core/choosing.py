@@ -24,7 +24,7 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
-from scheduler_worker.core.scale import HasReservations, Pick
+from scheduler_worker.core.scale import NOTHING_HELD, HasReservations, Pick
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
@@ -123,7 +123,8 @@ class Choosing:
             alternative = order.alternatives[index]
             excluding = order.settled_roots.union(spare.root for spare in settled.spares)
             try:
-                with self.counting_as_free(*counted_as_free([alternative])):
+                share = self.pooled(settled.chosen.choice.allocations)
+                with self.counting_as_free(*counted_as_free([alternative]), *share):
                     if gang is not None:
                         found = gang.spares(settled.instance, index, several, settled.cell)
                     else:
@@ -140,8 +141,14 @@ class Choosing:
         """
         if order.move is None or order.move.source is None:
             return ()
-        held, pools = order.move.source.choice.allocations, self.source.sharing
-        shares = {provider: resources for provider, resources in held.items() if provider in pools}
+        return self.pooled(order.move.source.choice.allocations)
+
+    def pooled(self, allocations: Allocations) -> tuple[Allocations, ...]:
+        """Return the part of the allocations that is on shared providers (pools); empty if there is none."""
+        pools = self.source.sharing
+        shares = (
+            {provider: held for provider, held in allocations.items() if provider in pools} if pools else {}
+        )
         return (shares,) if shares else ()
 
     @contextmanager
@@ -286,6 +293,7 @@ class _Kind:
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
         several = max(1, MAX_CHOICES // len(order.instances))
         group = order.alternative.group
+        (held,) = self._choosing._shares(order) or (NOTHING_HELD,)
         picks: list[tuple[Ranking, Pick]] = []
         for instance in order.instances:
             if self._ranking is None or (group is not None and picks):
@@ -296,6 +304,7 @@ class _Kind:
                 min(several, MAX_CHOICES_EACH),
                 order.avoid,
                 partial(drawn, self._seed, instance) if self._draws else None,
+                held,
             )
             if pick is None:
                 break
@@ -315,10 +324,20 @@ class _Kind:
         excluding = {pick.root for _, pick in picks}
         if order.settled:
             excluding |= order.settled_roots
-        return tuple(
-            replace(pick, spares=ranking.spares(pick.choices[0].cell, several, excluding, order.avoid))
-            for ranking, pick in picks
-        )
+        spared = []
+        for ranking, pick in picks:
+            way = pick.choices[0]
+            # An alternate gets the instance's share of a pool from the chosen host, unless it moves: then
+            # the caller counts the share as free.
+            share = () if pick.held else self._choosing.pooled(way.allocations)
+            with self._choosing.counting_as_free(*share):
+                if share:
+                    ranking.found.forget_trees()
+                spares = ranking.spares(way.cell, several, excluding, order.avoid)
+            if share:
+                ranking.found.forget_trees()
+            spared.append(replace(pick, spares=spares))
+        return tuple(spared)
 
     def _short(self) -> Shortage:
         """Return why no host fits any more; cached until a host of this evaluation is chosen or released."""

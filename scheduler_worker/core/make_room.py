@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bus.candidates import Bools, Floats
+from scheduler_worker.core.exact_room import search_all
 from scheduler_worker.core.leaving_sets import TRIED_SETS, LeavingSearch, LeavingSet
 from scheduler_worker.core.moved_cloud import (
     SLACK,
@@ -68,24 +69,38 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
     closed = np.zeros(len(cloud.free), np.bool_) if closed is None else closed
     hosts = int((demand.could_hold(cloud) & ~closed).sum())
     best: RoomPlan | None = None
-    for domain, kept in _attempts(cloud, demand, closed):
+    for domain, kept, shared in _attempts(cloud, demand, closed):
+        if shared and best is not None and not best.code:
+            continue
         most = budget if best is None or best.code else len(best.moves)
-        plan = _plan_within(cloud, demand, domain & ~closed, closed | kept, most)
+        plan = _plan_within(cloud, demand, domain & ~closed, closed | kept, most, shared=shared)
         if best is None or _disruption(plan, cloud.scale) < _disruption(best, cloud.scale):
             best = plan
         if not best.code and not best.moves:
             break
-    return replace(best or RoomPlan(code="no_host"), hosts=hosts)
+    best = best or RoomPlan(code="no_host")
+    if best.code or best.moves:
+        below = None if best.code else cost_of(best.moves, cloud.scale)
+        exact = search_all(cloud, demand, budget, closed, below)
+        if exact is not None and exact.found:
+            best = RoomPlan(exact.moves, exact.targets)
+    return replace(best, hosts=hosts)
 
 
-def _attempts(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Iterator[tuple[Bools, Bools]]:
-    """Yield for each attempt the hosts that may be targets, and hosts that are no destinations. In a packed
-    domain, moves to a host can prevent a further build there, so other destinations are tried first.
+def _attempts(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Iterator[tuple[Bools, Bools, bool]]:
+    """Yield for each attempt the hosts that may be targets, hosts that are no destinations, and whether
+    instances may move to targets. In a packed domain, moves to a host can prevent a further build there, so
+    other destinations are tried first. Targets are closed while a plan is carried out, unless an instance
+    moves there, so they are tried last.
     """
+    nowhere = np.zeros_like(closed)
     for domain in demand.domains(cloud):
         if demand.packed is not None and demand.count > 1:
-            yield domain, domain
-        yield domain, np.zeros_like(closed)
+            yield domain, domain, False
+        yield domain, nowhere, False
+    if demand.count > 1:
+        for domain in demand.domains(cloud):
+            yield domain, nowhere, True
 
 
 def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, Cost]:
@@ -95,21 +110,25 @@ def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, Cost]:
     return bool(plan.code), -len(plan.targets), cost_of(plan.moves, scale)
 
 
-def _plan_within(cloud: CloudState, demand: RoomDemand, hosts: Bools, closed: Bools, budget: int) -> RoomPlan:
-    """Return a plan with targets among `hosts`, no destination in `closed`, and at most `budget` moves. If
-    not all builds fit, the plan covers the first builds, up to the one that does not fit.
+def _plan_within(
+    cloud: CloudState, demand: RoomDemand, hosts: Bools, closed: Bools, budget: int, *, shared: bool
+) -> RoomPlan:
+    """Return a plan with targets among `hosts`, no destination in `closed`, and at most `budget` moves. With
+    `shared`, instances may move to targets. If not all builds fit, the plan covers the first builds, up to
+    the one that does not fit.
     """
     moved = MovedCloud(cloud, closed)
     for part in demand.parts:
         holds = part.could_hold(cloud) & hosts
         for _ in range(part.count):
             usable = demand.open_to(holds, moved.targets).copy()
-            usable[[move.destination for move in moved.moves]] = False
+            if not shared:
+                usable[[move.destination for move in moved.moves]] = False
             left = budget - len(moved.moves)
             target, code = _make_room(moved, part.amounts, usable, left, DEPTH)
             if target is None:
                 return RoomPlan(tuple(moved.moves), tuple(moved.targets), code)
-            moved.build(target, part.amounts)
+            moved.build(target, part.amounts, closing=not shared)
     return RoomPlan(tuple(moved.moves), tuple(moved.targets))
 
 
@@ -137,6 +156,9 @@ def _make_room(
         return None, "immovable"
     if min(search.least.values()) > budget:
         return None, "budget"
+    open_ = usable | ~moved.closed
+    if (np.maximum(moved.free[open_], 0.0).sum(axis=0) < demand - SLACK).any():
+        return None, "destinations"  # moves do not add to what is free in all
     for total in range(1, budget + 1):
         best = _placed(search, total)
         if depth:
@@ -152,6 +174,8 @@ def _placed(search: LeavingSearch, number: int) -> _Way | None:
     a set.
     """
     for leaving in search.sets(number, TRIED_SETS, placeable=True):
+        if search.moved.is_exhausted:
+            return None
         with search.moved.closing(leaving.target):
             before = len(search.moved.moves)
             if search.moved.place_all(leaving.instances, leaving.target):
@@ -168,6 +192,8 @@ def _placed_deeper(search: LeavingSearch, total: int, depth: int, best: _Way | N
         for leaving in search.sets(number, TRIED_DEEPER, placeable=False):
             if best is not None and (round(leaving.size, 9) >= best.cost[1] or not more):
                 break
+            if search.moved.is_exhausted:
+                return best
             more -= best is not None
             for found in _ways_deeper(search.moved, leaving, total, depth - 1):
                 best = found if best is None else min(best, found, key=lambda way: way.cost)

@@ -11,6 +11,7 @@ from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import Id
 
 NEAREST = 3  # destinations tried for each instance, the fullest first
+MOST_WORK = 10_000  # searches for destinations of one instance in one attempt: about half a second
 MOST_STEPS = 60  # instances placed and withdrawn in the search for the destinations of one set
 SLACK = 1e-9  # of amounts, which are whole numbers
 
@@ -86,10 +87,16 @@ class MovedCloud:
         self._longest = max(map(len, cloud.instances.values()), default=0)
         self._sums: dict[int, Floats] = {}  # by host, as if nothing had moved
         self._summed: Bools = np.zeros(len(cloud.free), np.bool_)
+        self._work = 0  # searches for destinations so far
         self._apart: set[tuple[Id, int]] = set()  # group and the host to which a member moves
 
     def size(self, amounts: Floats) -> float:
         return float((amounts / self.scale).sum())
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether the search has taken so long that it ends with what was found."""
+        return self._work > MOST_WORK
 
     def staying(self, host: int) -> list[MovableInstance]:
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
@@ -144,7 +151,9 @@ class MovedCloud:
         Moves change few hosts. Unchanged hosts are taken from a list that is sorted once for instances of
         equal amounts.
         """
+        self._work += 1
         changed = {host for move in self.moves for host in (move.source, move.destination)}
+        changed.update(self.targets)
         taken = self._taken(instance)
         found: list[tuple[float, int]] = []
         for host, left in zip(*self._at_first(instance), strict=True):
@@ -234,10 +243,10 @@ class MovedCloud:
         moves = tuple([(move.instance.build, move.destination) for move in self.moves])
         return moves, tuple(self.targets), tuple(self._closings)
 
-    def build(self, host: int, amounts: Floats) -> None:
-        """Record that a host gets a build of the given amounts, and close the host to moves."""
+    def build(self, host: int, amounts: Floats, *, closing: bool) -> None:
+        """Record that a host gets a build of the given amounts; with `closing`, close the host to moves."""
         self.free[host] -= amounts
-        self.closed[host] = True
+        self.closed[host] |= closing
         self.targets.append(host)
 
     def place_all(self, leaving: Sequence[MovableInstance], source: int) -> bool:

@@ -20,6 +20,7 @@ from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, We
 
 Scales = Sequence[RecordedScale]
 
+NOTHING_HELD: Allocations = {}
 MOST = 1e300  # values are limited to ± this
 Values = tuple[float, ...]  # one host's value of each weigher in `_scales_of`
 RECORDED_REFUSED = 2  # better hosts in a record that were rejected
@@ -276,8 +277,8 @@ class HasReservations(Protocol):
     def unsettled(self) -> Sequence[CapacityReservation]:
         """Return the reservations for claims that placement has not answered yet."""
 
-    def enter(self, way: Candidate) -> CapacityReservation:
-        pass
+    def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> CapacityReservation:
+        """Reserve the capacity of a candidate, except what the instance holds already (`held`)."""
 
     def drop(self, reservation: CapacityReservation) -> None:
         """Release the capacity reserved for a claim that failed."""
@@ -295,6 +296,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     notes: tuple[str, ...] = ()
     spares: tuple[Candidate, ...] = ()
     crossed: bool = False  # whether the first host is preferred by another scheduler
+    held: Allocations = {}  # shares of pools that a moving instance holds already
 
     @property
     def root(self) -> str:

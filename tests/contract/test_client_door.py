@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from bus.audit_trail import ActRecord
-from bus.claims import CLEANUP, Choice
+from bus.audit_trail import ActRecord, FindActs
+from bus.claims import CLEANUP, Choice, holder_consumer
 from bus.client_acts import UNKNOWN
 from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
+from bus.context import handling
 from bus.decisions import Decision
 from bus.errors import NoAnswer, Poison
 from bus.groups import FindGroups, GroupsFound, ServerGroup
@@ -36,17 +37,19 @@ from bus.queries import (
     WaitingRequest,
 )
 from bus.requests import BuildSpec, Flavor, Hints
-from bus.reservations import RESERVATION
+from bus.reservations import RESERVATION, slot_consumer
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.what_if import WhatIf, WhatIfAnswered
+from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.core.move_start import move_start
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.owners import Owners
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
+from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
@@ -245,6 +248,12 @@ REFUSED = {
     "a delete of a leftover": ("shop", own(LEFTOVER), UNKNOWN),
     "a move of another's": ("shop", a_move(build=THEIRS), UNKNOWN),
     "a move by the id of another's": ("shop", a_move(move=THEIRS, wait="1h"), "move: use a new uuid"),
+    "a move by the id of what a move will leave": (
+        "shop", a_move(move=holder_consumer(THEIRS, 1)), "move: use random uuids",
+    ),
+    "an id that another reservation's slot will have": (
+        "shop", boot(instances=(slot_consumer(RESERVED, 9),)), "use random uuids",
+    ),
     "a move by the id of another's shelved one": ("shop", a_move(move=THEIR_SHELVED), "move: use a new uuid"),
     "a move by the id of another's move": ("shop", a_move(move=THEIR_MOVE), "move: use a new uuid"),
     "a move by the id of another's group": ("shop", a_move(move=THEIR_GROUP), "move: use a new uuid"),
@@ -338,8 +347,26 @@ async def test_a_permitted_and_a_refused_request_are_recorded(door: ClientDoor) 
     assert (done.door, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
     _, denied = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
     assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
-    _, again = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
-    assert again.id == denied.id != done.id  # a repeated delivery
+
+
+async def test_an_act_that_is_requested_again_is_recorded_again(door: ClientDoor) -> None:
+    asked = ClientRequested(client="shop", delete=own(OURS))
+    envelope = an_envelope(key="client.shop", id="chosen by the client")
+    trail = AuditTrail(door.owners.database, door.clock, 100.0, 100.0)
+
+    async def handled(repeated: bool) -> int:
+        with handling([(envelope, asked)], [asked] if repeated else ()):
+            ((_, message),) = await door.request_many([asked])  # type: ignore[misc]
+        await trail.record_many([message])  # type: ignore[list-item]
+        return len((await trail.find(FindActs())).records)
+
+    assert [await handled(repeated) for repeated in (False, False, True, False)] == [1, 2, 2, 3]
+    await door.edit(ClientEditRequested(client="shop", projects=("p2",)))
+    assert await handled(False) == 4  # the denial replaces no record, and is replaced by none
+    await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
+    assert await handled(False) == 5
+    outcomes = [record.outcome for record in (await trail.find(FindActs())).records]
+    assert sorted(outcomes) == ["denied", *["done"] * 4]
 
 
 async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor) -> None:

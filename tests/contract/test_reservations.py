@@ -18,6 +18,7 @@ from bus.claims import (
     Released,
     ReleaseRequested,
 )
+from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.moves import SHELVED
 from bus.requests import Flavor
@@ -39,6 +40,7 @@ from bus.reservations import (
 from bus.resources import FindAllocations
 from bus.vocabulary import UNSAID_ID, Missing, Taken
 from placement_worker import Placement
+from placement_worker.store import reservations as stored
 from placement_worker.store.audit import breaches, holdings
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
@@ -306,6 +308,23 @@ async def test_only_slots_from_which_no_instance_drew_are_forgotten(placement: P
     assert forgotten == ReservationEdited(reservation=a_reservation(), changed=True, released=1)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 3}}, (uid(2),))}
     await must_take(placement, replace(a_slot(S2, host=2), project="p1"))
+    assert await is_sound(placement)
+
+
+async def test_a_slot_whose_record_cannot_be_deleted_keeps_its_capacity(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await reserve(placement)
+
+    async def away(*_: object) -> None:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as broken, pytest.raises(Unavailable):
+        broken.setattr(stored, "forget_empty_slots", away)
+        await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))
+    assert [held for held, _ in (await slots(placement)).values()] != [{}]
+    await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))
+    assert await slots(placement) == {}
     assert await is_sound(placement)
 
 

@@ -3,16 +3,19 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import count
 
 import pytest
 from prometheus_client import REGISTRY
 
+from berth.operations import making_room
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener
 from bus import topics
+from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
-from bus.room import PlanRoom
+from bus.room import PlanRoom, RoomPlanned
 from bus.what_if import WhatIf
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
@@ -32,9 +35,9 @@ async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
         yield berth
 
 
-async def _all_idle(berth: LivingBerth) -> bool:
+async def _all_idle(berth: LivingBerth, memory_mb: int = 30_000, hosts: int = len(HOSTS)) -> bool:
     """Return whether each host is usable: `io_ops` refuses a host with many builds in its last heartbeat."""
-    small = WhatIf(request=boot_request(BootOptions(memory_mb=30_000)), count=len(HOSTS))
+    small = WhatIf(request=boot_request(BootOptions(memory_mb=memory_mb)), count=hosts)
     return (await berth.bus.asker(topics.WHAT_IF)(small)).fits
 
 
@@ -104,6 +107,62 @@ async def test_room_is_made_only_on_hosts_with_a_label(berth: LivingBerth) -> No
     assert "1 build fits: 1 on c1-host00004, after 2 moves" in told
     told = await berth("make-room", large, "--in", "rack=r7", "--in", "cell=c1")
     assert "done: 2 moves; 1 build fits: 1 on c1-host00004" in told
+    await berth.clean()
+
+
+@pytest.fixture
+async def three_hosts(opened: Opened) -> AsyncIterator[LivingBerth]:
+    async with opened("c1", simulator={"hosts": 3}) as berth:
+        yield berth
+
+
+async def _fill(berth: LivingBerth, *hosts: tuple[int, ...]) -> None:
+    """Boot instances of these sizes (in 1000 MB) on each host."""
+    for host, sizes in zip(HOSTS, hosts, strict=False):
+        for size in sizes:
+            await berth("boot", "--memory-mb", str(size * 1000), "--host", host, "--wait")
+
+
+async def test_an_instance_leaves_a_host_that_is_no_target_for_one_that_leaves_the_target(
+    three_hosts: LivingBerth,
+) -> None:
+    berth = three_hosts
+    await _fill(berth, (60, 30), (50, 30), (100,))
+    asked = ("memory_mb=100000", "--in", "rack=r1")
+    await berth("host", "label", HOSTS[0], "rack=r1")
+    await until(lambda: _all_idle(berth, 20_000, 3))
+    assert (await berth("make-room", *asked, "--dry-run")).startswith("2 moves; then 1 build fits")
+    told = await berth("make-room", *asked)
+    assert "done: 2 moves; 1 build fits: 1 on c1-host00001" in told
+    await berth.clean()
+
+
+async def test_a_plan_that_ends_before_its_first_move_says_why(
+    three_hosts: LivingBerth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    berth = three_hosts
+    await _fill(berth, (40, 40), (120,), (60,))
+    await until(lambda: _all_idle(berth, 10_000, 3))
+    plan, answers = making_room.plan_room, count()
+
+    async def first_only(bus: Bus, asked: PlanRoom) -> RoomPlanned:
+        return RoomPlanned(code="destinations", why="none fits") if next(answers) else await plan(bus, asked)
+
+    monkeypatch.setattr(making_room, "plan_room", first_only)
+    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.0)
+    told = await berth("make-room", "memory_mb=80000", ends=1)
+    assert "given up [destinations]: none fits" in told and "moved back" not in told
+    await berth.clean()
+
+
+async def test_an_instance_moves_to_a_target_that_has_enough_room_for_both(three_hosts: LivingBerth) -> None:
+    berth = three_hosts
+    await _fill(berth, (40, 40), (), (120,))
+    await until(lambda: _all_idle(berth, 10_000, 3))
+    told = await berth("make-room", "memory_mb=70000", "--count", "2")
+    assert "done: 1 move; 2 builds fit: " in told
+    assert [await state(berth, host) for host in HOSTS[:3]] == ["open"] * 3
+    await berth("boot", "--memory-mb", "70000", "--count", "2", "--wait")
     await berth.clean()
 
 

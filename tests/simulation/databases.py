@@ -21,6 +21,7 @@ from tests.support.databases import inline_connection
 
 _migrated: dict[str, tuple[str | None, sqlite3.Connection]] = {}  # by package
 _OCCURRENCE = 0.25  # 1 / the mean of the successful executions before a statement fails
+_NEVER = -1
 _RACE = 0.2  # of the failures: the statement lost a race, and the connection remains
 
 in_worker: ContextVar[bool] = ContextVar("in_worker", default=False)  # True in the tasks of simulated workers
@@ -42,16 +43,18 @@ class StatementFaults:
         if not self._rate or not in_worker.get():
             return None
         name = database, sql
-        chance = Random(f"{sql} of {database} in {self._seed}")
-        if name not in self._left:
-            fails = chance.random() < self._rate
-            self._left[name] = int(chance.expovariate(_OCCURRENCE)) if fails else -1
-        left = self._left[name]
-        self._left[name] = max(left - 1, -1)
+        left = self._left.get(name)
+        if left is None:
+            chance = self._chance(name)
+            left = int(chance.expovariate(_OCCURRENCE)) if chance.random() < self._rate else _NEVER
+        self._left[name] = left - 1 if left > 0 else _NEVER
         if left:
             return None
         self._happened(f"a statement of {database} fails: {' '.join(sql.split())[:120]}")
-        return chance
+        return self._chance(name)
+
+    def _chance(self, name: tuple[str, str]) -> Random:
+        return Random(f"{name} in {self._seed}")
 
 
 class _DirectTransaction(Transaction):

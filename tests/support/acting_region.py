@@ -4,7 +4,7 @@ from typing import Any
 
 from bus import topics
 from bus.audit_trail import ActRecord
-from bus.clients import FindProjects, Place, ProjectsFound
+from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.messages import BuildDeleteRequested
 from bus.moves import MoveRequested
 from bus.quotas import (
@@ -62,7 +62,7 @@ class ActingRegion:
         ids = {*question.new, *question.existing} & {uid(1), uid(2)}
         return ProjectsFound(
             projects={id_: "p1" if id_ == uid(1) else "p2" for id_ in ids},
-            places={id_: Place(cell="c1" if id_ == uid(1) else "c2", root=uid(9)) for id_ in ids},
+            places={id_: BuildPlace(cell="c1" if id_ == uid(1) else "c2", root=uid(9)) for id_ in ids},
         )
 
     async def move(self, asked: MoveRequested) -> None:

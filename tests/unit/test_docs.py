@@ -24,6 +24,7 @@ from berth.__main__ import app
 from berth.choice import policy
 from berth.commands import index
 from berth.settings import BadSetting, Settings
+from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS
 from scheduler_worker import all_rules, all_weighers
 from scheduler_worker.core.rules import RULES
@@ -40,6 +41,7 @@ PLACES = [
 NOT_SETTINGS = {
     "cell_disabled",
     "compute_capabilities",
+    "config",  # BERTH_CONFIG names a file
     "compute_sim",
     "database_connections",
     "ironic_",
@@ -51,6 +53,9 @@ NOT_SETTINGS = {
     "amqp_durable_queues",
     "cell_mappings",
     "database_connection",
+    # an exchange of Nova, and a queue bound to it
+    "scheduler_fanout",
+    "scheduler_fanout_berth",
     "simulator_name",  # a placeholder
     "placement_aggregate_required_for_tenants",
 }
@@ -257,6 +262,12 @@ def test_every_command_and_option_has_help(name: str) -> None:
     assert command.help
     silent = [param.name for param in command.params if not getattr(param, "help", None)]
     assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
+
+
+def test_the_help_of_run_names_every_worker() -> None:
+    [workers] = [param for param in COMMANDS["run"].params if param.name == "workers"]
+    words = getattr(workers, "help", "").rstrip(".").replace(" or ", ", ").split(", ")
+    assert tuple(words) == WORKERS
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
+from placement_worker import IndexedSource
 from placement_worker.core import ways as core_ways
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.reserved_snapshot import ReservedSnapshot
@@ -21,6 +22,7 @@ from placement_worker.core.row import ReservedAmounts
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
+from tests.support.index_source import FilledMemory
 from tests.support.placement_builders import looking_for
 from tests.support.plain_search import PlainSearch, all_pages, as_way, taken, way
 from tests.support.provider_trees import a_query, a_world, an_index, page, search, state, tree
@@ -211,6 +213,16 @@ def test_a_query_can_contain_unknown_names() -> None:
     assert page(Index(), query).candidates == ()
 
 
+@pytest.mark.parametrize(("in_tree", "roots"), [(None, {0, 5}), (0, {0}), (5, {5})])
+def test_a_group_without_resources_can_be_restricted_to_a_tree(in_tree: int | None, roots: set[int]) -> None:
+    index = an_index([tree(state(number, None, {"VCPU": 4}, traits=[A])) for number in (0, 5)])
+    tree_of = None if in_tree is None else uid(in_tree, "a")
+    found = page(
+        index, asking(CPU, group("_x", required=(A,), in_tree=tree_of), same_subtree=(("_c", "_x"),))
+    )
+    assert {candidate.root for candidate in found.candidates} == {uid(number, "a") for number in roots}
+
+
 WORLDS, QUERIES = 60, 12  # for each of the seeds below
 Case = tuple[list[Tree], PlainSearch, Index, FindCandidates]
 
@@ -324,3 +336,18 @@ def test_a_reserved_type_removes_the_other() -> None:
     assert offered_providers(index, ReservedSnapshot(index, reserved_amounts)) == {LARGE}
     reserved_amounts.add({LARGE: {"VGPU": 1}}, -1)
     assert offered_providers(index, ReservedSnapshot(index, reserved_amounts)) == {SMALL, LARGE}
+
+
+@pytest.mark.parametrize("single", [3, 9], ids=["the single type sorts first", "the single type sorts last"])
+def test_an_empty_gpu_of_one_type_is_taken_before_a_gpu_that_can_serve_another_type(single: int) -> None:
+    both = [state(number, 2, {"VGPU": 4}, traits=[EXCLUDES_SIBLINGS, trait]) for number, trait in
+            ((4, "CUSTOM_SMALL"), (5, "CUSTOM_LARGE"))]  # fmt: skip
+    alone = state(single, 8, {"VGPU": 4}, traits=["CUSTOM_SMALL"])
+    source = IndexedSource(FilledMemory(an_index([tree(state(1), state(2, 1), state(8, 1), *both, alone)])))  # type: ignore[arg-type]
+    found = source.search(looking_for({"VGPU": 1}, required=("CUSTOM_SMALL",)))
+    [position] = found.positions.tolist()
+    ways = [next(iter(each.allocations)) for each in found.ways(position, 4)]
+    assert ways == [uid(single, "a"), uid(4, "a")]
+    source.reserve({uid(4, "a"): {"VGPU": 1}})  # a GPU in use is filled first
+    found = source.search(looking_for({"VGPU": 1}, required=("CUSTOM_SMALL",)))
+    assert next(iter(next(iter(found.ways(position, 4))).allocations)) == uid(4, "a")
