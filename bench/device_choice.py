@@ -2,10 +2,10 @@
 
     python -m bench.device_choice [--worlds 20] [--hosts 8] [--arrivals 1500]
 
-Guests arrive at random on hosts with two NUMA cells of 16 processors. Some need one cell, some processors of two
-different cells. They wait in the order of their arrival, the two kinds independently, and stay for a random
-time. Each world is simulated with each multiplier in turn, with the same guests, and the waiting times are
-compared as ratios. Time is simulated, so the load of the machine changes nothing.
+Guests arrive at random on hosts with two NUMA cells of 16 processors. Some need one cell, some processors of
+two different cells. They wait in the order of their arrival, the two kinds independently, and stay for a
+random time. Each world is simulated with each multiplier in turn, with the same guests, and the waiting
+times are compared as ratios. Time is simulated, so the load of the machine changes nothing.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import geometric_mean, mean
+from statistics import mean
 
 from bus.candidates import OnChange, OnQuotas
 from bus.queries import FindCandidates
@@ -28,6 +28,12 @@ from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, best_first
 from scheduler_worker.core.policy import ChoicePolicy
 
 CELLS, PROCESSORS = 2, 16
+# Mixes of guests: processors of guests of one cell, and processors in each cell of guests that span two
+MIXES = {
+    "equal sizes": ((2, 4, 8), (2, 4, 8)),
+    "wide spanning guests": ((1, 2, 4), (8,)),
+    "wide guests of one cell": ((2, 8, 16), (2, 4)),
+}
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,12 @@ class Guest:
         return len(self.asks) > 1
 
 
-def guests(chance: Random, arrivals: int, hosts: int, share: float, load: float) -> list[Guest]:
-    """Return guests whose total demand is `load` of the processors; `share` of them need two cells."""
+def guests(chance: Random, mix: str, arrivals: int, hosts: int, share: float, load: float) -> list[Guest]:
+    """Return guests whose total demand is `load` of the processors; `share` of them span two cells."""
+    one, two = MIXES[mix]
     made, at = list[Guest](), 0.0
     for _ in range(arrivals):
-        size = chance.choice((2, 4, 8))
-        asks = (size, size) if chance.random() < share else (size,)
+        asks = (chance.choice(two),) * CELLS if chance.random() < share else (chance.choice(one),)
         at += chance.expovariate(1.0)
         made.append(Guest(at, 1.0, asks))
     demand = mean(sum(guest.asks) for guest in made)
@@ -134,30 +140,28 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=20)
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--arrivals", type=int, default=1500)
+    parser.add_argument("--mix", choices=MIXES, action="append")
     given = parser.parse_args()
-    multipliers = (1.0, 0.0, -1.0)
-    print("share that spans, load: waiting relative to multiplier 1 (one cell; spanning)")
-    for share, load in ((0.1, 0.8), (0.3, 0.8), (0.3, 0.7), (0.6, 0.8)):
+    multipliers = (1.0, -1.0)
+    print("guests, load: waiting of guests of one cell; of spanning guests, relative to multiplier 1")
+    for mix, share, load in (
+        (mix, share, load) for mix in given.mix or MIXES for share in (0.1, 0.3) for load in (0.7, 0.8)
+    ):
         found: dict[float, list[tuple[float, float]]] = {multiplier: [] for multiplier in multipliers}
         for world in range(given.worlds):
-            arriving = guests(Random(world), given.arrivals, given.hosts, share, load)
+            arriving = guests(Random(world), mix, given.arrivals, given.hosts, share, load)
             for multiplier in multipliers:
                 found[multiplier].append(waits(Cloud(given.hosts, multiplier), arriving))
         for multiplier in multipliers[1:]:
             pairs = [*zip(found[multiplier], found[1.0], strict=True)]
-            ratios = [
-                geometric_mean(
-                    [one[kind] / two[kind] for one, two in pairs if one[kind] and two[kind]] or [1]
-                )
-                for kind in (0, 1)
-            ]
-            means = [f"{mean(one[kind] for one in found[multiplier]):.2f}" for kind in (0, 1)]
-            base = [f"{mean(one[kind] for one in found[1.0]):.2f}" for kind in (0, 1)]
-            print(
-                f"{share:.0%}, {load:.0%}, multiplier {multiplier:+g}: {ratios[0]:.2f}; {ratios[1]:.2f}"
-                f"   (means {means}, with 1 {base})",
-                flush=True,
-            )
+            texts = [_compared([(one[kind], two[kind]) for one, two in pairs]) for kind in (0, 1)]
+            print(f"{mix}, {share:.0%} span, {load:.0%}, {multiplier:+g}: {'; '.join(texts)}", flush=True)
+
+
+def _compared(pairs: Sequence[tuple[float, float]]) -> str:
+    ours, others = mean(one for one, _ in pairs), mean(two for _, two in pairs)
+    ratio = f"{ours / others:.2f}" if others else "-"
+    return f"{ratio} ({others:.2f} -> {ours:.2f}, longer in {sum(a > b for a, b in pairs)} of {len(pairs)})"
 
 
 if __name__ == "__main__":
