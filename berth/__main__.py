@@ -1,6 +1,11 @@
 """The command `berth`: assembles all commands from the modules of `berth.commands`."""
 
 import sys
+
+# `python -m` puts the working directory first: modules in it would replace those of Python and of berth.
+if __name__ == "__main__" and not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/"):
+    del sys.path[0]
+
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +27,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
     help="berth finds a berth for every machine: event-driven placement and scheduling. "
     "`berth demo` shows it; `berth up` in one terminal and `berth boot --wait` in another try it.",
-    epilog="Settings: BERTH_... variables, berth.toml and flags, in rising order; see `berth settings`. "
-    "Exit codes: 0 done; 1 it could not be done, or a check failed; 2 wrong arguments or settings; 130 "
-    "stopped by Ctrl-C.",
+    epilog="Settings: berth.toml, BERTH_... variables, --config and flags, in rising order; see "
+    "`berth settings`. Exit codes: 0 done; 1 it could not be done, or a check failed; 2 wrong arguments or "
+    "settings; 130 stopped by Ctrl-C.",
 )
 
 

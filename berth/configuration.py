@@ -1,7 +1,8 @@
-"""Reads settings from BERTH_ variables, a TOML file, --set and options; the last source with a value wins."""
+"""Reads settings from berth.toml, BERTH_ variables, --config, --set and options; the last one wins."""
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class Effective:
 
     settings: Settings
     origins: dict[str, str] = field(default_factory=dict)
+    file: Path | None = None  # the TOML file that was read
     ignored: tuple[str, ...] = ()  # BERTH_ variables that are no setting: misspelled, or of another program
 
     def shown(self) -> dict[str, dict[str, Any]]:
@@ -50,7 +52,8 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read settings from environment, file, --set (`sets`) and options (`flags`); the last source with a
+    """Read settings from berth.toml (or the file that BERTH_CONFIG names), the environment, the file of
+    --config (`file`, instead of berth.toml), --set (`sets`) and options (`flags`); the last source with a
     value wins. A supervised process uses only its supervisor's settings.
     """
     environment = os.environ if environment is None else environment
@@ -70,12 +73,14 @@ def read(
             raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; {_suggestion(name)}")
         values[name], origins[name] = _converted(name, value, origin), origin
 
-    for name, value, origin in _from_environment(environment):
-        take(name, value, origin)
     in_file, path = _from_file(named), str(named or DEFAULT_FILE)
     tables = _spread_tables_of_cells(in_file, path)
-    for name, value in in_file.items():
-        take(name, value, path)
+    of_file = [(name, value, path) for name, value in in_file.items()]
+    of_environment = _from_environment(environment)
+    # An option of the command, also --config, outranks the environment, which outranks all other files.
+    for source in (of_environment, of_file) if file else (of_file, of_environment):
+        for name, value, origin in source:
+            take(name, value, origin)
     for name, value in (sets or {}).items():
         take(name, value, f"--set {masked(name)}")
     for name, value in (flags or {}).items():
@@ -87,7 +92,8 @@ def read(
             values[name] = {cell: url for cell, url in values[name].items() if cell not in left_out}
     settings = Settings().having(**values)
     check(settings, values, origins)
-    return Effective(settings, origins, tuple(sorted(_unknown(environment))))
+    used = Path(path).absolute() if in_file else None
+    return Effective(settings, origins, used, tuple(sorted(_unknown(environment))))
 
 
 def _inherited(given: str) -> Effective:
@@ -133,7 +139,23 @@ def _from_file(named: Path | None) -> dict[str, Any]:
     path = named or DEFAULT_FILE
     if named is None and not path.exists():
         return {}
+    _refuse_file_of_others(path, is_named=named is not None)
     return _toml(path, "; `berth init` writes one")
+
+
+def _refuse_file_of_others(path: Path, *, is_named: bool) -> None:
+    """Raise BadSetting if other users can write to a settings file. A file that `is_named` may be of another
+    user; a berth.toml that is only found in the working directory may be of root or of this user.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return  # reading the file reports why it cannot be read
+    by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getgid())
+    if stat.S_ISREG(found.st_mode) and (found.st_mode & stat.S_IWOTH or by_group):
+        raise BadSetting(f"{path.absolute()}: not used, because other users can write to it: chmod go-w")
+    if not is_named and found.st_uid not in (0, os.getuid()):
+        raise BadSetting(f"{path.absolute()}: not used, because it belongs to another user; --config uses it")
 
 
 def _toml(path: Path, hint_if_missing: str = "") -> dict[str, Any]:

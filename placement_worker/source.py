@@ -24,6 +24,8 @@ from placement_worker.core.search import HOST_PATIENCE, PATIENCE, TOGETHER, at_o
 from placement_worker.core.search_plan import SearchPlan, plan
 from placement_worker.core.ways import BREATH
 
+_DOUBLES = 4  # sets of allocations that were found before, for each set that is wanted
+
 
 class HasIndex(Protocol):
     """The interface of an object with placement's index, which a reload replaces by a new index."""
@@ -272,15 +274,25 @@ class HostSearch:
         return [candidate(fit, free, capacity, capacities=len(found) > 1) for fit in found]
 
     def _fits(self, anchor: Row, most: int, within: Sequence[Allocations]) -> tuple[list[Fit], bool]:
-        """Return up to `most` sets of allocations that fit on a host, and whether the search was complete."""
+        """Return up to `most` different sets of allocations that fit on a host, and whether the search was
+        complete.
+        """
         found: list[Fit] = []
+        seen: set[Hashable] = set()
         if self._spent >= 2 * PATIENCE:
             return found, False
-        patience, spent = HOST_PATIENCE if self._spent < PATIENCE else 0, 0
+        patience, spent, doubles = HOST_PATIENCE if self._spent < PATIENCE else 0, 0, 0
         fits = (self._finder.fits(anchor, check_again=True, within=each) for each in within or (None,))
         for fit in chain.from_iterable(fits):
             if fit is not None:
+                key = _key(fit.allocations)
+                if key in seen:
+                    doubles += 1  # such as sets of groups that can exchange their providers
+                    if doubles > _DOUBLES * most:
+                        break
+                    continue
                 found.append(fit)
+                seen.add(key)
                 if len(found) == most:
                     break
             else:
@@ -332,3 +344,7 @@ class HostSearch:
 
     def _not_known(self, made: SearchPlan) -> int:
         return sum(bool(made.left[position]) for position in self._unseen)
+
+
+def _key(allocations: Allocations) -> Hashable:
+    return frozenset([(uuid, *sorted(asked.items())) for uuid, asked in allocations.items()])

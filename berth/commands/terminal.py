@@ -1,6 +1,7 @@
 """Runs commands: reads the settings in force, prints results and error messages, sets exit codes."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
@@ -58,6 +59,8 @@ def console(file: IO[str]) -> Console:
     return Console(file=file, highlight=False, soft_wrap=True, width=width)
 
 
+log = logging.getLogger(__name__)
+
 say = console(sys.stdout)
 complain = console(sys.stderr)
 
@@ -85,6 +88,10 @@ def effective(**flags: Any) -> Effective:
     """Return the settings in force, which include this command's options, and configure logging by them."""
     found = read(flags, sets=_Given.sets, file=_Given.config)
     logs.begin(found.settings)
+    if found.file is not None:
+        log.info("settings are read from %s", found.file)
+        if _Given.config is None and complain.is_terminal:
+            complain.print(f"settings are read from {found.file}", markup=False, style="dim")
     return found
 
 

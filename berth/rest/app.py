@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
@@ -29,6 +30,7 @@ from bus.client_acts import NotAllowed
 from bus.clock import set_within
 from bus.delivery.recording import Caller
 from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable
+from bus.http import LongRequests, TooManyRequests
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.queries import FindInstances
@@ -43,6 +45,8 @@ log = logging.getLogger(__name__)
 MOST_WAIT = 300.0  # seconds of a long poll
 BEAT_SECONDS = 15.0  # between comments that keep a stream of events open, and between checks of its token
 LONGEST_BODY = protocol.MAX_MESSAGE_BYTES
+STREAMS = 50  # streams of events of one user at the same time
+WAITS = 1000  # requests of one user that wait at the same time: half of the connections
 
 M = TypeVar("M", bound=Message)
 _encode = msgspec.json.Encoder().encode
@@ -56,6 +60,7 @@ _STATUSES: Mapping[type[Exception], int] = {
     NotFound: 404,
     IdTaken: 409,
     Expired: 410,
+    TooManyRequests: 429,
     Unavailable: 503,
     Unroutable: 503,
 }
@@ -99,6 +104,12 @@ class Call:
     door: RestDoor
     caller: RestCaller
     access: RestAccess
+    streams: LongRequests
+    waits: LongRequests
+
+    @property
+    def user(self) -> str:
+        return self.caller.operator.name
 
     @property
     def id(self) -> str:
@@ -129,6 +140,15 @@ class Call:
         if not 0 <= seconds <= MOST_WAIT:
             raise BadSetting(f"wait: a number of seconds up to {MOST_WAIT:g}, not {given[:40]!r}")
         return seconds
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return a context in which this request counts as one that waits, if it waits; raise TooManyRequests
+        if too many requests of its user wait.
+        """
+        if not self.wait:
+            return nullcontext()
+        self.waits.check(self.user)
+        return self.waits.counted(self.user)
 
     def number(self, name: str, given: str | None) -> int | None:
         if given is None:
@@ -167,7 +187,8 @@ async def boot_batch(call: Call) -> Response:
 
 
 async def show_request(call: Call) -> Response:
-    return answer(await call.door.request(call.caller, call.id, call.wait))
+    with call.waiting():
+        return answer(await call.door.request(call.caller, call.id, call.wait))
 
 
 async def list_builds(call: Call) -> Response:
@@ -208,12 +229,14 @@ async def steer(call: Call) -> Response:
 async def list_events(call: Call) -> Response:
     asked = call.asked
     after = call.number("after", asked.get("after"))
-    return answer(await call.door.events(call.caller, asked.get("project", ""), after, call.wait))
+    with call.waiting():
+        return answer(await call.door.events(call.caller, asked.get("project", ""), after, call.wait))
 
 
 async def stream_events(call: Call) -> Response:
     asked = call.asked
     project = call.caller.reading(asked.get("project", ""))
+    call.streams.check(call.user)
     after = call.request.headers.get("last-event-id") or asked.get("after")
     last = await call.door.ends.checked(call.number("after", after))
     return EventSourceResponse(
@@ -226,7 +249,7 @@ async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
     yield _beat().encode()  # the client sees immediately that the stream works
     clock = call.door.bus.clock
     judged = clock.monotonic()
-    with call.door.ends.watching(project) as changed:
+    with call.streams.counted(call.user), call.door.ends.watching(project) as changed:
         while not call.door.ends.is_closed:
             changed.clear()
             try:
@@ -267,13 +290,15 @@ HANDLERS: Mapping[tuple[str, str], Handler] = {
 
 def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
     """Return the web app of the REST API."""
+    streams, waits = LongRequests(STREAMS, "streams of events"), LongRequests(WAITS, "requests that wait")
 
     async def serve(key: tuple[str, str], request: Request) -> Response:
         path, method = key
         id_, caller, status, why = f"req-{door.bus.clock.uuid()}", RestCaller(), 500, ""
         try:
             caller = await access.caller(request)
-            response = await HANDLERS[key](Call(request, OPERATIONS[key], door, caller, access))
+            call = Call(request, OPERATIONS[key], door, caller, access, streams, waits)
+            response = await HANDLERS[key](call)
             status = response.status_code
         except _REFUSALS as problem:
             response, why = _refusal(problem, id_), str(problem)
@@ -316,7 +341,8 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
 def _refusal(problem: Exception, id_: str) -> Response:
     if not isinstance(problem, Problem):
         status = next(status for kind, status in _STATUSES.items() if isinstance(problem, kind))
-        problem = Problem(status, str(problem), headers={"retry-after": "1"} if status == 503 else None)
+        again = {"retry-after": "1"} if status in (429, 503) else None
+        problem = Problem(status, str(problem), headers=again)
     kind, body = problem.rendered("application/json", id_, -1)
     return Response(body, problem.status, headers=problem.headers, media_type=kind)
 

@@ -30,7 +30,7 @@ from bus.rabbit.connection import (
     reason,
 )
 from bus.rabbit.queue_state import queue_state, unread
-from bus.rabbit.underlay import BulkChannel, hang_up
+from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, hang_up
 from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
 
 __all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "HandleBodies"]
@@ -147,7 +147,8 @@ class ForeignListener:
         except RequestRefused as refused:
             if refused.code not in ("PRECONDITION_FAILED", "ACCESS_REFUSED"):
                 raise
-        subscription = _Subscription(await BulkChannel().open(connection, confirms=False))
+        reading = await BulkChannel().open(connection, confirms=False, largest=FOREIGN_BYTES)
+        subscription = _Subscription(reading)
         await subscription.channel.consume(self.queue, PREFETCH, subscription.received)
         return subscription
 

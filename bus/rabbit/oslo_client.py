@@ -12,7 +12,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.rabbit.connection import answered, broker_url, dial, open_channel, plainly
 from bus.rabbit.oslo import PREFETCH, RpcAddress, RpcCall, RpcFailure, packed, properties_of, unpacked
-from bus.rabbit.underlay import BulkChannel, hang_up
+from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, hang_up
 from bus.rabbit.wire import Arrived, NoQueueBound, Post
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class RpcClient:
                         f"reply_{self._clock.uuid()}", exclusive=True, auto_delete=True
                     )
                 self._reply_queue = queue.name
-                bulk = await BulkChannel().open(self._connection, confirms=True)
+                bulk = await BulkChannel().open(self._connection, confirms=True, largest=FOREIGN_BYTES)
                 await bulk.consume(queue.name, PREFETCH, lambda message: self._received(bulk, message))
             self._channel = bulk
             return bulk

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from bus import topics
 from bus.ferry.crossings import Crossing, Way
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
-from bus.topics import TOPIC_OF, Query, Topic
+from bus.topics import QUERIES, TOPIC_OF, Query, Topic
 from bus.worker import Answers, On, Worker, asks_as, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"
@@ -85,13 +85,16 @@ CLIENT_TOPICS: tuple[Topic[Any], ...] = (
 # A full queue of a client drops its oldest messages: if it refused new ones, conductors would retry forever.
 CLIENT_LIMITS = UserLimits(connections=20, channels=200, queue_bytes=64 * 1024 * 1024, overflow="drop-head")
 
-FLOOD_BYTES = 64 * 1024 * 1024  # maximum size of the messages in a queue to which only one cell publishes
+# maximum size of the messages in a queue to which only one cell, or only clients, publish
+FLOOD_BYTES = 64 * 1024 * 1024
 
 
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
-                vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
+                vhost: str = "/", flood_bytes: int = FLOOD_BYTES, *,
+                bounds_clients: bool = False) -> dict[str, Any]:  # fmt: skip
     """Return RabbitMQ users with permissions and limits, in the format of RabbitMQ's `import_definitions`.
-    `flood_bytes` limits each queue to which only one of the `cells` publishes.
+    `flood_bytes` limits each queue to which only one of the `cells` publishes, and with `bounds_clients` the
+    queues to which only clients publish.
     """
     permissions = [(name, user.permissions) for name, user in users.items()]
     return {
@@ -115,20 +118,29 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
             for name, may in permissions
             for keys in may.keys
         ],
-        "policies": _policies(users, cells, exchange, vhost, flood_bytes),
+        "policies": _policies(users, cells, exchange, vhost, flood_bytes, bounds_clients=bounds_clients),
     }
 
 
 def _policies(
-    users: Mapping[str, BrokerUser], cells: Sequence[str], exchange: str, vhost: str, flood_bytes: int
+    users: Mapping[str, BrokerUser],
+    cells: Sequence[str],
+    exchange: str,
+    vhost: str,
+    flood_bytes: int,
+    *,
+    bounds_clients: bool,
 ) -> list[dict[str, Any]]:
     """Return RabbitMQ policies that limit the bytes in each queue of a user with limits, and (`flood_bytes`)
-    in each queue that only one cell publishes to.
+    in each queue that only one cell, or only clients, publish to.
     """
     limited: list[tuple[str, str, int, str]] = [
         (flood_policy(cell, exchange), filled_by(cell, exchange), flood_bytes, "reject-publish")
         for cell in cells
     ]
+    if bounds_clients:
+        pattern = filled_by_clients(exchange)
+        limited.append((f"{exchange} flood of clients", pattern, flood_bytes, "reject-publish"))
     limited += [
         (queue_policy(name), user.permissions.configure, user.limits.queue_bytes, user.limits.overflow)
         for name, user in users.items()
@@ -160,6 +172,13 @@ def filled_by(cell: str, exchange: str) -> str:
     """Return a regular expression that matches the names of placement's queues for messages of this cell."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
+
+
+def filled_by_clients(exchange: str) -> str:
+    """Return a regular expression that matches the names of the scheduler's queues for clients."""
+    asked = [re.escape(f"ask:{query.at(client='*')}") for query in QUERIES if query.of_client]
+    queues = [re.escape(f"scheduler:{topics.CLIENT_REQUESTED.at().key}"), *asked]
+    return _any_of(_named(BrokerNames(exchange), [queue.replace(r"\*", r"\+") for queue in queues]))
 
 
 def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
@@ -247,9 +266,15 @@ def client_user(name: str, exchange: str = "berth") -> str:
     return f"{exchange}.client.{name}"
 
 
-def of_client(name: str, exchange: str = "berth", *, has_role: bool = False) -> Permissions:
+def of_client(
+    name: str, exchange: str = "berth", *, has_role: bool = False, is_former: bool = False
+) -> Permissions:
     """Return an API client's broker permissions: to publish requests and queries, and consume results. A
     client with a role may also relay messages, and declares private queues with random names.
+
+    A client may not write to the exchange of berth's workers, because RabbitMQ 3.10 does not check the
+    additional keys (CC, BCC) of a message, nor the keys of messages that another exchange or a queue forwards
+    to it. With `is_former` it may, as before berth 0.2: it can then forge messages to all other clients.
     """
     names, client = BrokerNames(exchange), re.escape(name)
     below = rf"client\.{client}\.[A-Za-z0-9._-]+"
@@ -266,12 +291,14 @@ def of_client(name: str, exchange: str = "berth", *, has_role: bool = False) -> 
     any_cell = rf"({_WORD}|\\*)"
     patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in CLIENT_TOPICS]
     results = [rf"{pattern}\.{client_key}" for pattern in patterns]
+    writable = _exchanges(names, "clients", *([""] if is_former else []))
     return Permissions(
         configure=_any_of(queues),
-        write=_any_of([*queues, *_exchanges(names, "")]),
+        write=_any_of([*queues, *writable]),
         read=_any_of([*queues, *_exchanges(names, *shared)]),
         keys=(
-            KeyPatterns(names.exchange, _any_of(keys), _any_of([*results, below])),
+            KeyPatterns(names.clients, _any_of(keys), _NONE),
+            KeyPatterns(names.exchange, _any_of(keys) if is_former else _NONE, _any_of([*results, below])),
             KeyPatterns(names.queues, _NONE, to_queues),
             *(KeyPatterns(exchange_name, _NONE, _NONE) for exchange_name in (names.delay, names.dead)),
         ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -66,7 +67,7 @@ class Transfer:
     async def run(self, queues: Sequence[str], stopping: asyncio.Event) -> None:
         """Forward messages to the new broker until `stopping` is set; then complete all received messages."""
         with plainly(self._old_url):
-            source = await BulkChannel().open(self._old, confirms=False)
+            source = await BulkChannel().open(self._old, confirms=False, largest=sys.maxsize)
         self.queues = {name: QueueTransfer(name, self, source) for name in queues}
         async with asyncio.TaskGroup() as group:
             watching = [

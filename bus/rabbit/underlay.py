@@ -13,23 +13,32 @@ from typing import Any, Self
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import ChannelClosed, ChannelInvalidStateError, ConnectionClosed
 
+from bus.protocol import MAX_MESSAGE_BYTES
 from bus.rabbit.connection import BROKEN, answered, avoid, open_channel, reason, refusal, streams_of
 from bus.rabbit.wire import Arrived, FramesOfChannel, OnMessage, Post, arrived
 
+FOREIGN_BYTES = 16 * 1024 * 1024  # largest message of another program, such as Nova, that is received
 _HANGING_UP_SECONDS = 5.0
 
 
 class BulkChannel:
     """A channel that publishes and consumes many messages with little processor time."""
 
-    async def open(self, connection: AbstractConnection, *, confirms: bool) -> Self:
+    async def open(
+        self, connection: AbstractConnection, *, confirms: bool, largest: int = MAX_MESSAGE_BYTES
+    ) -> Self:
+        """Open a channel. Of a message with a body above `largest` bytes, only the beginning is received, so
+        that large messages of other programs take no memory.
+        """
         self._channel = await open_channel(connection, confirms=confirms)
         self._under = await self._channel.get_underlay_channel()
         if connection.transport is None:
             raise ConnectionError("the connection was closed while a channel was opened on it")
         most = connection.transport.connection.connection_tune.frame_max
         self._wire, writer = streams_of(connection)
-        self._frames = FramesOfChannel(self._wire, writer, self._under.number, most, confirms=confirms)
+        self._frames = FramesOfChannel(
+            self._wire, writer, self._under.number, most, confirms=confirms, largest=largest
+        )
         self._under.closing.add_done_callback(self._ended)
         self._consumers = itertools.count(1)
         return self
@@ -102,6 +111,7 @@ class BulkChannel:
             bool(message.redelivered),
             message.body,
             message.header.properties,
+            len(message.body),
         )
 
     def acknowledge(self, tag: int) -> None:

@@ -22,6 +22,7 @@ _END = b"\xce"
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _KINDS = (_METHOD, _HEADER, _BODY, _HEARTBEAT)
 _SIGN_OF_LIFE = _START.pack(_HEARTBEAT, 0, 0) + _END
+KEPT_BYTES = 16 * 1024  # of a body that is too large
 _LIFE_SECONDS = 5.0  # between heartbeats passed to aio-pika, which does not see the frames decoded here
 
 # Class and method ids of the frames that are encoded and decoded here, and of the frames only decoded here.
@@ -58,9 +59,12 @@ class Arrived(msgspec.Struct, frozen=True):
     timestamp: object
     headers: Mapping[str, Any]
     properties: Any = None  # all properties, as received
+    size: int = 0  # of the body as published; `body` has only the beginning of a body that is too large
 
 
-def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, properties: Any) -> Arrived:
+def arrived(
+    tag: int, exchange: str, key: str, redelivered: bool, body: bytes, properties: Any, size: int
+) -> Arrived:
     return Arrived(
         tag,
         exchange,
@@ -74,6 +78,7 @@ def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, p
         properties.timestamp,
         properties.headers or {},
         properties,
+        size,
     )
 
 
@@ -145,13 +150,21 @@ class FramesOfChannel:
     """Sends and receives the frames of one channel: publications, confirms, deliveries, acknowledgements."""
 
     def __init__(
-        self, wire: Wire, writer: asyncio.StreamWriter, number: int, frame_max: int, *, confirms: bool
+        self,
+        wire: Wire,
+        writer: asyncio.StreamWriter,
+        number: int,
+        frame_max: int,
+        *,
+        confirms: bool,
+        largest: int,
     ) -> None:
         self.consumers: dict[str, OnMessage] = {}  # consumer tag → callback
         self._writer = writer
         self._number = number
         self._most = frame_max - _START.size - len(_END)
         self._confirms = confirms
+        self._largest = largest  # bytes of a body that is received completely
         self._published = 0
         self._unconfirmed: dict[int, _Unconfirmed] = {}  # delivery tag → message, oldest first
         self._tags: dict[str, int] = {}  # message id → delivery tag, to find a returned message
@@ -218,12 +231,11 @@ class FramesOfChannel:
         if coming is None:
             return False
         if kind == _HEADER:
-            coming.size = int.from_bytes(data[at + 4 : at + 12])
+            coming.size = coming.missing = int.from_bytes(data[at + 4 : at + 12])
             coming.header = data[at:end]
         else:
-            coming.bodies.append(data[at:end])
-            coming.size -= end - at
-        if coming.size <= 0:
+            coming.add(data, at, end, self._largest)
+        if coming.missing <= 0:
             self._coming = None
             self._has_come(coming)
         return True
@@ -272,7 +284,8 @@ class FramesOfChannel:
         on_message = self.consumers.get(coming.consumer)
         if on_message is not None:
             body = coming.bodies[0] if len(coming.bodies) == 1 else b"".join(coming.bodies)
-            on_message(arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, properties))
+            tag, exchange, key = coming.tag, coming.exchange, coming.key
+            on_message(arrived(tag, exchange, key, coming.redelivered, body, properties, coming.size))
 
 
 _Unconfirmed = tuple[asyncio.Future[None], str]
@@ -288,9 +301,20 @@ class _Coming:
     exchange: str
     key: str
     redelivered: bool
-    size: int = 0  # number of bytes of the body that have not arrived
+    size: int = 0  # number of bytes of the body
+    missing: int = 0  # number of bytes of the body that have not arrived
     header: bytes = b""
     bodies: list[bytes] = field(default_factory=list)
+
+    def add(self, data: bytes, at: int, end: int, largest: int) -> None:
+        """Add a part of the body; of a body above `largest` bytes, only the first KEPT_BYTES are kept."""
+        if self.size > largest:
+            kept = KEPT_BYTES - (self.size - self.missing)
+            if kept > 0:
+                self.bodies.append(data[at : min(end, at + kept)])
+        else:
+            self.bodies.append(data[at:end])
+        self.missing -= end - at
 
 
 def _properties(header: bytes) -> Any | None:

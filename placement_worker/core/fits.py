@@ -92,8 +92,8 @@ class FitFinder:
     ) -> Iterator[Fit | None]:
         """Yield the complete sets of allocations on a host, and `None` where the search may pause. With
         `check_again`, check the free capacity of each provider again, because reservations may have been
-        added, and try providers in use first. With `within` in addition, yield only what these allocations
-        cover.
+        added, try providers in use first, and yield equal groups with exchanged providers once. With `within`
+        in addition, yield only what these allocations cover.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
@@ -104,7 +104,10 @@ class FitFinder:
                 fullest_first([row for row in rows if has_room(row, slot.asks)], slot.asks, anchor.root)
                 for slot, rows in zip(plan.slots, options, strict=True)
             ]
-        for way in AssignmentSearch(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
+        search = AssignmentSearch(
+            snapshot, plan.slots, plan.rules, options, mixed=shared is not None, unordered=check_again
+        )
+        for way in search:
             yield self._fit(anchor, way) if way is not None else None
         if shared is not None and anchor.position in shared.anchors:
             for way in shared.ways(anchor, options):

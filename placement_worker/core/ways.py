@@ -27,7 +27,8 @@ def shares(row: Row) -> bool:
 
 class AssignmentSearch:
     """Searches assignments of providers to the slots of a query at one host. With `mixed`, assignments that
-    use only sharing providers are left out, because they are equal for many hosts.
+    use only sharing providers are left out, because they are equal for many hosts. With `unordered`, of the
+    assignments that differ only in which of several equal slots has which provider, one is searched.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class AssignmentSearch:
         options: Sequence[Sequence[Row]],
         *,
         mixed: bool = False,
+        unordered: bool = False,
     ) -> None:
         self.steps = 0
         self._rules = rules
@@ -57,6 +59,7 @@ class AssignmentSearch:
         self._asks = [
             [(name, slot.asks[name]) for name in rules.summed if name in slot.asks] for slot in self._slots
         ]
+        self._twins = self._equal_slots() if unordered else [-1] * len(slots)
         self._all_bits = (1 << len(rules.needs)) - 1
         self._bits_of: dict[int, int] = {}
         self._is_mixed = [not mixed]
@@ -75,6 +78,24 @@ class AssignmentSearch:
         self._ends = 0
         self._kinds: dict[int, int] = {}
         self._kind_names: dict[Hashable, int] = {}
+
+    def _equal_slots(self) -> list[int]:
+        """Return, for each slot, the depth of the last equal slot before it, or -1. Equal slots can exchange
+        their providers, so the provider of the later one never stands before that of the other.
+        """
+        last: dict[Hashable, int] = {}
+        twins = []
+        for depth, slot in enumerate(self._slots):
+            key = (
+                bool(slot.suffix) or depth,  # traits are required of the group without a suffix as a whole
+                tuple(sorted(slot.asks.items())),
+                tuple([row.position for row in self._options[depth]]),
+                slot.suffix in self._rules.isolate,
+                tuple(self._sets[depth]),
+            )
+            twins.append(last.get(key, -1))
+            last[key] = depth
+        return twins
 
     def _look_ahead(self) -> None:
         """Compute, for each slot, which rules about several providers together (such as required traits and
@@ -131,12 +152,14 @@ class AssignmentSearch:
                 yield tuple(way)
                 self._undo(depth)
                 continue
-            state = self._state(depth + 1) if self._ends > WARY else None
+            state = self._state(depth + 1, tried) if self._ends > WARY else None
             if state is not None and state in self._dead:
                 self._undo(depth)
                 continue
             depth += 1
-            tried[depth], fruitful[depth], states[depth] = 0, False, state
+            twin = self._twins[depth]
+            tried[depth] = tried[twin] - 1 if twin >= 0 else 0
+            fruitful[depth], states[depth] = False, state
 
     def _take(self, depth: int, row: Row) -> bool:
         slot, position, rules = self._slots[depth], row.position, self._rules
@@ -261,9 +284,15 @@ class AssignmentSearch:
                 return None
         return tops
 
-    def _state(self, depth: int) -> Hashable:
-        """Return a key of the search's state, equal for states that differ only in equivalent providers."""
-        rows = {row.position: row for options in self._options[depth:] for row in options}
+    def _state(self, depth: int, tried: Sequence[int]) -> Hashable:
+        """Return a key of the search's state, equal for states that differ only in equivalent providers.
+        While only some of several equal slots have providers, the key is equal only for the same providers:
+        which of them the others may have depends on their order.
+        """
+        begins = [max(tried[twin] - 1, 0) if -1 < twin < depth else 0 for twin in self._twins[depth:]]
+        is_between = not any(-1 < twin < depth for twin in self._twins[depth:])
+        usable = zip(self._options[depth:], begins, strict=True)
+        rows = {row.position: row for options, begin in usable for row in options[begin:]}
         trees = {row.root for row in rows.values()} if self._rules.apart else ()
         sets = [self._tops[-1][number] if later else () for number, later in enumerate(self._later[depth])]
         for row in self._chosen:
@@ -274,7 +303,7 @@ class AssignmentSearch:
         for position, row in rows.items():
             items.append(
                 (
-                    self._kind(row),
+                    self._kind(row) if is_between else position,
                     tuple([self._taken.get((position, name), 0) for name in self._rules.summed]),
                     position in self._alone,
                     self._in_tree.get(row.root, (-1, 0))[0] == position,
@@ -282,7 +311,7 @@ class AssignmentSearch:
                     tuple([position in picked for picked in self._picked]),
                 )
             )
-        return depth, self._gathered[-1], self._is_mixed[-1], tuple(sorted(items))
+        return depth, tuple(begins), self._gathered[-1], self._is_mixed[-1], tuple(sorted(items))
 
     def _kind(self, row: Row) -> int:
         known = self._kinds.get(row.position)

@@ -23,7 +23,7 @@ from bus.audit_trail import Operator, Role
 Headers = Mapping[str, str]
 
 
-Scope = Literal["project", "system", "domain"]
+Scope = Literal["project", "system", "domain", "none"]
 
 
 class Identity(msgspec.Struct, frozen=True):

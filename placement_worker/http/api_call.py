@@ -15,6 +15,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.http import LongRequests
 from bus.names import Named
 from bus.resources import Consumer, Edit, EditAnswered, Edited, EditRequested, EditResult, Provider
 from placement_worker.http.access import Identity
@@ -109,6 +110,7 @@ class Served:
     releases: Batched[ReleaseRequested, ReleaseAnswered]
     edits: Batched[EditRequested, EditAnswered]
     closing: asyncio.Event
+    streams: LongRequests  # streams of changes in progress
 
 
 class ApiCall:
@@ -119,7 +121,7 @@ class ApiCall:
         self._receive = receive
         self.placement = served.placement
         self.claim, self.release, self.edits = served.claims, served.releases, served.edits
-        self.closing = served.closing
+        self.closing, self.streams = served.closing, served.streams
         self.method: str = scope["method"]
         self.pattern = ""  # URL pattern of the route; empty: no route has this URL
         self.path: Mapping[str, str] = {}  # fields of the URL pattern with their values

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import monotonic
 from bus.errors import Unavailable
+from bus.http import LongRequests
 from placement_worker.http import api_call, openapi, providers
 from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
 from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, Served, negotiated
@@ -142,6 +143,7 @@ def _series(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
 
 log = logging.getLogger(__name__)
 
+STREAMS = 50  # streams of changes of one user at the same time
 LONGEST_LENGTH = 18  # maximum number of digits of a Content-Length
 OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics", openapi.ADDRESS))  # URLs that need no token
 
@@ -163,7 +165,8 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
     """Return the web app of the Placement API; if `app.state.closing` is set, its streams of changes end."""
     options = options or Options()
     claims, releases = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
-    served = Served(placement, claims, releases, Batched(placement.providers.edit_many), asyncio.Event())
+    edits, streams = Batched(placement.providers.edit_many), LongRequests(STREAMS, "streams of changes")
+    served = Served(placement, claims, releases, edits, asyncio.Event(), streams)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -53,6 +53,7 @@ _GENERAL = {
     413: "The body of your request was too large for this server.",
     414: "The request URI was too long for this server.",
     415: "The request media type is not supported by this server.",
+    429: "There are too many requests of this user in progress.",
     431: "The request header fields were too large.",
     500: "The server has either erred or is incapable of performing the requested operation.",
     503: "The server is currently unavailable. Please try again at a later time.",

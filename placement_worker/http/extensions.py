@@ -1,6 +1,7 @@
 """berth's additional routes: versions, health, metrics, bulk load, stream of changes, aggregates."""
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from bus import aggregates
 from bus.errors import Unavailable
+from bus.http import TooManyRequests
 from bus.replication import PlacementChanged
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, LoadProviders
@@ -80,6 +82,10 @@ async def load(call: ApiCall) -> ApiAnswer:
 
 
 async def changes(call: ApiCall) -> EventSourceResponse:
+    try:
+        call.streams.check(call.identity.user)
+    except TooManyRequests as problem:
+        raise errors.Problem(429, str(problem), headers={"retry-after": "1"}) from None
     after = await _after(call)
     changes = call.placement.memory.feed(after, call.closing)
     first = None
@@ -89,7 +95,7 @@ async def changes(call: ApiCall) -> EventSourceResponse:
         except Forgotten as forgotten:
             raise errors.Problem(410, f"{forgotten}: {_ANEW}") from None
     return EventSourceResponse(
-        _events(first, changes),
+        _events(first, changes, call.streams.counted(call.identity.user)),
         headers={name.decode(): value.decode() for name, value in call.common_headers()},
         ping=BEAT_SECONDS,
         ping_message_factory=_beat,
@@ -100,7 +106,7 @@ async def changes(call: ApiCall) -> EventSourceResponse:
 async def _after(call: ApiCall) -> int:
     await call.placement.memory.fresh()
     newest = call.placement.memory.index.seen
-    given = call.headers.get("last-event-id") or dict(call.pairs).get("after")
+    given = call.headers.get("last-event-id") or _asked(call, "after").get("after")
     if given is None:
         return newest
     if not given.isascii() or not given.isdigit() or len(given) > 18:
@@ -116,14 +122,17 @@ async def _after(call: ApiCall) -> int:
 
 
 async def _events(
-    first: PlacementChanged | None, changes: AsyncIterator[PlacementChanged]
+    first: PlacementChanged | None,
+    changes: AsyncIterator[PlacementChanged],
+    while_open: AbstractContextManager[None],
 ) -> AsyncIterator[ServerSentEvent]:
-    yield _beat()  # shows the client immediately that the stream works
     try:
-        if first is not None:
-            yield _event(first)
-        async for change in changes:
-            yield _event(change)
+        with while_open:
+            yield _beat()  # shows the client immediately that the stream works
+            if first is not None:
+                yield _event(first)
+            async for change in changes:
+                yield _event(change)
     except Forgotten as forgotten:  # the client reads too slowly: the next changes are deleted
         yield ServerSentEvent(encode(str(forgotten)).decode(), event="forgotten", sep="\n")
     except Unavailable:

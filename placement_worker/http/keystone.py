@@ -12,8 +12,9 @@ import msgspec
 
 from bus.clock import Clock
 from bus.errors import NOT_JSON
+from bus.http import CLIENT_ADDRESS
 from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
-from placement_worker.http.access import Headers, Identity
+from placement_worker.http.access import Headers, Identity, Scope
 from placement_worker.http.errors import JSON, Problem
 from placement_worker.http.token_file import digest_of
 
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 KNOWN_SECONDS = 60.0  # how long Keystone's answer about a valid token is cached
 UNKNOWN_SECONDS = 5.0  # how long it is cached that a token is invalid
 MOST_TOKENS = 10_000  # maximum number of cached answers; the oldest is dropped
+GUESSES, GUESSES_SECONDS = 60, 60.0  # unknown tokens from one address within a time
 PATIENCE = 30.0  # maximum time in seconds for which a request waits for Keystone
 CONNECTIONS = 32
 SERVICE_ROLE = "service"  # a service token with this role makes an expired token of a user acceptable
@@ -44,15 +46,48 @@ class _Token(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[_Named, ...] = ()
 
     @property
+    def _scope(self) -> Scope:
+        if self.project:
+            return "project"
+        return "system" if self.system else "domain" if self.domain else "none"
+
+    @property
     def identity(self) -> Identity:
         return Identity(
             user=self.user.id,
             project=self.project.id if self.project else "",
             roles=frozenset(role.name.lower() for role in self.roles),
-            scope="system" if self.system else "domain" if self.domain else "project",
+            scope=self._scope,
             name=self.user.name,
             until=self.expires_at.timestamp(),
         )
+
+
+_Key = tuple[bytes, bool]  # hash of a token, and whether it may be expired
+
+
+class Guesses:
+    """Counts unknown tokens by the address from which they came; after GUESSES within GUESSES_SECONDS, tokens
+    that are not cached are refused without a request to Keystone, until the time has passed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()  # address → count, since when
+
+    def check(self, address: str) -> None:
+        count, since = self._counts.get(address, (0, 0.0))
+        if count >= GUESSES and self._clock.monotonic() - since < GUESSES_SECONDS:
+            raise KeystoneUnavailable(f"{address} has sent {count} unknown tokens")
+
+    def add(self, address: str) -> None:
+        now = self._clock.monotonic()
+        count, since = self._counts.pop(address, (0, now))
+        if now - since >= GUESSES_SECONDS:
+            count, since = 0, now
+        self._counts[address] = count + 1, since
+        if len(self._counts) > MOST_TOKENS:
+            self._counts.popitem(last=False)
 
 
 class KeystoneProject(msgspec.Struct, frozen=True):
@@ -103,9 +138,10 @@ class KeystoneTokens:
         self._clock = clock or Clock()
         self._transport = transport  # given by tests; by default TCP
         self._client: httpx.AsyncClient | None = None
-        # hash of a token → identity (None: invalid token), monotonic time until which it is cached
-        self._kept: OrderedDict[bytes, tuple[Identity | None, float]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Event] = {}
+        # token → identity (None: invalid token), monotonic time until which it is cached
+        self._kept: OrderedDict[_Key, tuple[Identity | None, float]] = OrderedDict()
+        self._asking: dict[_Key, asyncio.Event] = {}
+        self._guesses = Guesses(self._clock)
 
     async def __aenter__(self) -> Self:
         self._client = self._access.keystone_client(
@@ -188,7 +224,7 @@ class KeystoneTokens:
 
     async def identity(self, token: str, *, expired: bool = False) -> Identity | None:
         """Return the identity of a token, or None if it is invalid; `expired` accepts expired tokens too."""
-        key = digest_of(f"{token} expired" if expired else token, "latin-1")
+        key = digest_of(token, "latin-1"), expired
         identity, until = self._kept.get(key, _NOT_ASKED)
         if self._clock.monotonic() < until:  # the usual case, which needs no timeout
             return identity
@@ -205,7 +241,9 @@ class KeystoneTokens:
             log.warning("a token cannot be checked: %s", why)
             raise KeystoneUnavailable(_AWAY) from None
 
-    async def _ask(self, key: bytes, token: str, expired: bool) -> Identity | None:
+    async def _ask(self, key: _Key, token: str, expired: bool) -> Identity | None:
+        address = CLIENT_ADDRESS.get()
+        self._guesses.check(address)
         asking = self._asking[key] = asyncio.Event()
         try:
             identity, seconds = await self._validate(token, expired), UNKNOWN_SECONDS
@@ -214,6 +252,8 @@ class KeystoneTokens:
                 seconds = min(KNOWN_SECONDS, left)
                 if left <= 0 and not expired:
                     identity = None
+            else:
+                self._guesses.add(address)
             self._kept.pop(key, None)
             self._kept[key] = identity, self._clock.monotonic() + seconds
             if len(self._kept) > MOST_TOKENS:

@@ -29,6 +29,8 @@ _REFUSALS = {
     409: "The edit conflicts with the present state.",
     410: "The number has expired, or is in the future.",
     413: "The body is too large.",
+    415: "The body is not of the content type application/json.",
+    429: "Too many requests of this user that wait, or follow a stream, are in progress.",
     503: "The database does not answer.",
 }
 _IN_PATH = {
@@ -72,13 +74,13 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         "Create or change up to 20,000 providers, parents before children.",
         bodies.LoadResults,
         body=LoadProviders,
-        refusals=(400,),
+        refusals=(400, 415),
     ),
     ("/berth/changes", "GET"): DescribedOperation(
         "Follow all commits as server-sent events; the schema is that of the data of an event `changed`.",
         bodies.ChangeEvent,
         query={"after": "number of the last change that the client has; default: the newest change"},
-        refusals=(400, 410),
+        refusals=(400, 410, 429),
         media=EVENT_STREAM,
     ),
     ("/berth/aggregates", "GET"): DescribedOperation(
@@ -99,7 +101,7 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         body=bodies.AggregateCreation,
         status=201,
         further={200: "It exists already like this."},
-        refusals=(400, 409),
+        refusals=(400, 409, 415),
     ),
     ("/berth/aggregates/{aggregate}", "GET"): DescribedOperation(
         "Show an aggregate and its hosts.", bodies.AggregateShown, refusals=(404,)
@@ -108,7 +110,7 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         "Change the name, metadata and hosts of an aggregate, all or nothing.",
         bodies.AggregateAfterEdit,
         body=bodies.AggregateChange,
-        refusals=(400, 404, 409),
+        refusals=(400, 404, 409, 415),
     ),
     ("/berth/aggregates/{aggregate}", "DELETE"): DescribedOperation(
         "Delete an aggregate.", query=_FORCE, status=204, refusals=(404, 409)
@@ -135,7 +137,7 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         "Set limits of a project; its other limits stay.",
         bodies.QuotaShown,
         body=bodies.QuotaLimitsGiven,
-        refusals=(400, 409),
+        refusals=(400, 409, 415),
     ),
     ("/berth/quotas/{project}", "DELETE"): DescribedOperation(
         "Delete all limits of a project.", status=204, refusals=(409,)
@@ -191,7 +193,9 @@ def _operation(
     responses = {str(operation.status): {"description": operation.summary, **answer}}
     for status, why in (operation.further or {}).items():
         responses[str(status)] = {"description": why, **answer}
-    for status in (*operation.refusals, *(() if operation.is_open else (401, 403, 503))):
+    too_large = () if operation.body is None else (413,)
+    always = () if operation.is_open else (401, 403, 503)
+    for status in dict.fromkeys((*operation.refusals, *too_large, *always)):
         responses[str(status)] = {
             "description": _REFUSALS[status],
             "content": _content(bodies.Refusal, _JSON),

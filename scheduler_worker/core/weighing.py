@@ -13,7 +13,6 @@ from scheduler_worker.core.rule import Alternative, HostFacts, Number, View, Wei
 from scheduler_worker.core.rules.state import GROUP
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
-MOST = 99.0  # free devices; a host with more counts as if it had this many
 UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
 SOFT = 10.0  # multiplier of the soft (anti-)affinity weighers; with Nova's 1, ram and cpu would outweigh them
@@ -80,8 +79,7 @@ def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
     every = tuple(classes)
 
     def value(view: View, alternative: Alternative) -> Number:
-        devices = sum(view.free(resource_class) for resource_class in every)
-        return MOST - (min(devices, MOST) if isinstance(devices, float) else np.minimum(devices, MOST))
+        return -sum((view.free(resource_class) for resource_class in every), 0.0)
 
     return Weigher("pci", value, 1.0)
 

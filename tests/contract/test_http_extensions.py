@@ -1,11 +1,13 @@
 """berth's additions to the Placement API: reasons, bulk load, change feed, ETags, health."""
 
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from bus.errors import Unavailable
+from placement_worker.http.app import STREAMS
 from tests.support.http_placement import HttpPlacement, a_stream, claim_in_json, error_of
 from tests.support.ids import uid
 
@@ -129,6 +131,18 @@ async def test_the_feed_without_a_number_begins_with_new_changes(door: HttpPlace
     async with a_stream(door, "/berth/changes") as stream:
         await door.provider(B)
         assert change_of((await stream.events(1))[0])[1]["provider"] == B
+
+
+async def test_feeds_of_one_user_leave_connections_to_others(near: HttpPlacement) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(STREAMS):
+            assert (await stack.enter_async_context(a_stream(near, "/berth/changes"))).status == 200
+        refused = await near("GET", "/berth/changes")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        other = a_stream(near, "/berth/changes", x_auth_token="reader", x_roles="reader")
+        assert (await stack.enter_async_context(other)).status == 200
+    async with a_stream(near, "/berth/changes") as stream:
+        assert stream.status == 200, "the others have ended"
 
 
 async def test_a_future_change_number_is_refused(door: HttpPlacement) -> None:

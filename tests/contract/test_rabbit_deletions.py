@@ -111,6 +111,24 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
     assert {dead.id for dead in await transport.dead_letters()} >= {"1"}
 
 
+async def test_a_deleted_exchange_of_clients_is_declared_again(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    transport = await connected()
+    inbox = await transport.consume(QueueSpec("q", ("client.*",)), 10)
+    await operator.exchange_delete(f"{bus_name}.clients")
+
+    async def heard() -> bool:
+        try:
+            await publish(transport, an_envelope(1, key="client.shop"))
+        except Unroutable:  # not bound again yet
+            return False
+        return True
+
+    await until(heard)
+    assert number_in(await take(inbox)) == 1
+
+
 async def test_a_binding_that_is_deleted_is_made_again(
     connected: Connected, operator: AbstractChannel, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

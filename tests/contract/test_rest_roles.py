@@ -3,14 +3,16 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 
+from berth.rest import app as rest_module
 from berth.rest.app import HANDLERS, RestAccess, rest_app
 from berth.rest.door import RestDoor
 from berth.rest.ends import EndLog
@@ -19,11 +21,11 @@ from berth.settings import Settings
 from bus import topics
 from bus.acts import BY_NAME, RANK, act_of
 from bus.audit_trail import ActRecord, ActsRecorded, Role
-from bus.clients import FindProjects, ProjectsFound
+from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildRequested
-from bus.moves import FindMoves, MovesFound, MoveStands
+from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, InstancesFound, WaitingFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -32,11 +34,13 @@ from placement_worker.http.access import AccessPolicy, Identity
 from placement_worker.http.app import without_token
 from placement_worker.http.recording import RecordedRequests
 from tests.contract.test_client_door import a_stands
+from tests.support.http_placement import a_stream
 from tests.support.ids import uid
 from tests.support.waiting import until
 
 # An instance of the project p1 in cell c1 with a move, a request that waits, and an instance of p2.
 BUILD, MOVE, WAITS, OTHER = uid(1, "b"), uid(1, "d"), uid(7), uid(8)
+TAKEN = uid(2, "f")  # the id of a server group of another project
 
 
 class TwoCellBus:
@@ -71,7 +75,10 @@ class TwoCellBus:
         return ask
 
     def _projects(self, question: FindProjects) -> ProjectsFound:
-        return ProjectsFound(projects={BUILD: "p1", WAITS: "p1", OTHER: "p2"})
+        place = BuildPlace(cell="c1", root=uid(9), host="h1")
+        return ProjectsFound(
+            projects={BUILD: "p1", WAITS: "p1", OTHER: "p2", TAKEN: ""}, places={BUILD: place, OTHER: place}
+        )
 
     def _builds(self, question: FindBuilds) -> BuildsFound:
         found = question.cell == "c1" and BUILD in question.builds
@@ -85,6 +92,7 @@ class TwoCellBus:
 @dataclass
 class RestRegion:
     cloud: TwoCellBus
+    app: Starlette
     http: httpx.AsyncClient
     records: RecordedRequests
     ends: EndLog
@@ -102,7 +110,7 @@ class RestRegion:
 
 
 @asynccontextmanager
-async def a_region(**rules: str) -> AsyncIterator[RestRegion]:
+async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[RestRegion]:
     cloud, identities = TwoCellBus(), dict[str, Identity]()
 
     async def authenticate(headers: Mapping[str, str]) -> Identity | None:
@@ -114,7 +122,8 @@ async def a_region(**rules: str) -> AsyncIterator[RestRegion]:
         await accept(tx, [StoredRequest(id=WAITS, project="p1", digest="d", builds=[WAITS])], 1.0)
     records = RecordedRequests(cloud.publish, cloud.clock, AccessPolicy(rules), "token file")
     ends = EndLog(database, cloud.clock, 60.0, 60.0)
-    ends.close()  # so that a stream ends after the existing events
+    if streams_end:
+        ends.close()  # so that a stream ends after the existing events
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
     door = RestDoor(bus, settings, database, ends)
     app = rest_app(door, RestAccess(authenticate, without_token, records))
@@ -122,7 +131,7 @@ async def a_region(**rules: str) -> AsyncIterator[RestRegion]:
     working = asyncio.create_task(door.accepted.run())
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://berth") as http:
-            yield RestRegion(cloud, http, records, ends, identities)
+            yield RestRegion(cloud, app, http, records, ends, identities)
     finally:
         working.cancel()
         await database.close()
@@ -193,6 +202,40 @@ def may(act: str, identity: Identity, role: Role, is_member: bool) -> bool:
     return is_member or (RANK[role] >= RANK[row.role] and in_limits)
 
 
+async def test_streams_of_one_user_leave_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_module, "STREAMS", 2)
+    async with a_region(streams_end=False) as region:
+        path, ann = "/v1/events/stream", a_caller("reader", projects=("p1",))
+        region.identities |= {"admin": ann, "bob": Identity("bob", "p1", frozenset(("reader",)))}
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                stream = await stack.enter_async_context(a_stream(region, path, "project=p1"))
+                assert stream.status == 200
+            refused = await region.send(ann, "GET", f"{path}?project=p1")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert "a user may have 2 streams of events at the same time" in refused.text
+            assert (await region.send(ann, "GET", f"/v1/requests/{WAITS}")).status_code == 200
+            other = a_stream(region, path, "project=p1", x_auth_token="bob")
+            assert (await stack.enter_async_context(other)).status == 200
+        async with a_stream(region, path, "project=p1") as stream:
+            assert stream.status == 200, "the others have ended"
+        region.ends.close()
+
+
+async def test_waiting_requests_of_one_user_leave_connections_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rest_module, "WAITS", 1)
+    async with a_region(streams_end=False) as region, asyncio.TaskGroup() as group:
+        url, ann = f"/v1/requests/{WAITS}", a_caller("reader")
+        both = [group.create_task(region.send(ann, "GET", f"{url}?wait=300")) for _ in range(2)]
+        (refused,), (waiting,) = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        assert refused.result().status_code == 429
+        assert "a user may have 1 requests that wait" in refused.result().text
+        assert (await region.send(ann, "GET", url)).status_code == 200
+        waiting.cancel()
+
+
 def test_every_operation_has_a_row() -> None:
     assert OPERATIONS.keys() == HANDLERS.keys()
 
@@ -223,7 +266,8 @@ async def test_a_caller_may_do_what_the_table_says(identity: Identity, role: Rol
 
 
 async def test_a_reader_of_a_project_without_a_role_reads_in_its_project_only() -> None:
-    async with a_region(**{"berth:reader": "role:auditor"}) as region:
+    rules: Any = {"berth:reader": "role:auditor"}
+    async with a_region(**rules) as region:
         reader = a_caller("reader", project="p1")
         assert (await region.send(reader, "GET", f"/v1/builds/{BUILD}")).status_code == 200
         assert (await region.send(reader, "GET", f"/v1/builds/{OTHER}")).status_code == 404
@@ -300,7 +344,8 @@ async def test_a_member_has_the_limits_of_a_client(path: str, body: Callable[[],
 async def test_the_id_of_a_move_is_not_the_id_of_an_instance_of_another_project() -> None:
     async with a_region() as region:
         member = a_caller("member", project="p1")
-        assert (await region.send(member, "POST", "/v1/moves", a_move(move=OTHER))).status_code == 409
+        for taken in (OTHER, TAKEN):
+            assert (await region.send(member, "POST", "/v1/moves", a_move(move=taken))).status_code == 409
         for method in ("GET", "DELETE"):
             assert (await region.send(member, method, f"/v1/builds/{OTHER}")).status_code == 404
 
@@ -315,6 +360,21 @@ async def test_a_limited_role_acts_on_the_cell_of_the_instance_and_not_on_the_on
         (order,) = region.cloud.published
         assert isinstance(order, BuildDeleteRequested)
         assert (order.build, order.cell) == (BUILD, "c1")
+        assert (await region.send(of_c1, "POST", "/v1/moves", a_move(cell="c2"))).status_code == 202
+        (move,) = region.cloud.published
+        assert isinstance(move, MoveRequested)
+        assert (move.cell, move.source) == ("c1", uid(9))  # refused if it is elsewhere by then
+        assert (await region.send(of_c1, "POST", "/v1/moves", a_move(source="h2"))).status_code == 403
+
+
+async def test_a_limited_role_gives_no_id_that_is_in_use_to_a_new_object() -> None:
+    async with a_region() as region:
+        of_c1 = a_caller("operator", cells=("c1",))
+        for taken in (TAKEN, WAITS):  # a server group, and a request that waits in no cell
+            body = a_body(instances=[taken])
+            assert (await region.send(of_c1, "POST", "/v1/requests", body)).status_code == 403
+            assert (await region.send(of_c1, "POST", "/v1/moves", a_move(move=taken))).status_code == 403
+        assert (await region.send(of_c1, "POST", "/v1/requests", a_body())).status_code == 202
 
 
 async def test_a_request_without_a_project_is_of_the_project_of_the_token() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from starlette.applications import Starlette
@@ -105,13 +105,18 @@ class Stream:
                 pass
 
 
+class ServedApp(Protocol):
+    @property
+    def app(self) -> Starlette: ...
+
+
 @asynccontextmanager
-async def a_stream(door: HttpPlacement, path: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
+async def a_stream(door: ServedApp, path: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
     """Send a GET request, and yield its response while it is being received."""
     parts: asyncio.Queue[bytes] = asyncio.Queue()
     begun: asyncio.Future[tuple[int, dict[str, str]]] = asyncio.get_running_loop().create_future()
     left = asyncio.Event()
-    sent = {"x-auth-token": "admin", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    sent = {"x-auth-token": "admin"} | {name.replace("_", "-"): value for name, value in headers.items()}
     scope = {
         "type": "http", "method": "GET", "path": path, "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in sent.items()], "scheme": "http",

@@ -1,8 +1,10 @@
 """The choice among the allocation candidates of one host: used NUMA cells and devices are filled first."""
 
 from collections.abc import Mapping
+from math import comb
 
 import pytest
+from msgspec.structs import replace
 
 from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
@@ -49,6 +51,22 @@ def numa(number: int, vcpus: int, memory: int) -> ProviderState:
 
 
 VF = query({"SRIOV_NET_VF": 1})
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("asked", [2, 3, 6])
+def test_the_candidates_of_a_host_are_no_permutations_of_equal_groups(asked: int, isolated: bool) -> None:
+    source = source_of(*(port(number, 0) for number in range(1, 9)))
+    question = query(*[{"SRIOV_NET_VF": 1}] * asked)
+    search = source.search(replace(question, group_policy="isolate") if isolated else question)
+    different = comb(8, asked) if isolated else comb(7 + asked, asked)
+    host = search.positions.item(0)
+    for most in (16, 2048):
+        ways = search.ways(host, most)
+        totals = {
+            tuple(sorted(NAMES[id_] + str(way.allocations[id_]) for id_ in way.allocations)) for way in ways
+        }
+        assert len(ways) == len(totals) == min(most, different)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from time import time
 import pytest
 
 from bus.clock import Clock
+from bus.http import CLIENT_ADDRESS
 from bus.openstack import KeystoneUnavailable
 from placement_worker.http import KeystoneTokens
 from placement_worker.http import keystone as module
 from placement_worker.http.access import AccessPolicy, Identity
+from placement_worker.http.keystone import GUESSES, GUESSES_SECONDS
 from tests.support.fake_keystone import SECRET, FakeKeystone
 
 
@@ -61,16 +63,12 @@ async def test_a_token_has_the_user_project_and_roles_that_keystone_says(
 
 @pytest.mark.parametrize(
     ("scope", "named"),
-    [
-        ({"system": {"all": True}}, "system"),
-        ({"domain": {"id": "d", "name": "D"}}, "domain"),
-        ({}, "project"),
-    ],
+    [({"system": {"all": True}}, "system"), ({"domain": {"id": "d", "name": "D"}}, "domain"), ({}, "none")],
 )
 async def test_a_token_of_a_system_domain_or_nothing_permits_nothing(
     keystone: FakeKeystone, tokens: KeystoneTokens, scope: dict[str, object], named: str
 ) -> None:
-    keystone.know("t", *(["admin"] if scope else []), scope=scope)
+    keystone.know("t", "admin", scope=scope)
     found = await identity(tokens, "t")
     assert found is not None and found.scope == named
     assert not AccessPolicy().allows("placement:usages", found, {"project_id": "p"})
@@ -131,6 +129,38 @@ async def test_an_unknown_token_is_asked_about_every_five_seconds(
     keystone.know("forged", "reader")
     clock.advance(5.1)
     assert await identity(tokens, "forged")
+
+
+async def test_an_expired_token_is_not_found_by_its_name_in_the_cache(
+    keystone: FakeKeystone, tokens: KeystoneTokens
+) -> None:
+    keystone.know("nova", "service")
+    keystone.know("t", "admin")
+    keystone.expired.add("t")
+    assert await identity(tokens, "t", **{"x-service-token": "nova"})
+    assert await identity(tokens, "t expired") is None
+    assert await identity(tokens, "t") is None
+
+
+async def test_many_unknown_tokens_from_one_address_are_not_asked_about(
+    keystone: FakeKeystone, tokens: KeystoneTokens, clock: ShiftedClock
+) -> None:
+    keystone.know("known", "reader")
+    keystone.know("new", "reader")
+    assert await identity(tokens, "known")
+    for number in range(GUESSES):
+        assert await identity(tokens, f"guess-{number}") is None
+    asked = len(keystone.validated)
+    for token in ("another-guess", "new"):
+        with pytest.raises(KeystoneUnavailable):
+            await identity(tokens, token)
+    assert await identity(tokens, "known"), "its answer is cached"
+    assert len(keystone.validated) == asked
+    elsewhere = CLIENT_ADDRESS.set("192.0.2.1")
+    assert await identity(tokens, "new")
+    CLIENT_ADDRESS.reset(elsewhere)
+    clock.advance(GUESSES_SECONDS + 0.1)
+    assert await identity(tokens, "another-guess") is None
 
 
 @pytest.mark.parametrize("token", ["", "  ", "a\tb", "töken"])

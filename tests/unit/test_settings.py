@@ -1,6 +1,7 @@
 """Settings: sources, precedence, and errors."""
 
 import inspect
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def variable_of(name: str) -> str:
 
 
 def test_every_setting_has_its_default() -> None:
-    assert settings_of() == Effective(Settings(), {}, ())
+    assert settings_of() == Effective(Settings())
 
 
 @pytest.mark.parametrize(
@@ -50,21 +51,21 @@ def test_every_setting_has_its_default() -> None:
     [
         ({}, "", {}, {}, 200, None),
         ({ENV: "1"}, "", {}, {}, 1, ENV),
-        ({ENV: "1"}, "[simulator]\nhosts = 2", {}, {}, 2, "berth.toml"),
         ({ENV: "1"}, "[simulator]\nhosts = 2", {HOSTS: "3"}, {}, 3, "--set simulator.hosts"),
+        ({ENV: "1"}, "[simulator]\nhosts = 2", {}, {}, 1, ENV),
         ({ENV: "1"}, "[simulator]\nhosts = 2", {HOSTS: "3"}, {HOSTS: 4}, 4, "--hosts"),
         ({ENV: "1"}, "", {}, {HOSTS: None}, 1, ENV),  # a flag that was not given
         ({ENV: ""}, "", {}, {}, 200, None),  # what is empty is not set
         ({"BERTH_SIMULATOR": "sim.toml"}, "", {}, {}, 9, "sim.toml"),
         ({"BERTH_SIMULATOR_FILE": "sim.toml"}, "", {}, {}, 9, "sim.toml"),
         ({"BERTH_SIMULATOR": "sim.toml", ENV: "1"}, "", {}, {}, 1, ENV),
-        ({ENV: "1"}, 'simulator = "sim.toml"', {}, {}, 9, "sim.toml"),
+        ({ENV: "1"}, 'simulator = "sim.toml"', {}, {}, 1, ENV),
         ({}, "[simulator]\nhosts = 2", {"simulator": "sim.toml"}, {}, 9, "sim.toml"),
         ({}, "", {"simulator": "sim.toml", HOSTS: "3"}, {}, 3, "--set simulator.hosts"),
         ({}, "simulator.hosts = 2", {}, {}, 2, "berth.toml"),
     ],
 )
-def test_environment_then_file_then_set_then_flags(
+def test_file_then_environment_then_set_then_flags(
     environment: dict[str, str],
     toml: str,
     sets: dict[str, str],
@@ -84,6 +85,34 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
     assert read(file=Path("mine.toml"), environment={}).settings.simulator.hosts == 3
     by_environment = read(environment={"BERTH_CONFIG": "mine.toml"})
     assert (by_environment.settings.simulator.hosts, by_environment.origins) == (3, {HOSTS: "mine.toml"})
+    assert by_environment.file == Path("mine.toml").absolute()
+
+
+def test_a_file_that_an_option_names_outranks_the_environment_and_the_environment_all_other_files() -> None:
+    Path("mine.toml").write_text("[simulator]\nhosts = 3")
+    assert read(file=Path("mine.toml"), environment={ENV: "1"}).settings.simulator.hosts == 3
+    assert read(environment={"BERTH_CONFIG": "mine.toml", ENV: "1"}).settings.simulator.hosts == 1
+
+
+@pytest.mark.parametrize("mode", [0o646, 0o602, 0o666])
+def test_a_file_that_other_users_can_write_is_refused(mode: int) -> None:
+    Path("berth.toml").write_text("[simulator]\nhosts = 2")
+    Path("berth.toml").chmod(mode)
+    with pytest.raises(BadSetting, match=r"/berth.toml: not used, because other users can write to it"):
+        read(environment={})
+    with pytest.raises(BadSetting, match="other users can write"):
+        read(file=Path("berth.toml"), environment={})
+
+
+def test_a_file_of_another_user_is_used_only_if_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("berth.toml").write_text("[simulator]\nhosts = 2")
+    owner = Path("berth.toml").stat().st_uid or 4711
+    if os.getuid() == 0:
+        os.chown("berth.toml", owner, -1)
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    with pytest.raises(BadSetting, match="belongs to another user; --config uses it"):
+        read(environment={})
+    assert read(file=Path("berth.toml"), environment={}).settings.simulator.hosts == 2
 
 
 @pytest.mark.parametrize(
@@ -401,7 +430,13 @@ def test_pci_aliases_are_read(text: str, alias: PciAlias) -> None:
 
 @pytest.mark.parametrize(
     ("rules", "read"),
-    [("", True), ("enabled", False), ("enabled,compute_capabilities", True)],  # by default it is on
+    [
+        ("", True),  # by default it is on
+        ("enabled", False),
+        ("enabled,compute_capabilities", True),
+        ("+few_failures", True),
+        ("-ComputeCapabilitiesFilter", False),
+    ],
 )
 def test_whether_some_rule_reads_extra_specs_without_a_scope(rules: str, read: bool) -> None:
     told = Settings().having(scheduler_filters=tuple(filter(None, rules.split(","))))

@@ -90,9 +90,9 @@ def test_the_source_equals_an_exhaustive_search() -> None:
             found = offered(source.search(query), query)
             for root, ways in found.items():
                 assert set(ways) <= expected[root], query
-            everything = [one for ways in found.values() for one in ways]
-            assert len(everything) == len(set(everything))
-            assert set(everything) == {one for ways in expected.values() for one in ways}, query
+                assert len(ways) == len({allocations for allocations, _ in ways})
+            everything = {allocations for ways in found.values() for allocations, _ in ways}
+            assert everything == {allocations for ways in expected.values() for allocations, _ in ways}, query
             fruitful += bool(everything)
     assert fruitful > WORLDS * QUERIES // 8
 

@@ -24,7 +24,16 @@ from bus.messages import BuildRequested
 from bus.protocol import MAX_COUNT, MAX_TIME, DeadLetter, Envelope, decode, decode_frame
 from bus.rabbit.amqp_messages import letter_in, open_message, properties_of, properties_of_letter
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.wire import Arrived, FramesOfChannel, NoQueueBound, NotTaken, Post, Properties, Wire
+from bus.rabbit.wire import (
+    KEPT_BYTES,
+    Arrived,
+    FramesOfChannel,
+    NoQueueBound,
+    NotTaken,
+    Post,
+    Properties,
+    Wire,
+)
 from bus.requests import Flavor
 from ironic_sync.api import IronicRefused
 from ironic_sync.api import _read as read_answer
@@ -52,6 +61,9 @@ class Sink:
         pass
 
 
+LARGEST = 30_000  # bytes of a body that is received completely
+
+
 class OneChannel:
     """A connection with one channel of ours, and what came of it."""
 
@@ -64,6 +76,7 @@ class OneChannel:
             CHANNEL,
             frame_max,
             confirms=confirms,
+            largest=LARGEST,
         )
         self.heard: list[Arrived] = []
         self.channel.consumers["me"] = lambda message: self.heard.append(
@@ -129,10 +142,29 @@ async def test_a_delivery_is_assembled_from_any_pieces(size: int) -> None:
     for at in range(0, len(coming), size):
         world.wire.feed_data(coming[at : at + size])
     assert world.heard == [
-        Arrived(7, "ex", "a.key", True, b"x" * 2500, "i", "T", "c", "r", when, {"a": 1}),
+        Arrived(7, "ex", "a.key", True, b"x" * 2500, "i", "T", "c", "r", when, {"a": 1}, size=2500),
         Arrived(8, "ex", "a.key", True, b"", None, None, None, None, None, {}),
     ]
     assert await world.others() == b""
+
+
+@pytest.mark.parametrize("size", [7, 10_000, 100_000])
+async def test_of_a_body_that_is_too_large_only_the_beginning_is_kept(size: int) -> None:
+    world = OneChannel()
+    whole = bytes(range(256)) * 200
+    coming = delivered(whole) + delivered(whole[:LARGEST], tag=8)
+    for at in range(0, len(coming), size):
+        world.wire.feed_data(coming[at : at + size])
+    large, largest = world.heard
+    assert (large.body, large.size) == (whole[:KEPT_BYTES], len(whole))
+    assert (largest.body, largest.size) == (whole[:LARGEST], LARGEST)
+
+
+def test_a_message_of_which_only_the_beginning_was_received_has_a_problem() -> None:
+    (_, problem) = open_message(msgspec.structs.replace(arrived(Properties()), size=60_000_000), "k")
+    assert problem == (
+        "the message is 60000000 bytes; the bus carries at most 1048576; only its first 2 bytes are stored"
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +192,7 @@ async def test_unreadable_properties_are_replaced_by_defaults() -> None:
         world = OneChannel()
         arguments = short("me") + struct.pack(">QB", 7, 0) + short("ex") + short("key")
         world.wire.feed_data(method(DELIVER, arguments) + frame(HEADER, header) + frame(BODY, b"1"))
-        assert world.heard == [Arrived(7, "ex", "key", False, b"1", None, None, None, None, None, {})]
+        assert world.heard == [Arrived(7, "ex", "key", False, b"1", None, None, None, None, None, {}, size=1)]
         blank = header[:12] + b"\0\0" + header[14:]
         world.wire.feed_data(method(GET_OK) + frame(HEADER, header) + frame(BODY, b"1"))
         assert await world.others() == method(GET_OK) + frame(HEADER, blank) + frame(BODY, b"1")
@@ -366,6 +398,7 @@ def test_odd_headers_are_read_as_valid_values(odd: object) -> None:
         "again",
     )
     names += ("x-died", "x-first-died", "x-attempt", "x-queue", "x-key", "x-type", "x-reason", "x-traceback")
+    names += ("x-sender",)
     message = an_arrived(headers=dict.fromkeys(names, odd), timestamp=odd, id=odd, type=odd, correlation=odd)
     letter = letter_in(message, NAMES)
     assert 0 <= letter.died < MAX_TIME and 0 <= letter.first_died < MAX_TIME
@@ -393,6 +426,23 @@ def test_the_cell_of_a_dead_letter_follows_from_its_key(
     exchange: str, key: str, headers: dict[str, Any], cell: str
 ) -> None:
     assert letter_in(an_arrived(exchange=exchange, key=key, headers=headers), NAMES).cell == cell
+
+
+@pytest.mark.parametrize(
+    ("headers", "sender"),
+    [
+        ({"x-sender": "", "x-reason": "it was forwarded by a colleague"}, ""),
+        ({"x-sender": "client.shop.0", "x-reason": "it was forwarded by"}, "client.shop.0"),
+        # letters of an earlier version, which stored no sender
+        ({"x-reason": "it was forwarded by the queue q, which is not one of berth's"}, "?"),
+        ({"x-reason": "it was sent to '0.mine', and reached q by an additional key (CC)"}, "?"),
+        ({"x-reason": "it was published to the exchange x, not to berth"}, "?"),
+        ({"x-reason": "it came by the key client.shop, and is a message of build.requested"}, "?"),
+        ({"x-reason": "BuildRequested: flavor is missing"}, ""),
+    ],
+)
+def test_a_dead_letter_says_whether_its_sender_was_refused(headers: dict[str, Any], sender: str) -> None:
+    assert letter_in(an_arrived(exchange="berth.dead", key="letter", headers=headers), NAMES).sender == sender
 
 
 DEEP = "[" * 20_000 + "]" * 20_000
