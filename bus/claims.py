@@ -86,6 +86,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     reserves: Id | None = None
     # Take what the claimed providers lack from these instances, which are retired.
     preempts: Preempts | None = None
+    # An operator adopts the guest of this consumer, although the consumer was retired as unplaceable.
+    revives: bool = False
 
 
 class Full(Tagged, frozen=True, kw_only=True):

@@ -185,9 +185,11 @@ def _log_abandoned_leftovers(before: Build, after: Build) -> None:
 
 def _log_contradiction(build: Build, event: Event) -> None:
     """Log a warning if an agent reports that the guest of an active build failed, for example because the
-    instance was adopted wrongly.
+    instance was adopted wrongly. A report of an earlier attempt, which may be repeated, is no contradiction.
     """
-    if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
+    if not isinstance(event, AgentReported) or event.attempt != build.attempt:
+        return
+    if event.outcome == "failed" and build.status == "active":
         log.warning(
             "build %s is active, but agent %s reports its attempt %d on %s as failed: %s",
             *(build.id, event.agent, event.attempt, event.host, event.cause),

@@ -16,7 +16,9 @@ from berth.doctor.judgement import exit_code, judged
 from berth.doctor.seen import Finding
 from berth.operations.audit import Audit, audit, has_no_cell
 from berth.operations.guest_differences import compare_guests
+from berth.operations.guest_repairs import RetiredChoice
 from berth.operations.healing import repaired
+from berth.settings import BadSetting
 from bus.masking import printable
 
 _MOST = 50  # sentences shown of each list
@@ -85,9 +87,17 @@ def show_audit(found: Audit, console: Console) -> None:
             console.print(f"  ... and {len(sentences) - _MOST} more: see --json", style=style, markup=False)
 
 
+_RETIRED: dict[str, RetiredChoice] = {"": "", "adopt": "adopt", "destroy": "destroy"}
+
+
 @commands.command("heal")
 async def heal(
     yes: bool = option(False, "Mend it; without this it is only shown."),
+    retired: str = option(
+        "",
+        "What becomes of a guest without a build whose id placement has retired: adopt or destroy.",
+        metavar="adopt|destroy",
+    ),
     as_json: Json = False,
     cells: Cells = None,
     database: Database = None,
@@ -106,14 +116,19 @@ async def heal(
     guest, the guest's cell adopts the build, and missing allocations are claimed. A guest of a build that
     runs on another host, or that was deleted, is destroyed. If all agents answer and none has a guest of a
     build, an active build is deleted, and the allocations of an ended or unrecorded build are released.
+    If placement has retired the id of such a guest, because commits were lost and a later delivery of its
+    request ended as unplaceable, nothing shows what is right: the guests are listed, and `--retired` chooses.
     If several cells know a build, it stays in the cell that has its allocations and its guest, and is deleted
     in the others.
 
     Exit 0 if no finding remains, else 1. See docs/adopting.md and docs/running.md.
     """
     settings = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir).settings
+    choice = _RETIRED.get(retired)
+    if choice is None:
+        raise BadSetting(f"--retired {retired}: adopt or destroy")
     found = await audit(settings)
-    proven, doubts = await repaired(settings, found, yes)
+    proven, doubts = await repaired(settings, found, yes, choice)
     known = {repair.sentence for repair in proven} | doubts.keys()
     listed = {**doubts, **{sentence: "" for sentence in found.breaches if sentence not in known}}
     if as_json:

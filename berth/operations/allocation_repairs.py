@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from berth.operations.adoptable import SHARES
 from berth.operations.guest_differences import Agent
-from berth.operations.guest_repairs import GuestMending
+from berth.operations.guest_repairs import GuestMending, lost
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from berth.operations.wrong_allocations import Misheld, doubt
 from bus import topics
-from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
@@ -79,7 +79,7 @@ class Mending:
             answer = await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
             result = answer.results[0]
             if not isinstance(result, Claimed):
-                return _lost(result)
+                return lost(result)
             held, generation = claim.choices[0].allocations, result.generation
         assert generation is not None
         adoption = BuildAdoptRequested(
@@ -206,15 +206,3 @@ def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
         user=spec.user,
         group=joins,
     )
-
-
-def _lost(result: ClaimResult) -> str:
-    match result:
-        case Refused(refusals=refusals):
-            return f"it does not fit: {'; '.join(map(str, refusals))}"
-        case Held():
-            return "another client has claimed or released: try again"
-        case Retired(why=why):
-            return f"it has ended for placement ({why})"
-        case _:
-            return "placement is contended: try again"

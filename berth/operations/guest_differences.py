@@ -17,6 +17,7 @@ from berth.operations.cell_records import builds_by_cell, places_by_cell, shelve
 from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
+from bus.claims import Retired
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unroutable
@@ -98,6 +99,8 @@ class GuestComparison:
     books: Mapping[Agent, Collection[ReportedGuest]]  # the guests of each agent that answered
     silent: Collection[Agent] = ()  # agents that did not answer
     unread: Collection[str] = ()  # registered cells without a database in the settings
+    # builds of unknown guests whose ids placement has retired
+    retired: Mapping[str, Retired] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
@@ -108,7 +111,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     """Query all agents of the settings' cells for their guests, and compare the guests with the cells'
     records.
     """
-    from placement_worker.store.audit import agents, places_of_holders, registered_cells
+    from placement_worker.store.audit import agents, places_of_holders, registered_cells, retired_as
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
@@ -123,6 +126,8 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         shelved_after = await shelved_by_cell(settings, settings.cell_names)
         held = await places_of_holders(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
+        unknown = {guest.build for guests in books.values() for guest in guests} - builds.builds.keys()
+        retired = await retired_as(placement, unknown)
     finally:
         await placement.close()
     # `berth heal` first decides which cell has a build that several cells know
@@ -137,7 +142,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     }
     records = CellRecords(builds.builds.keys(), stood, held, ended, shelved)
     found = differences(books, records)
-    return GuestComparison(found, books, silent, unread)
+    return GuestComparison(found, books, silent, unread, retired)
 
 
 def differences(

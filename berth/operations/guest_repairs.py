@@ -7,13 +7,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from berth.operations.adoptable import OldServer, flavor_of
 from berth.operations.guest_differences import Agent, GuestComparison, GuestDifference, Wrong
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from bus import topics
-from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
+from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdoptRequested, ReportedGuest
 from bus.messages import BuildDeleteRequested, DestroyOrdered, Selection
@@ -30,6 +31,8 @@ REPAIRS: dict[Wrong, str] = {
 }
 _CONSUMERS = 500  # in one query
 
+RetiredChoice = Literal["", "adopt", "destroy"]
+
 GuestsOf = Callable[
     [Mapping[Agent, set[str]]], Awaitable[Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]]
 ]
@@ -42,22 +45,30 @@ class GuestRepair:
 
     difference: GuestDifference
     why_not: str = ""
+    destroys: bool = False  # the operator has chosen that an unknown guest is destroyed
 
     @property
     def would(self) -> str:
-        return REPAIRS[self.difference.wrong]
+        return REPAIRS["deleted" if self.destroys else self.difference.wrong]
 
 
-def judged(found: GuestComparison, consumers: Mapping[str, Consumer]) -> list[GuestRepair]:
+def judged(
+    found: GuestComparison, consumers: Mapping[str, Consumer], choice: RetiredChoice = ""
+) -> list[GuestRepair]:
     """Return each difference with the reason against its repair, which is "" if the guests and the records
     prove that the repair is right. `consumers`: placement's consumers for guests without a build, by id.
+    `choice`: what the operator wants of unknown guests whose ids placement has retired.
     """
     guests: dict[str, list[tuple[Agent, ReportedGuest]]] = defaultdict(list)
     for agent, listed in found.books.items():
         for guest in listed:
             guests[guest.build].append((agent, guest))
     return [
-        GuestRepair(each, _doubt(each, found, guests[each.build], consumers.get(each.build)))
+        GuestRepair(
+            each,
+            _doubt(each, found, guests[each.build], consumers.get(each.build), choice),
+            destroys=each.wrong == "unknown" and each.build in found.retired and choice == "destroy",
+        )
         for each in found.differences
     ]
 
@@ -67,8 +78,14 @@ def _doubt(
     found: GuestComparison,
     guests: Sequence[tuple[Agent, ReportedGuest]],
     consumer: Consumer | None,
+    choice: RetiredChoice,
 ) -> str:
     place, guest = difference.place, difference.guest
+    if difference.wrong == "unknown" and (retired := found.retired.get(difference.build)) is not None:
+        if why := _doubt_of_retired(retired, choice):
+            return why
+        if choice == "destroy":
+            return _unread(found)
     if difference.wrong == "unknown":
         return _doubt_of_unknown(found, guests, consumer)
     if difference.wrong == "deleted":
@@ -85,6 +102,19 @@ def _doubt(
     if not any((agent, other.attempt, other.root) == expected for agent, other in guests):
         return f"agent {place.host.agent} does not confirm the guest on {place.host.host}"
     return "" if guest is not None and guest.state != "arriving" else "the guest is arriving: try again"
+
+
+def _doubt_of_retired(retired: Retired, choice: RetiredChoice) -> str:
+    """Return why an unknown guest, whose id placement has retired, is not repaired as chosen: commits of its
+    build were lost, and nothing shows whether its owner still wants it.
+    """
+    ended = f"for placement it has ended ({retired.why})"
+    if not choice:
+        adopt = "--retired adopt keeps the guest, " if retired.unplaceable else ""
+        return f"{ended}: {adopt}--retired destroy destroys it"
+    if choice == "adopt" and not retired.unplaceable:
+        return f"{ended}, and not as unplaceable: it can only be destroyed (--retired destroy)"
+    return ""
 
 
 def _doubt_of_unknown(
@@ -136,13 +166,15 @@ class GuestMending:
         self._adopt = adopt
         self._reply_to = reply_to
         self._seconds = seconds
+        self._retired: Collection[str] = ()
         self._roots: dict[str, Provider] = {}
         self._consumers: dict[str, Consumer] = {}
 
-    async def judged(self, found: GuestComparison) -> list[GuestRepair]:
+    async def judged(self, found: GuestComparison, choice: RetiredChoice = "") -> list[GuestRepair]:
         """Query placement about the builds of unknown guests, and return for each difference whether it may
-        be repaired.
+        be repaired. `choice`: what the operator wants of unknown guests whose ids placement has retired.
         """
+        self._retired = found.retired.keys()
         ask = self._bus.asker(topics.ALLOCATIONS, timeout=self._seconds)
         for some in portions(
             {each.build for each in found.differences if each.wrong == "unknown"}, _CONSUMERS
@@ -151,7 +183,7 @@ class GuestMending:
             self._consumers |= {consumer.id: consumer for consumer in answer.consumers}
         roots = (each.guest.root for each in found.differences if each.guest is not None)
         self._roots = await providers_by_id(self._bus, roots, self._seconds)
-        return judged(found, self._consumers)
+        return judged(found, self._consumers, choice)
 
     async def mend(self, repair: GuestRepair) -> str:
         """Remove a difference between guests and records: adopt or destroy the guest, or delete the build.
@@ -159,9 +191,9 @@ class GuestMending:
         Return "", or why the repair failed.
         """
         match repair.difference.wrong:
-            case "unknown":
+            case "unknown" if not repair.destroys:
                 return await self._adopt_guest(repair.difference)
-            case "elsewhere" | "deleted" | "newer":
+            case "unknown" | "elsewhere" | "deleted" | "newer":
                 return await self._destroy(repair.difference)
             case "missing":
                 assert repair.difference.place is not None
@@ -179,10 +211,12 @@ class GuestMending:
         choice = Choice(allocations=guest.allocations)
         generation = consumer.generation if consumer is not None else None
         if generation is None:
-            claim = ConsumerClaim(consumer=guest.build, generation=None, choices=(choice,))
+            claim = ConsumerClaim(
+                consumer=guest.build, generation=None, choices=(choice,), revives=guest.build in self._retired
+            )
             result = (await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))).results[0]
             if not isinstance(result, Claimed):
-                return f"its resources cannot be claimed: {type(result).__name__.lower()} {result}"
+                return f"its resources cannot be claimed: {lost(result)}"
             generation = result.generation
         return await self._adopt(
             BuildAdoptRequested(
@@ -237,3 +271,16 @@ class GuestMending:
         finally:
             await listener.stop()
         return ""
+
+
+def lost(result: ClaimResult) -> str:
+    """Return why a claim failed."""
+    match result:
+        case Refused(refusals=refusals):
+            return f"it does not fit: {'; '.join(map(str, refusals))}"
+        case Held():
+            return "another client has claimed or released: try again"
+        case Retired(why=why):
+            return f"it has ended for placement ({why})"
+        case _:
+            return "placement is contended: try again"

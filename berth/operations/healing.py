@@ -12,7 +12,7 @@ from berth import wiring
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import Audit
 from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
-from berth.operations.guest_repairs import REPAIRS, unanswered
+from berth.operations.guest_repairs import REPAIRS, RetiredChoice, unanswered
 from berth.operations.wrong_allocations import Ownerless, Wrong
 from berth.operators import operator_bus
 from berth.settings import Settings
@@ -68,9 +68,12 @@ class _Repairs:
         await self.add(str(found), RELEASED, partial(_release, self.bus, found), why_not)
 
 
-async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
+async def repaired(
+    settings: Settings, found: Audit, yes: bool, retired: RetiredChoice = ""
+) -> tuple[list[Healed], dict[str, str]]:
     """Return the violations of an audit that berth can repair, and the other violations, each with the reason
-    against a repair; make the repairs if `yes`.
+    against a repair; make the repairs if `yes`. `retired`: what the operator wants of guests without a build
+    whose ids placement has retired.
     """
     leaks = [leak for leak in found.leaks if leak.proven]
     try:
@@ -88,7 +91,7 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
         for leak in leaks:
             await repairs.release(Ownerless(leak.consumer, leak.generation, str(leak)))
         await _mend_doubles(repairs, found, guests)
-        await _mend_guests(repairs, found, guests)
+        await _mend_guests(repairs, found, guests, retired)
         await _mend_allocations(repairs, found)
     return repairs.proven, repairs.doubts
 
@@ -122,13 +125,15 @@ async def _mend_allocations(repairs: _Repairs, found: Audit) -> None:
         await repairs.add(str(mend.misheld), would, partial(mending.mend, mend), mend.why_not)
 
 
-async def _mend_guests(repairs: _Repairs, found: Audit, guests: GuestComparison) -> None:
+async def _mend_guests(
+    repairs: _Repairs, found: Audit, guests: GuestComparison, retired: RetiredChoice
+) -> None:
     """Repair differences between guests and records, and release consumers without a build. A violation that
     another repair removes counts as repaired.
     """
     mending, proven = Mending(repairs.bus).guests, repairs.proven
     destroyed = set[tuple[Agent, str, int, str]]()
-    for repair in await mending.judged(guests):
+    for repair in await mending.judged(guests, retired):
         difference, would = repair.difference, repair.would
         if (guest := difference.guest) and would == REPAIRS["deleted"] and not repair.why_not:
             destroyed.add((difference.agent, guest.build, guest.attempt, guest.root))

@@ -251,10 +251,13 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
 
 
 def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether a claim begins a move of a shelved instance; all other claims for a shelved instance are
-    refused."""
+    """Return whether a claim begins a move of a shelved instance, or adopts the guest of an instance that was
+    retired as unplaceable; all other claims for a retired instance are refused.
+    """
     ended = world.retired.get(claim.consumer)
-    return claim.begins is not None and ended is not None and ended.why == SHELVED
+    if ended is None:
+        return False
+    return (claim.begins is not None and ended.why == SHELVED) or (claim.revives and ended.unplaceable)
 
 
 def fenced_off(

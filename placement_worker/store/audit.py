@@ -1,11 +1,13 @@
 """Reads the stored data for `berth audit` and tests: violated invariants, allocations, holder consumers."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from bus.aggregates import ZONE
+from bus.claims import Retired
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
@@ -232,6 +234,16 @@ async def retired(database: Database) -> set[str]:
         return {uuid for (uuid,) in await _RETIRED(tx)}
 
 
+async def retired_as(database: Database, consumers: Collection[str]) -> dict[str, Retired]:
+    """Return why and how those of the given consumers were retired that were."""
+    async with database.read() as tx:
+        rows = await _RETIRED_AS(tx, [(consumer,) for consumer in consumers]) if consumers else ()
+        return {uuid: Retired(why=why, unplaceable=bool(unplaceable)) for uuid, why, unplaceable in rows}
+
+
+_RETIRED_AS = sql("""
+    SELECT r.uuid, r.why, r.unplaceable FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
+""")
 _KEEPERS = sql("""
     SELECT c.uuid, c.generation, c.keeps_for, t.name AS type, c.created_at FROM consumers c
     JOIN consumer_types t ON t.id = c.consumer_type_id

@@ -16,6 +16,7 @@ from berth.commands.run import migrate_all
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import audit
 from berth.operations.guest_differences import CellRecords, GuestComparison, differences
+from berth.operations.guest_repairs import RetiredChoice
 from berth.operations.wrong_allocations import Misheld, misheld
 from berth.settings import Settings
 from bus.claims import Choice, Claimed, Retired, holder_consumer
@@ -46,7 +47,8 @@ from cell_conductor import cell_conductor, places, store
 from cell_conductor.core.build import Build
 from cell_conductor.core.move import BuildMove, encode_move
 from placement_worker import Placement
-from placement_worker.store.audit import holdings, trees_of_consumers
+from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
+from placement_worker.store.audit import retired as stored_retired
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import a_move, a_placed, an_agent_report
@@ -71,13 +73,19 @@ class WitnessedCell:
     guests: list[ReportedGuest]
     strays: list[ReportedGuest]  # guests that agent-2 reports
 
-    async def repairs(self, *known: str) -> list[str]:
+    async def repairs(self, *known: str, retired: RetiredChoice = "") -> list[str]:
         """Compare the agents' guests with these builds, and return the results of the repairs."""
         books = {("c1", AGENT): self.guests, ("c1", "agent-2"): self.strays}
         stood = await places(self.database)
-        found = GuestComparison(differences(books, CellRecords(known, stood, ())), books)
+        unknown = {guest.build for some in books.values() for guest in some}.difference(known)
+        found = GuestComparison(
+            differences(books, CellRecords(known, stood, ())),
+            books,
+            retired=await retired_as(self.placement.database, unknown),
+        )
         mending = Mending(self.bus).guests
-        return [repair.why_not or await mending.mend(repair) for repair in await mending.judged(found)]
+        judged = await mending.judged(found, retired)
+        return [repair.why_not or await mending.mend(repair) for repair in judged]
 
     async def stands(self, build: str = WHO) -> BuildStands | None:
         found = (await self.bus.asker(FIND_BUILDS)(FindBuilds(cell="c1", builds=(build,)))).builds
@@ -234,7 +242,67 @@ async def test_a_guest_is_adopted_with_the_allocations_that_placement_still_has(
 async def test_a_guest_that_does_not_fit_its_host_is_not_adopted(cell: WitnessedCell) -> None:
     cell.guests.append(ReportedGuest(LOST, 1, HERE, "running", on_hosts(1, VCPU=1000)))
     [why] = await cell.repairs(WHO)
-    assert why.startswith("its resources cannot be claimed: refused") and await cell.stands(LOST) is None
+    assert (
+        why.startswith("its resources cannot be claimed: it does not fit: ")
+        and await cell.stands(LOST) is None
+    )
+
+
+async def retire(cell: WitnessedCell, why: str, *, unplaceable: bool) -> None:
+    release = replace(a_release(8, None, why), unplaceable=unplaceable)
+    await cell.placement.claims.release_many([release])
+    cell.guests.append(ReportedGuest(LOST, 2, HERE, "running", on_hosts(1, VCPU=1)))
+
+
+async def test_a_guest_whose_id_was_retired_as_unplaceable_is_listed_until_the_operator_chooses(
+    cell: WitnessedCell,
+) -> None:
+    await retire(cell, "no host fits", unplaceable=True)
+    choices = "--retired adopt keeps the guest, --retired destroy destroys it"
+    assert await cell.repairs(WHO) == [f"for placement it has ended (no host fits): {choices}"]
+    assert await cell.stands(LOST) is None and len(cell.guests) == 2
+
+
+async def test_a_guest_whose_id_was_retired_as_unplaceable_is_adopted_if_the_operator_chooses_so(
+    cell: WitnessedCell,
+) -> None:
+    await retire(cell, "no host fits", unplaceable=True)
+    assert await cell.repairs(WHO, retired="adopt") == [""]
+    stands = await cell.stands(LOST)
+    assert stands is not None and (stands.status, stands.attempt) == ("active", 2)
+    assert (await holdings(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
+    assert LOST not in await stored_retired(cell.placement.database)
+    assert [*await cell.finds(), *await cell.repairs(WHO, LOST)] == []
+
+
+async def test_a_guest_whose_id_was_retired_is_destroyed_if_the_operator_chooses_so(
+    cell: WitnessedCell,
+) -> None:
+    await retire(cell, "no host fits", unplaceable=True)
+    assert await cell.repairs(WHO, retired="destroy") == [""]
+    assert await cell.stands(LOST) is None and len(cell.guests) == 1
+    assert [*await cell.finds(), *await cell.repairs(WHO)] == []
+
+
+async def test_a_guest_whose_build_was_deleted_is_not_adopted(cell: WitnessedCell) -> None:
+    await retire(cell, "deleted", unplaceable=False)
+    [why] = await cell.repairs(WHO, retired="adopt")
+    assert why.endswith("it can only be destroyed (--retired destroy)")
+    assert await cell.repairs(WHO) == ["for placement it has ended (deleted): --retired destroy destroys it"]
+
+
+async def test_a_late_report_of_an_earlier_attempt_is_no_contradiction(
+    cell: WitnessedCell, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell.guests.append(ReportedGuest(LOST, 2, HERE, "running", on_hosts(1, VCPU=1)))
+    assert await cell.repairs(WHO) == [""]
+    failed = AgentReported(
+        build=LOST, attempt=1, cell="c1", agent=AGENT, root=HERE, host="host-1", outcome="failed"
+    )
+    await cell.bus.publish(failed)
+    await cell.bus.publish(replace(failed, attempt=2))
+    await until(lambda: "reports its attempt 2" in caplog.text)
+    assert "reports its attempt 1" not in caplog.text
 
 
 async def test_a_guest_of_a_build_that_runs_on_another_host_is_destroyed(cell: WitnessedCell) -> None:

@@ -343,7 +343,7 @@ def test_an_empty_gpu_of_one_type_is_taken_before_a_gpu_that_can_serve_another_t
     both = [state(number, 2, {"VGPU": 4}, traits=[EXCLUDES_SIBLINGS, trait]) for number, trait in
             ((4, "CUSTOM_SMALL"), (5, "CUSTOM_LARGE"))]  # fmt: skip
     alone = state(single, 8, {"VGPU": 4}, traits=["CUSTOM_SMALL"])
-    source = IndexedSource(FilledMemory(an_index([tree(state(1), state(2, 1), state(8, 1), *both, alone)])))  # type: ignore[arg-type]
+    source = IndexedSource(FilledMemory(an_index([tree(state(1), state(2, 1), state(8, 1), *both, alone)])))
     found = source.search(looking_for({"VGPU": 1}, required=("CUSTOM_SMALL",)))
     [position] = found.positions.tolist()
     ways = [next(iter(each.allocations)) for each in found.ways(position, 4)]
