@@ -97,6 +97,7 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 world.note(f"heal: {healed.sentence}: {healed.did}")
                 if healed.done and healed.did == "deleted":
                     world.deleted_by_operator.add(healed.sentence.partition(":")[0])
+            world.note_traceless()  # of some instances only allocations were left, and are released now
             not_adopted = [healed.did for healed in proven if healed.did.startswith(_NOT_ADOPTED)]
             # A waiting request may take the capacity that a lost preemption gave back: a guest has to go
             world.deleted_by_operator.update(

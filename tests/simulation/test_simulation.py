@@ -4,6 +4,7 @@ The first seeds always run, all five hundred with `make soak`. A failing seed al
 with `pytest -m soak -k 21`, or call `simulate(seed)`, whose `history` shows all events.
 """
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,14 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.databases import StandbyCopy
 from tests.simulation.faults import HARSH, SERVER_FAULTS, FaultRates, with_faults
 from tests.simulation.running import SWARM, WorldOptions, attempt, make_world
+from tests.simulation.servers import ServerFaults
 from tests.simulation.world import SimulatedWorld
 from tests.support.virtual_time import run
 
 SEEDS = 500
 _AT_ONCE = 3
 _ALWAYS = 12
+_FORGETFUL = 14  # a seed in whose world killed agents lose their disks
 _GROUPS = [
     pytest.param(range(at, at + _AT_ONCE), id=str(at), marks=[] if at == _ALWAYS else pytest.mark.soak)
     for at in range(0, SEEDS, _AT_ONCE)
@@ -186,3 +190,30 @@ def test_no_harsh_random_world_breaks_an_invariant(first: int, moves: bool | Non
             raise
         assert set(world.client.ends) == set(world.client.accepted)
         assert set(world.client.moving.ends) == set(world.client.moving.requested)
+
+
+def test_an_instance_whose_record_and_guest_are_both_lost_leaves_no_allocations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lose_both(faults: ServerFaults) -> None:
+        """Lose the commits of the cell of the first active instance, and the disk of its agent."""
+        world = faults.world
+        cells = {cell: world.databases[f"cell_{cell}"] for cell in world.cells}
+        copies = {cell: await StandbyCopy.of([database]) for cell, database in cells.items()}
+        hosts = list[str]()
+        async with asyncio.timeout(60.0):
+            while not hosts:
+                await asyncio.sleep(0.1)
+                hosts = [host for status, host in world.client.ends.values() if status == "active"]
+        host = hosts[0]
+        [agent] = [each for each in world.fleet() if host in {one.host for one in each.hosts}]
+        await world.kill(f"agent.{agent.agent}", faults.chance)
+        world.commits_lost = True
+        await copies[agent.cell].promote()
+
+    monkeypatch.setattr(ServerFaults, "_lose_commits", lose_both)
+    faults = FaultRates(crashes=0, late_copies=0, reschedule=0, abort=0, hang=0, lost_commits=1)
+    world = make_world(_FORGETFUL, faults, WorldOptions(requests=4, moves=False, preempts=False))
+    run(world.run())
+    assert world.forgetful and world.traceless
+    assert any(event.endswith("no cell knows it: released") for event in world.history)

@@ -485,7 +485,9 @@ class SimulatedWorld:
         return [guest for disk in known for guest in disk.seen()]
 
     def note_traceless(self) -> None:
-        """Note the ended builds of which a fail-over and a lost disk left neither a record nor a guest."""
+        """Note the ended builds of which a fail-over and a lost disk left neither a record nor a guest. They
+        are lost: docs/delivery.md does not promise more, and `berth heal` releases what they held.
+        """
         if not (self.commits_lost and self.forgetful):
             return
         left = {guest.build for disk in self._disks.values() for guest in disk.seen()}
