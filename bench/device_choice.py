@@ -73,7 +73,7 @@ def a_host(number: int) -> Tree:
     return Tree(ids[0], f"host-{number}", "c1", f"agent-{number}", "", 1, False, (root, *cells))
 
 
-class Remembered:
+class HostsInMemory:
     def __init__(self, hosts: int) -> None:
         self.index = Index()
         for number in range(hosts):
@@ -86,11 +86,11 @@ class Remembered:
     async def fresh(self) -> None: ...
 
 
-class Cloud:
+class NumaCloud:
     """Hosts with NUMA cells, on which the weighers cpu and `devices` choose."""
 
     def __init__(self, hosts: int, multiplier: float) -> None:
-        self._source = IndexedSource(Remembered(hosts))
+        self._source = IndexedSource(HostsInMemory(hosts))
         self._policy = ChoicePolicy.from_names(weighers={"devices": multiplier})
 
     def place(self, guest: Guest) -> Allocations | None:
@@ -111,7 +111,7 @@ class Cloud:
         self._source.withdraw(allocations)
 
 
-def waits(cloud: Cloud, arriving: Sequence[Guest]) -> tuple[float, float]:
+def waits(cloud: NumaCloud, arriving: Sequence[Guest]) -> tuple[float, float]:
     """Return how long guests waited on average: those of one NUMA cell, and those that span cells."""
     queues: dict[bool, deque[Guest]] = {False: deque(), True: deque()}
     waited: dict[bool, list[float]] = {False: [], True: []}
@@ -151,7 +151,7 @@ def main() -> None:
         for world in range(given.worlds):
             arriving = guests(Random(world), mix, given.arrivals, given.hosts, share, load)
             for multiplier in multipliers:
-                found[multiplier].append(waits(Cloud(given.hosts, multiplier), arriving))
+                found[multiplier].append(waits(NumaCloud(given.hosts, multiplier), arriving))
         for multiplier in multipliers[1:]:
             pairs = [*zip(found[multiplier], found[1.0], strict=True)]
             texts = [_compared([(one[kind], two[kind]) for one, two in pairs]) for kind in (0, 1)]
