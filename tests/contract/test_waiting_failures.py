@@ -1,4 +1,4 @@
-"""Statements that fail while waiting requests are evaluated, stored or cancelled: each request still ends."""
+"""Statements that fail while waiting requests are evaluated, stored or cancelled: each request ends."""
 
 import asyncio
 from collections.abc import Callable

@@ -111,7 +111,7 @@ class _DirectTransaction(Transaction):
 class SimulatedDatabase(Database):
     """An SQLite database that has a history of commits, as PostgreSQL has: a fail-over begins another."""
 
-    def __init__(self, title: str, pause: Pause | None, faults: StatementFaults | None) -> None:
+    def __init__(self, pause: Pause | None, title: str = "", faults: StatementFaults | None = None) -> None:
         super().__init__("sqlite+aiosqlite://", inline=True, pause=pause)
         self.title = title
         self.pause = pause
@@ -136,7 +136,7 @@ async def make_databases(
     packages |= {f"cell_{cell}": "cell_conductor" for cell in cells}
     databases = {}
     for name, package in packages.items():
-        database = databases[name] = SimulatedDatabase(name, pause, faults)
+        database = databases[name] = SimulatedDatabase(pause, name, faults)
         if package not in _migrated:
             made = Database("sqlite+aiosqlite://", inline=True)
             await migrate(made, package)

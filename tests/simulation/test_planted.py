@@ -22,6 +22,8 @@ QUICK = {
     "attempt-number": (4, _SMALL),
     "void-attempt": (5, _SMALL),
     "headroom-outside": (5, _SMALL),
+    "evaluated-again": (3, 8),
+    "deleted-again": (3, 8),
 }
 
 

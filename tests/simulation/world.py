@@ -67,6 +67,7 @@ from tests.support.databases import inline_connection
 _START = 1_700_000_000.0
 _REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
 _RECORDS = {"placement": "SELECT uuid FROM consumers", "cell": "SELECT id FROM builds"}  # by database
+_STORED = "SELECT request FROM parked UNION ALL SELECT id FROM backlog"
 _REPEATED = 60.0  # seconds after which a conductor repeats a requeue; the interval then doubles
 _SHARING = ("placement", "scheduler", "conductor", "gateway", "agent")  # names of workers in compact worlds
 _RESTARTED = 0.5  # seconds after which a process that failed to start is started again
@@ -242,6 +243,8 @@ class SimulatedWorld:
         await self._until(self._has_no_leftovers, "a deletion was never confirmed, or a holder left over")
         await self._until(self._has_no_moves, "an instance that was preempted never stops moving")
         await self._until(self._is_awake, "guests sleep after a power failure")
+        if self.faults.failing_statements and not self.commits_lost:
+            await self._until(self._none_waits, "a request that has ended is still stored as waiting")
         if self.failover is not None:
             await self._until(self.failover.is_settled, "headroom is neither kept nor lacking")
         for task in repeating:
@@ -580,6 +583,11 @@ class SimulatedWorld:
         cells = [self.committed(f"cell_{cell}") for cell in CELLS]
         moving = "SELECT id FROM builds WHERE status = 'moving'"
         return all(cell is not None and not cell.execute(moving).fetchall() for cell in cells)
+
+    def _none_waits(self) -> bool:
+        """Return whether schedulers store no request any more."""
+        scheduler = self.committed("scheduler")
+        return scheduler is not None and not scheduler.execute(_STORED).fetchall()
 
     def _is_awake(self) -> bool:
         return not any(disk.asleep for disk in self._disks.values())
