@@ -110,7 +110,7 @@ class _Parts:
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
-        self.waits = WhatIfWaits(scheduler, store)
+        self.waits = WhatIfWaits(scheduler, store, self.keeping.held)
         self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
         self.holds = HostHolds(database, placement, source, clock)
         self.exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)

@@ -168,7 +168,7 @@ class WaitingQueue:
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
         for entry in self._preempting[:PREEMPTING]:
             if entry.request in store.requests and not store.queues.is_tried(entry.request):
-                excluded = store.queues.barred(entry.contender)
+                excluded = store.barred(entry)
                 self._lane(entry).woken.append(Woken(entry, excluded))
         self._preempting = []
 
@@ -265,7 +265,7 @@ class WaitingQueue:
         if not entries:
             return
         store.queues.settle(self._clock.monotonic())
-        last = [Woken(entry, store.queues.barred(entry.contender)) for entry in entries]
+        last = [Woken(entry, store.barred(entry)) for entry in entries]
         ended = await self._suspects.evaluate(evaluator.end, evaluator.fail, last)
         results = list(zip(entries, ended, strict=True))
         await self._publish(evaluator, results)
