@@ -83,8 +83,8 @@ def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
     return int(max(min((total - reserved) * allocation_ratio, MAX_CAPACITY), -MAX_CAPACITY))
 
 
-def seconds_of(wait: Wait) -> float:
-    """Return the number of seconds of a duration such as `30m`; an empty text is 0."""
+def seconds_of(wait: Wait | None) -> float:
+    """Return the number of seconds of a duration such as `30m`; 0 for an empty text or None."""
     return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0
 
 

@@ -501,6 +501,16 @@ async def test_another_scheduler_respects_a_host_reserved_for_a_large_request() 
 
 
 @in_virtual_time
+async def test_a_request_whose_wait_is_null_does_not_wait() -> None:
+    async with waiting_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1, wait=None)
+        await world.until(1, world.unplaceable)
+        [end] = world.unplaceable
+        assert end.request == uid(1, "a") and (await world.waiting()).count == 0
+
+
+@in_virtual_time
 async def test_a_held_host_says_for_whom_before_the_zone() -> None:
     """The only host of zone east is held for a request of p1 that names the zone itself."""
     async with waiting_world("s1") as world:
