@@ -33,6 +33,8 @@ from scheduler_worker.store.parked import ParkedRequest, StoredHold
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
 from scheduler_worker.waiting.start_estimates import StartEstimates
 
+BEHIND = "equal requests came before it"
+
 
 class Marks(NamedTuple):
     """Counts of changes at the start of an evaluation, to notice changes during it."""
@@ -74,6 +76,9 @@ class WaitingStore:
         # messages.
         self.unsure: set[Id] = set()
         self.check_unsure = False
+        # Requests that do not wait for quota any more: they are evaluated once even if no host seems to fit,
+        # because their reason names the quota.
+        self.unexplained: set[Id] = set()
         self.regroupings = 0  # number of times that all equivalence classes were computed again
         self.regroup = False  # True if all equivalence classes must be computed again
         self._clock = scheduler.clock
@@ -125,6 +130,7 @@ class WaitingStore:
     def _remove(self, requests: Collection[Id]) -> None:
         for request in requests:
             self.requests.pop(request, None)
+            self.unexplained.discard(request)
             self.queues.leave(request)
             if (following := self.quota_waits.leave(request)) is not None:
                 self._try_again([following])
@@ -164,10 +170,27 @@ class WaitingStore:
         """Try requests again that wait for quota: their projects released resources, or a quota changed."""
         self._try_again(self.quota_waits.wake(projects))
 
+    def quota_lifted(self, first: ParkedRequest) -> list[ParkedRequest]:
+        """Let the requests equal to `first` wait for capacity, too, if they waited for quota: `first` was
+        tried again, and not its project's quota refused it. Return them with the new reason.
+        """
+        lifted = list[ParkedRequest]()
+        for request in self.quota_waits.lift(first.message.project, first.kind):
+            entry = replace(
+                self.requests[request],
+                lacks=f"{BEHIND}: {first.lacks}"[:MAX_CAUSE],
+                decision=first.decision,
+                wakes=first.wakes,
+            )
+            self.enter(entry)
+            lifted.append(entry)
+        return lifted
+
     def _try_again(self, requests: Sequence[Id]) -> None:
         for request in requests:
             entry = self.requests[request]
             self._enqueue(entry)
+        self.unexplained.update(requests)
         if requests:
             self._moved()
             self.wake()
@@ -238,7 +261,7 @@ class WaitingStore:
         kind, project = self.kind(order), order.request.project
         held = self.quota_waits.first(project, kind)
         known = self.requests.get(held or self.queues.first(kind) or "")
-        why, decision = "equal requests came before it", Decision(code="line")
+        why, decision = BEHIND, Decision(code="line")
         if known is None:
             return self.waiting(order, now, seen, why, decision, context)
         # A request that waits for quota and is first in a class queue is about to be tried: its reason is
