@@ -9,7 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import structs
+
 from bus import claims
+from bus.quotas import GROUP_MEMBERS, OverQuota
 from bus.vocabulary import Allocations
 from placement_worker.core import quotas
 from placement_worker.core.claim_world import ClaimWorld, Holder
@@ -80,10 +83,54 @@ def charging_order(holders: Sequence[Holder]) -> list[int]:
     return sorted(range(len(holders)), key=rank)
 
 
-def charge(
-    claim: claims.ConsumerClaim, former: HeldBefore, charges: Charges, world: ClaimWorld
+def charge_all(
+    order: claims.ClaimRequested,
+    former: HeldBefore,
+    charges: Charges,
+    results: list[claims.ClaimResult],
+    world: ClaimWorld,
+) -> None:
+    """Charge the claims of a request that are `Claimed` in `results`; replace the results of those that
+    exceed a limit by refusals. The figures of a refusal are those of the whole request: what the project uses
+    without it, and what all its claims ask.
+    """
+    refused: list[tuple[int, str, quotas.Amounts]] = []
+    for at in charging_order([world.holders[claim.consumer] for claim in order.claims]):
+        if type(results[at]) is claims.Claimed:
+            growth: dict[str, int] = {}
+            if (refusal := _charge(order.claims[at], former, charges, growth, world)) is not None:
+                results[at] = refusal
+                refused.append((at, order.claims[at].project, growth))
+    for at, project, _ in refused:
+        result = results[at]
+        if not isinstance(result, claims.Refused):
+            continue
+        charged = [each.growth for each in charges if each.budget.project == project]
+        asked = [*charged, *(growth for _, of, growth in refused if of == project)]
+        results[at] = claims.Refused(
+            refusals=tuple([_of_all(refusal, charged, asked) for refusal in result.refusals])
+        )
+
+
+def _of_all(
+    refusal: claims.Refusal, charged: Sequence[quotas.Amounts], asked: Sequence[quotas.Amounts]
+) -> claims.Refusal:
+    if not isinstance(refusal, OverQuota) or refusal.resource == GROUP_MEMBERS:
+        return refusal
+    name = refusal.resource
+    before = refusal.used - sum(growth.get(name, 0) for growth in charged)
+    return structs.replace(refusal, used=max(before, 0), asked=sum(growth.get(name, 0) for growth in asked))
+
+
+def _charge(
+    claim: claims.ConsumerClaim,
+    former: HeldBefore,
+    charges: Charges,
+    grown: dict[str, int],
+    world: ClaimWorld,
 ) -> claims.Refused | None:
     """Add the resources of a claim to the usage of its project, or return a refusal if a limit is exceeded.
+    In both cases, set `grown` to the addition.
 
     Only growth beyond what the instance counted before is refused. The addition is recorded in `charges`, so
     that a later refusal in the request can undo it.
@@ -102,6 +149,7 @@ def charge(
     members = 0
     if claim.group is not None and holder.group is not None and holder.held:
         members = world.groups[holder.group].size
+    grown.update(growth)
     if (refusal := budget.refusal(growth, members)) is not None:
         return claims.Refused(refusals=(refusal,) * len(claim.choices))
     budget.take(growth)

@@ -154,6 +154,39 @@ async def test_a_request_that_is_cancelled_during_its_evaluation_delays_no_other
 
 
 @in_virtual_time
+async def test_a_refusal_counts_what_the_project_uses_and_what_the_request_asks() -> None:
+    async with a_world(VCPU=5) as world:
+        await boot(world, 1)
+        await world.until(1, world.placed)
+        await boot(world, 2, wait="", instances=6)
+        await world.until(1, world.unplaceable)
+        reason = "quota of project p1: VCPU limited to 5, 1 used, 6 more asked"
+        assert {end.reason for end in world.unplaceable} == {reason}
+
+
+@pytest.mark.parametrize(("at_least", "placed"), [(1, 4), (4, 4), (5, 0)])
+@pytest.mark.parametrize("limits", [{"VCPU": 5}, {"instances": 5}, {"VCPU": 50, "instances": 5}])
+@in_virtual_time
+async def test_as_many_instances_as_the_quota_permits_are_placed_if_enough(
+    limits: dict[str, int], at_least: int, placed: int
+) -> None:
+    async with a_world(**limits) as world:
+        await boot(world, 1)
+        await world.until(1, world.placed)
+        request = a_request(2, flavor=SMALL, project="p1", instances=6, at_least=at_least)
+        asked = await world.bus.asker(topics.WHAT_IF)(WhatIf(request=request))
+        assert (asked.fits, sum(there.instances for there in asked.placed)) == (placed > 0, placed)
+        await boot(world, 2, wait="", instances=6, at_least=at_least)
+        await world.until(1, world.unplaceable)
+        await asyncio.sleep(SOON)
+        assert len(world.placed) == 1 + placed
+        [end] = world.unplaceable
+        assert end.decision.code == "quota" and len(end.instances) == 6 - placed
+        used = f"{1 + placed} used, {6 - placed} more asked"
+        assert end.reason.endswith(used)
+
+
+@in_virtual_time
 async def test_a_limit_that_was_lifted_is_no_reason_any_more() -> None:
     """The host is full meanwhile: the requests wait for capacity, all of them."""
     async with a_world(VCPU=2) as world:
