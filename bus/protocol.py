@@ -97,6 +97,7 @@ class Delivery(Protocol):
 
     envelope: Envelope
     problem: str  # why the received bytes are not a valid envelope; empty if they are
+    sender: str  # as in DeadLetter
     crashes: int  # number of earlier deliveries that were not settled; some brokers count requeues, too
 
     def done(self) -> None:
@@ -160,6 +161,9 @@ class DeadLetter:
     body: bytes
     traceback: str = ""
     cell: str = ""  # cell of the failed worker, verified by the broker; "?": unknown; "": no cell
+    # What the broker verified about the sender, if the message was refused because of that: the routing key,
+    # queue or exchange of the sender, to which `key` is not permitted; "?": unknown; "": `key` is verified
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +210,8 @@ class Transport(Protocol):
         """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue."""
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        """Send an envelope to the queue of this name. If the queue does not exist, raise Unroutable if
-        `expected`, and if not, drop the envelope.
+        """Send an envelope to the queue of this name, with its routing key unchanged. If the queue does not
+        exist, raise Unroutable if `expected`, and if not, drop the envelope.
         """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:

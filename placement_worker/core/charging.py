@@ -83,54 +83,10 @@ def charging_order(holders: Sequence[Holder]) -> list[int]:
     return sorted(range(len(holders)), key=rank)
 
 
-def charge_all(
-    order: claims.ClaimRequested,
-    former: HeldBefore,
-    charges: Charges,
-    results: list[claims.ClaimResult],
-    world: ClaimWorld,
-) -> None:
-    """Charge the claims of a request that are `Claimed` in `results`; replace the results of those that
-    exceed a limit by refusals. The figures of a refusal are those of the whole request: what the project uses
-    without it, and what all its claims ask.
-    """
-    refused: list[tuple[int, str, quotas.Amounts]] = []
-    for at in charging_order([world.holders[claim.consumer] for claim in order.claims]):
-        if type(results[at]) is claims.Claimed:
-            growth: dict[str, int] = {}
-            if (refusal := _charge(order.claims[at], former, charges, growth, world)) is not None:
-                results[at] = refusal
-                refused.append((at, order.claims[at].project, growth))
-    for at, project, _ in refused:
-        result = results[at]
-        if not isinstance(result, claims.Refused):
-            continue
-        charged = [each.growth for each in charges if each.budget.project == project]
-        asked = [*charged, *(growth for _, of, growth in refused if of == project)]
-        results[at] = claims.Refused(
-            refusals=tuple([_of_all(refusal, charged, asked) for refusal in result.refusals])
-        )
-
-
-def _of_all(
-    refusal: claims.Refusal, charged: Sequence[quotas.Amounts], asked: Sequence[quotas.Amounts]
-) -> claims.Refusal:
-    if not isinstance(refusal, OverQuota) or refusal.resource == GROUP_MEMBERS:
-        return refusal
-    name = refusal.resource
-    before = refusal.used - sum(growth.get(name, 0) for growth in charged)
-    return structs.replace(refusal, used=max(before, 0), asked=sum(growth.get(name, 0) for growth in asked))
-
-
-def _charge(
-    claim: claims.ConsumerClaim,
-    former: HeldBefore,
-    charges: Charges,
-    grown: dict[str, int],
-    world: ClaimWorld,
+def charge(
+    claim: claims.ConsumerClaim, former: HeldBefore, charges: Charges, world: ClaimWorld
 ) -> claims.Refused | None:
     """Add the resources of a claim to the usage of its project, or return a refusal if a limit is exceeded.
-    In both cases, set `grown` to the addition.
 
     Only growth beyond what the instance counted before is refused. The addition is recorded in `charges`, so
     that a later refusal in the request can undo it.
@@ -149,8 +105,12 @@ def _charge(
     members = 0
     if claim.group is not None and holder.group is not None and holder.held:
         members = world.groups[holder.group].size
-    grown.update(growth)
     if (refusal := budget.refusal(growth, members)) is not None:
+        if refusal.resource == GROUP_MEMBERS:
+            joined = _joined(holder.group, former, world)
+            refusal = structs.replace(refusal, used=members - joined, asked=joined)
+        else:
+            refusal = structs.replace(refusal, used=refusal.used - _charged(refusal, charges))
         return claims.Refused(refusals=(refusal,) * len(claim.choices))
     budget.take(growth)
     charges.append(Charge(budget, growth, holder, holder.project, instance, parts))
@@ -158,6 +118,42 @@ def _charge(
     if is_moved:
         budget.usage.parts[instance] = after
     return None
+
+
+def state_whole_growth(results: list[claims.ClaimResult], charges: Charges) -> None:
+    """Let each refusal by a limit of a resource state what the consumers of the request ask together: those
+    that were charged, and those that the quota refused. The usage that it states is that before the request.
+    """
+    overs = {at: over for at, result in enumerate(results) if (over := _over_quota(result)) is not None}
+    for at, over in overs.items():
+        if over.resource == GROUP_MEMBERS:
+            continue
+        equal = [each.asked for each in overs.values() if _names(each) == _names(over)]
+        whole = structs.replace(over, asked=max(_charged(over, charges) + sum(equal), over.asked))
+        results[at] = claims.Refused(refusals=(whole,) * len(_refusals(results[at])))
+
+
+def _names(over: OverQuota) -> tuple[str, str]:
+    return over.project, over.resource
+
+
+def _charged(over: OverQuota, charges: Charges) -> int:
+    """Return how much of the resource of a refusal the request was charged before."""
+    mine = [each for each in charges if each.budget.project == over.project]
+    return sum(each.growth.get(over.resource, 0) for each in mine)
+
+
+def _joined(group: int | None, former: HeldBefore, world: ClaimWorld) -> int:
+    """Return how many consumers of the request are new members of a server group."""
+    return sum(world.holders[each].group == group for each, before in former.items() if not before)
+
+
+def _over_quota(result: claims.ClaimResult) -> OverQuota | None:
+    return next((each for each in _refusals(result) if isinstance(each, OverQuota)), None)
+
+
+def _refusals(result: claims.ClaimResult) -> Sequence[claims.Refusal]:
+    return result.refusals if isinstance(result, claims.Refused) else ()
 
 
 def _held_in_project(consumer: str, project: str, former: HeldBefore, world: ClaimWorld) -> Allocations:

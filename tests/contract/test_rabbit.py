@@ -15,6 +15,7 @@ from aio_pika import ExchangeType, connect
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pika.adapters.blocking_connection import BlockingChannel
 
+from berth import dead_letters
 from berth.doctor.judgement import RABBITMQ
 from bus import topics
 from bus.clock import Clock
@@ -386,7 +387,9 @@ async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
     said = pika.BasicProperties(headers={"CC": [f"0.{bus_name}:reader"], "key": "host.failed.c2"})
     blocking_channel.basic_publish(f"{bus_name}.queues", "0.mine", bytes(a_forged_envelope().body), said)
-    assert "additional key" in (await take(inbox)).problem
+    delivery = await take(inbox)
+    assert "additional key" in delivery.problem
+    assert delivery.sender == "0.mine"
 
 
 @pytest.mark.parametrize(
@@ -411,15 +414,19 @@ async def test_messages_forwarded_by_a_foreign_queue_are_refused(
     ).method.queue
     said = pika.BasicProperties(headers={"key": "host.failed.c2"})
     blocking_channel.basic_publish("", mine, bytes(a_forged_envelope().body), said)
-    assert mine in (await take(inbox)).problem
+    delivery = await take(inbox)
+    assert mine in delivery.problem
+    assert delivery.sender == mine
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["a message", "a frame"])
 async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again(
     amqp_url: str, bus_name: str, blocking_channel: BlockingChannel, count: int
 ) -> None:
-    """RabbitMQ delivers messages again after a crash, a stop, or a change of the prefetch count."""
-    handled: list[str] = []
+    """RabbitMQ delivers messages again after a crash, a stop, or a change of the prefetch count. An operator
+    replays their dead letters.
+    """
+    handled, stays = list[str](), list[str]()
 
     async def handle(request: BuildRequested) -> None:
         handled.append(request.request)
@@ -442,8 +449,12 @@ async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again
         await bus.publish(a_request_of(REQUEST))
         letters = await buried(transport)
         await until(lambda: handled)
+        assert await dead_letters.replay(transport, Clock(), None, stays.append) == 0
+        assert len(await transport.dead_letters()) == 1
         stopping.set()
     assert ["published to the exchange outside" in letter.reason for letter in letters] == [True]
+    assert [letter.sender for letter in letters] == ["outside"]
+    assert "refused because of its sender, 'outside'" in stays[0]
     assert handled == [REQUEST]
 
 
