@@ -173,7 +173,9 @@ class FindWaiting(Message, frozen=True, kw_only=True):
     after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     projects: LongList[Text] = ()  # also return the number of waiting requests of each of these projects
-    on: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # also return for whom these hosts are held
+    on: Annotated[
+        tuple[Id, ...], Meta(max_length=1000)
+    ] = ()  # also return the requests for which these hosts are held
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):

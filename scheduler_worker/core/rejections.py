@@ -21,6 +21,7 @@ NEAREST = 5  # nearly fitting hosts in a record
 NEAREST_BEYOND = 16  # nearly fitting hosts that placement is asked for; filters reject some of them
 EXAMPLES = 3  # hosts named as examples for each constraint
 MAX_REFUSED = 16  # refused hosts in a record
+SIBLINGS = "taken by other instances of the request"
 # Code of a reason for rejecting hosts → its words in the explanation; empty: the words of the constraint.
 STATES = {
     **dict.fromkeys(("host", "forbidden_host", "reserved", "cell_disabled", "chosen", "unseen"), ""),
@@ -100,6 +101,17 @@ class Shortage:
         if not self.named:
             return whole
         return ". ".join([*(f"{miss.host}: {miss.lacks}" for miss in self.nearest), whole])
+
+
+def with_siblings(short: Shortage, hosts: Sequence[str]) -> tuple[Removal, ...]:
+    """Return the counts of a shortage before any instance of the request was chosen, and last the `hosts`
+    that other instances of the request would take.
+    """
+    left = short.removals[-1].left if short.removals else short.considered
+    if not left:
+        return short.removals
+    taken = Removal(constraint=SIBLINGS, removed=left, left=0, code="chosen", hosts=tuple(hosts[:EXAMPLES]))
+    return (*short.removals, taken)
 
 
 def _grouped(misses: Sequence[NearMiss]) -> str:
