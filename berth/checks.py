@@ -102,6 +102,8 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         refuse("evacuation_quorum", "must be 0, or at least 2")
     if values["evacuation_quorum"] and values["evacuation_hook"]:
         refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
+    if not 0 <= values["waiting_hosts_share"] <= 1:
+        refuse("waiting_hosts_share", "is a share between 0 and 1")
     if values["probe_port"] > 65535:
         refuse("probe_port", "must be at most 65535")
 

@@ -30,7 +30,7 @@ from berth.operations.maintenance import (
 )
 from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
-from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota
+from berth.operations.quotas import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
 from berth.operations.request_sense import sense_of
 from berth.operations.reservations import edit_reservation, set_headroom, unset_headroom
 from berth.operations.reserving import create_reservation, filled_text, new_reservation
@@ -42,7 +42,6 @@ from bus.host_health import UNNAMED
 from bus.maintenance import CancelWindow
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
-from bus.quotas import project_named
 from bus.reservations import EndReservation
 from bus.room import SwitchBalancing
 from control_room.core.maintenance import WindowOptions
@@ -108,7 +107,7 @@ class ControlRoomActions:
             parsed = parsed_limits(_words(limits))
             if not parsed:
                 raise OperationRefused("No limit was entered; limits are such as VCPU=40 instances=10.")
-            await set_quota(self._bus, project_named(project), parsed)
+            await set_quota(self._bus, project_to_edit(project), parsed)
         return limits
 
     async def unset_quota(self, project: str, resources: str) -> str:
@@ -116,7 +115,7 @@ class ControlRoomActions:
         what was deleted, as text.
         """
         with operations_refused():
-            id_, names = project_named(project), _words(resources)
+            id_, names = project_to_edit(project), _words(resources)
             [before] = await quotas_of(self._bus, id_)
             if missing := [name for name in names if name not in before.limits]:
                 raise OperationRefused(

@@ -139,7 +139,8 @@ CONSTRAINTS: Mapping[str, str] = {
     "tenant": "the host is dedicated to other projects",
     "server_group": "the policy of the server group forbids the host",
     "topology": "the domain of the host (rack, row, ...) breaks a constraint, or cannot take all instances",
-    "chosen": "the free capacity of the host was just reserved for other requests",
+    "chosen": "the free capacity of the host was just reserved for other requests, or would be taken by other"
+    " instances of the request",
 }
 
 OVER_QUOTA = "quota"

@@ -70,7 +70,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     ignore_hosts: ShortList[Text] = ()  # names or roots of hosts not to use
     preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # trait → weight
     at_least: Count = 0  # smallest number of instances to build; 0: all of them
-    wait: Wait = ""  # how long to wait for capacity, such as 30m; empty: not at all
+    wait: Wait | None = ""  # how long to wait for capacity, such as 30m; empty or null: not at all
     priority: Priority = 0
     name: InstanceName = ""  # display name of the instances
     # resources in addition to the flavor's, such as for ports and accelerators

@@ -64,7 +64,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     verify: bool = False  # migrate, resize: at the end, wait until an operator confirms or reverts the move
     verify_for: Wait = ""  # time after which the move is confirmed automatically; empty: never
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    wait: Wait = ""  # how long to wait for capacity; empty: not at all
+    wait: Wait | None = ""  # how long to wait for capacity; empty or null: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     since: Seconds = 0.0  # time that decides the position among waiting requests; 0: time of arrival
     reply_to: ReplyTo = ""

@@ -113,11 +113,12 @@ class OverBudget(Tagged, frozen=True, kw_only=True):
     project: Text
     used: Whole
     budget: Whole
+    needs: Whole = 0  # number of instances that the request would preempt; 0: not stated
 
     def __str__(self) -> str:
-        return (
-            f"project {self.project} has preempted {self.used} instances in one hour, at most {self.budget}"
-        )
+        used = f"project {self.project} has preempted {self.used} instances in one hour"
+        needs = f", and the request needs {self.needs}" if self.needs else ""
+        return f"{used}, at most {self.budget}{needs}"
 
 
 class Vacating(Message, frozen=True, kw_only=True):

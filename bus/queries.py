@@ -120,6 +120,17 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     order: LongList[OrderBy] = ()  # the query's criteria, with the scale (lowest, highest) that was used
 
 
+class HeldHost(Value, frozen=True, kw_only=True):
+    """A host that a scheduler holds for a waiting request or move: later requests may not use it."""
+
+    root: Id
+    host: Text
+    request: Id  # the waiting request or move
+    project: Text
+    since: Seconds  # since when the host is held
+    until: Seconds  # end of the request's waiting time
+
+
 class WaitingRequest(Value, frozen=True, kw_only=True):
     """A request or move that waits for capacity."""
 
@@ -140,6 +151,7 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     # progress of its queue; None: unknown
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
+    held: LongList[HeldHost] = ()  # the hosts that are held for the request
 
 
 class WaitingKind(Compact, frozen=True):
@@ -161,6 +173,9 @@ class FindWaiting(Message, frozen=True, kw_only=True):
     after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     projects: LongList[Text] = ()  # also return the number of waiting requests of each of these projects
+    on: Annotated[
+        tuple[Id, ...], Meta(max_length=1000)
+    ] = ()  # also return the requests for which these hosts are held
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
@@ -175,6 +190,7 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     backlog: LargeMap[Text, Count] = field(default_factory=dict)
     # project → its fraction of the resources of all requests that left the backlog in the last minute
     shares: LargeMap[Text, Annotated[float, Meta(ge=0, le=1)]] = field(default_factory=dict)
+    holds: LongList[HeldHost] = ()  # for which requests the query's hosts (`on`) are held
 
 
 class FindDecision(Message, frozen=True, kw_only=True):
@@ -201,6 +217,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     # (in the backlog: is evaluated); None: unknown
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
+    held: LongList[HeldHost] = ()  # hosts that the decision names and that are held for other requests now
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):

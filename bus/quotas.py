@@ -154,6 +154,10 @@ class SetQuota(Tagged, frozen=True, kw_only=True):
     project: ProjectOrDefault = DEFAULT
     limits: Limits
 
+    def __post_init__(self) -> None:
+        if self.limits.get(WEIGHT, 1) < 1:
+            raise ValueError(f"{WEIGHT}: at least 1, not {self.limits[WEIGHT]}")
+
 
 class UnsetQuota(Tagged, frozen=True, kw_only=True):
     """An edit that deletes limits of a project, so that the default applies again."""

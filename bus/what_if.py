@@ -9,6 +9,7 @@ from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.preemption import Victim
+from bus.queries import HeldHost
 from bus.quotas import QuotaBound
 from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
 
@@ -86,6 +87,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     start_p50: Seconds | None = None
     start_p90: Seconds | None = None
     claims: LongList[ConsumerClaim] = ()  # the claim of each instance, on the hosts in `placed`
+    held: LongList[HeldHost] = ()  # hosts that the decision names and that are held for waiting requests
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):

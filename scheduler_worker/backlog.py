@@ -41,6 +41,7 @@ CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of light proj
 LIGHT = 16  # a project with at most this many requests is light
 BACKLOGGED = 256  # with more waiting requests, a new one is not placed within milliseconds
 SEVERAL_SECONDS = 60.0  # batches are limited for so long after requests of two projects arrived
+YOUNG_SECONDS = 2.0  # the same for the first seconds of a flood: requests of other projects may follow
 LIGHT_SECONDS = 10.0  # batches of other projects are followed by a pause so long after a light request
 BATCH_SECONDS = 0.15  # seconds that placing a limited batch should take
 PAUSE = 0.5  # length of the pause, as a fraction of the time that the batch took
@@ -87,12 +88,14 @@ class RequestBacklog:
         self._unusual: deque[Delivery] = deque()  # unreadable or suspect messages, which the bus handles
         self._last_project = ""  # the project of the latest request
         self._several_until = 0.0  # until then, several projects count as having requests
+        self._young_until = 0.0  # until then, a flood is in its first seconds
         self._light_until = 0.0  # until then, further requests of light projects are expected
         self._paused_until = 0.0
         self._most_limited = LEAST_BATCH  # number of requests that are placed in BATCH_SECONDS
         self._is_light = False  # the present batch has only requests of light projects
         # running batches with requests of any project: id() of the first message → start time
         self._calls: dict[int, float] = {}
+        self._handled: dict[int, FairItem] = {}  # requests in running batches, by the id() of the message
         self._served = 0  # messages in the present batch
         self._average = 1.0  # average number of messages in recent batches
         self._last_began = 0.0  # time at which the last batch began
@@ -145,6 +148,9 @@ class RequestBacklog:
         return self._pop()
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            if (item := self._handled.pop(id(delivery), None)) is not None:
+                self._queue.done(item)
         began = self._calls.pop(id(deliveries[0]), None)
         if began is not None:
             self._on_batch(len(deliveries), self._clock.monotonic() - began)
@@ -213,12 +219,13 @@ class RequestBacklog:
 
     @property
     def _is_full(self) -> bool:
-        """Return whether the present batch must not grow: many arriving messages must be stored first, or
-        several projects have requests.
+        """Return whether the present batch must not grow: many arriving messages must be stored first,
+        several projects have requests, or a flood began just now.
         """
         if sum(map(len, self._storing.values())) > FLOODED:
             return self._served >= SERVED_IN_FLOOD
-        return self._served >= self._most_limited and self._has_several
+        limited = self._has_several or self._clock.monotonic() < self._young_until
+        return self._served >= self._most_limited and limited
 
     @property
     def _is_light_next(self) -> bool:
@@ -237,6 +244,7 @@ class RequestBacklog:
             self._recent.add(item.project, item.size, self._clock.monotonic())
             self.stored.on_taken(item.project)
         delivery: Delivery = item.value
+        self._handled[id(delivery)] = item
         return delivery
 
     # Intake of requests from the broker
@@ -251,6 +259,8 @@ class RequestBacklog:
         assert self._inbox is not None
         while True:
             first = await self._inbox.get()
+            if not self._is_backlogged:
+                self._young_until = self._clock.monotonic() + YOUNG_SECONDS
             arrived = [first, *islice(iter(self._inbox.get_nowait, None), TAKEN_AT_ONCE - 1)]
             for place, deliveries in self._sorted(arrived).items():
                 if self._may_stay_in_memory(place, len(deliveries)):

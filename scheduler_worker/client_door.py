@@ -187,7 +187,8 @@ class ClientDoor:
             waiting = structs.replace(waiting, project=project_of(client, waiting.project))
             found = await self.keeping.waiting(waiting)
             rows = tuple(request for request in found.waiting if request.project == waiting.project)
-            return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
+            holds = tuple(held for held in found.holds if held.project == waiting.project)
+            return ClientAnswered(waiting=structs.replace(found, waiting=rows, holds=holds, rescued=0))
         if asked.ended_without_host is not None:
             refused = asked.ended_without_host
             refused = structs.replace(refused, project=project_of(client, refused.project))
@@ -197,6 +198,8 @@ class ClientDoor:
             project = decision.request.project if decision.request is not None else None
             if project is None and decision.move is not None:
                 project = (await self._known((), (decision.move.build,))).get(decision.move.build)
+            mine_held = tuple(each for each in decision.held if each.project in projects)
+            decision = structs.replace(decision, held=mine_held)
             return ClientAnswered(decision=decision if project in projects else DecisionFound())
         if asked.what_if is not None:
             request = asked.what_if.request

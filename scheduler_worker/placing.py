@@ -66,6 +66,7 @@ class Scheduler:
         self.clock = clock
         self.source = source
         self.placement = placement
+        self.held_share = options.held_share
         self.undeliverable_for = options.undeliverable_for
         self.book = HostBook(clock.monotonic(), options.grace)
         self.pending = PendingChoices(source, self.book, clock)

@@ -1,16 +1,18 @@
 """Adds to the answers of what-if questions how a request would wait: in the backlog, and for capacity."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec import structs
 
 from bus.messages import BuildRequested
+from bus.queries import HeldHost
 from bus.quotas import WEIGHT, FindQuotas
 from bus.what_if import BacklogPlace, WhatIfAnswered
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import backlog, parked
 from scheduler_worker.store.parked import OtherScheduler
+from scheduler_worker.waiting.owner import held_named
 from scheduler_worker.waiting.start_estimates import expected_evaluation
 from scheduler_worker.waiting.store import WaitingStore
 
@@ -18,8 +20,14 @@ from scheduler_worker.waiting.store import WaitingStore
 class WhatIfWaits:
     """Estimates how long the request of a what-if question would wait."""
 
-    def __init__(self, scheduler: Scheduler, waiting: WaitingStore) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        waiting: WaitingStore,
+        held: Callable[[list[OtherScheduler]], list[HeldHost]],
+    ) -> None:
         self._scheduler = scheduler
+        self._held = held  # returns the hosts held for waiting requests
         self._waiting = waiting
 
     async def extended(self, request: BuildRequested, answer: WhatIfAnswered) -> WhatIfAnswered:
@@ -30,7 +38,10 @@ class WhatIfWaits:
             return answer
         async with self._waiting.database.read() as tx:
             before = await backlog.before(tx, request.project, request.priority)
-            roster = await parked.roster(tx) if before or not answer.fits else ()
+            roster = await parked.roster(tx) if before or not answer.fits else []
+        if not answer.fits:
+            held = held_named(answer.decision, self._held(roster))
+            answer = structs.replace(answer, held=held)
         if before:
             answer = structs.replace(answer, backlog=await self._place(request, before, roster))
         if answer.fits:

@@ -111,7 +111,7 @@ class _Parts:
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
-        self.waits = WhatIfWaits(scheduler, store)
+        self.waits = WhatIfWaits(scheduler, store, self.keeping.held)
         self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
         self.holds = HostHolds(database, placement, source, clock)
         self.exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)
@@ -220,13 +220,12 @@ class _Parts:
         ]
 
     async def _read_weights(self) -> None:
-        queues = self.queue.store.queues
-        if self.backlog.stored.projects or len(queues):
-            found = await self.needs.placement.quotas(FindQuotas(weights=True))
-            listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
-            weights = {project: weight for project, weight in listed.items() if weight >= 1}
-            self.backlog.set_weights(weights)
-            queues.set_weights(weights)
+        # also without a backlog: the weights apply from the first request of a flood on
+        found = await self.needs.placement.quotas(FindQuotas(weights=True))
+        listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
+        weights = {project: weight for project, weight in listed.items() if weight >= 1}
+        self.backlog.set_weights(weights)
+        self.queue.store.queues.set_weights(weights)
 
     async def _measure_backlog(self) -> None:
         self.backlog.stored.measure()
@@ -250,7 +249,7 @@ class _Parts:
             every(STEP_SECONDS, self.maintenance.step, emits=[topics.MOVE_REQUESTED]),
             every(EXCHANGE_SECONDS, self.exchanges.step, emits=[topics.MOVE_REQUESTED]),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
-            every(WEIGHTS_SECONDS, self._read_weights),
+            every(WEIGHTS_SECONDS, self._read_weights, at_once=True),
             every(prune_period(), records.prune),
             every(prune_period(options.keep_acts, options.keep), self.trail.prune),
             every(prune_period(options.keep), lambda: keeping.prune(options.keep)),

@@ -6,6 +6,7 @@ from typing import Annotated
 from rich.text import Text
 from rich.tree import Tree as Picture
 
+from berth.commands.move_output import held_sentence
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import (
@@ -16,6 +17,7 @@ from berth.operations.host_states import (
     disabling,
     enabling,
     forcing_down,
+    holds_on,
     host_named,
     reported_hosts,
 )
@@ -84,12 +86,15 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
         )
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
         standings = await HostStandings.ask(bus, (root.id,), (root.id,))
+        held = await holds_on(bus, root.id)
     owner = (
         f"  {root.agent} in cell {root.cell}  {standings.of(root)}" if root.agent else "  no agent reports it"
     )
     cli.rows(tree, picture(tree, owner))
     if (summary := standings.capabilities(root).summary) and not cli.as_json:
         cli.tell(printable(summary))
+    for each in held:
+        cli.value(each, held_sentence(each), "yellow")
 
 
 @commands.command("disable")

@@ -11,11 +11,12 @@ from berth.commands.instances import duration
 from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.following import REFUSED, VERIFYING, MoveListener, MoveOutcome
 from berth.operations.moving import why_not
+from bus.clock import moment_text
 from bus.decisions import Decision, Record, RecordedHost
 from bus.masking import printable
 from bus.messages import Attempt
 from bus.moves import MoveProgress, MoveRequested, MoveStands
-from bus.queries import WaitingRequest
+from bus.queries import HeldHost, WaitingRequest
 from bus.what_if import WhatIfAnswered
 
 NAME, NUMBER = 34, 8  # widths of columns
@@ -165,6 +166,13 @@ def wait_sentence(waiting: WaitingRequest) -> str:
     """Return a sentence about a waiting request: queue position, what it lacks, what causes a new attempt."""
     wakes = f"; would be woken by {waiting.wakes}" if waiting.wakes else ""
     return printable(f"place {waiting.position} in its line: {waiting.lacks}{wakes}")
+
+
+def held_sentence(held: HeldHost) -> str:
+    """Return a sentence that says for which waiting request a host is held, since when and until when."""
+    of = f"waiting request {held.request} of project {held.project}"
+    until = f"until it gets a host, at most until {moment_text(held.until)}"
+    return printable(f"{held.host} is held for {of} since {moment_text(held.since)} {until}")
 
 
 class MovePrinter(MoveListener):

@@ -6,8 +6,24 @@ import typer
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota, waiting_by_project
-from bus.quotas import DEFAULT, UNLIMITED, ProjectShare, name_of_project, project_named, shares_of
+from berth.operations.quotas import (
+    parsed_limits,
+    project_to_edit,
+    quotas_of,
+    set_quota,
+    unset_quota,
+    waiting_by_project,
+)
+from berth.settings import BadSetting
+from bus.quotas import (
+    DEFAULT,
+    NAME_OF_DEFAULT,
+    UNLIMITED,
+    ProjectShare,
+    name_of_project,
+    project_named,
+    shares_of,
+)
 
 commands = Commands(name="quota", invoke_without_command=True)
 
@@ -28,9 +44,10 @@ async def set_command(
     cli: Cli,
     project: Project,
     limits: Annotated[
-        list[str],
+        list[str] | None,
         positional("A resource class, `instances` or `server_group_members`.", metavar="RESOURCE=LIMIT..."),
-    ],
+    ] = None,
+    default: bool = option(False, "Limit all projects without limits of their own; name no project."),
 ) -> None:
     """Limit what the instances of a project may hold together; `unlimited` lifts the default's limit.
 
@@ -39,9 +56,14 @@ async def set_command(
     refused. Examples: `berth quota set default instances=10 VCPU=40`, `berth quota set p1
     CUSTOM_BAREMETAL_GOLD=2`.
     """
-    parsed = parsed_limits(limits)
+    limits = limits or []
+    if default:
+        project, limits = NAME_OF_DEFAULT, [*([project] if project != NAME_OF_DEFAULT else []), *limits]
+    of, parsed = project_to_edit(project), parsed_limits(limits)
+    if not parsed:
+        raise BadSetting("name a limit, such as VCPU=40")
     async with cli.bus("quota") as bus:
-        edited = await set_quota(bus, project_named(project), parsed)
+        edited = await set_quota(bus, of, parsed)
     over = [share.resource for share in shares_of(edited) if share.is_over]
     note = f"; it uses more {', '.join(over)} than that already" if over else ""
     texts = ", ".join(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items()))
@@ -57,8 +79,9 @@ async def unset_command(
     ] = None,
 ) -> None:
     """Delete limits of a project, so that the default applies to it again."""
+    of = project_to_edit(project)
     async with cli.bus("quota") as bus:
-        edited = await unset_quota(bus, project_named(project), resources or ())
+        edited = await unset_quota(bus, of, resources or ())
     cli.value(edited, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
 
 

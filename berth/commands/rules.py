@@ -15,7 +15,7 @@ from berth.operations.boot_options import seconds_since
 from berth.operations.policy_changes import changed_policy
 from berth.operations.policy_tests import Gathered, PolicyTest, RepeatedDecision, recorded_decisions, tested
 from berth.operations.quota_trials import with_quotas
-from berth.operations.quotas import quotas_of
+from berth.operations.quotas import check_resources, quotas_of
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -97,6 +97,7 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     since = max(Clock().now() - seconds_since(options.since), 0.0)
     async with cli.bus("rules test") as bus:
         try:
+            await check_resources(bus, {name for limits in changed.quotas.values() for name in limits})
             changed = replace(changed, trial=await changed.stored.completed(bus, changed.trial))
             found = await _gathered(bus, cli, since, options)
             with progress_bar() as bar:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.quotas import fair_shares, set_quota, unset_quota
-from bus.quotas import WEIGHT, name_of_project, project_named
+from berth.operations.quotas import fair_shares, project_to_edit, set_quota, unset_quota
+from bus.quotas import WEIGHT, name_of_project
 
 commands = Commands(name="share", no_args_is_help=True)
 
@@ -25,16 +25,18 @@ async def set_command(
 
     The weight counts only while more requests arrive than are placed. Schedulers apply it within 2 seconds.
     """
+    of = project_to_edit(project)
     async with cli.bus("share") as bus:
-        quota = await set_quota(bus, project_named(project), {WEIGHT: weight})
+        quota = await set_quota(bus, of, {WEIGHT: weight})
     cli.value(quota, f"{project}: weight {weight}")
 
 
 @commands.command("unset")
 async def unset_command(cli: Cli, project: Project) -> None:
     """Delete the weight of a project, so that the default applies to it again."""
+    of = project_to_edit(project)
     async with cli.bus("share") as bus:
-        quota = await unset_quota(bus, project_named(project), (WEIGHT,))
+        quota = await unset_quota(bus, of, (WEIGHT,))
     cli.value(quota, f"{project}: weight deleted")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import structs
 
 from berth.commands.builds import BOOT_OPTIONS, print_notes
-from berth.commands.move_output import print_funnel
+from berth.commands.move_output import held_sentence, print_funnel
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
@@ -254,6 +254,8 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         for placed in answer.placed:
             zone = f", zone {printable(placed.zone)}" if placed.zone else ""
             cli.line(f"  {placed.instances:>5} on {printable(placed.host)} (cell {placed.cell}{zone})")
+    for held in answer.held:
+        cli.line(f"  {held_sentence(held)}", "yellow")
     print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
     if answer.room:
         total, hosts = sum(left.instances for left in answer.room), sum(left.hosts for left in answer.room)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from berth.commands.move_list import facts_of
-from berth.commands.move_output import attempts_of, print_funnel, print_what_if
+from berth.commands.move_output import attempts_of, held_sentence, print_funnel, print_what_if
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer
@@ -217,6 +217,8 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
         code = f" [{found.decision.code}]" if found.decision.code else ""
         end = "refused" if of else "no host"
         cli.line(f"{of}{end}{code}: {printable(found.reason)}", "red")
+    for held in found.held:
+        cli.line(f"  now {held_sentence(held)}", "yellow")
     print_funnel(found.decision, cli.say)
 
 

@@ -35,6 +35,7 @@ from bus.host_health import (
 )
 from bus.messages import BuildRequested
 from bus.names import MakeName, NameEditRequested
+from bus.queries import FindWaiting, HeldHost
 from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.vocabulary import portions
@@ -323,3 +324,12 @@ def names_listed(option: str, given: str) -> tuple[str, ...]:
     if not all(names):
         raise BadSetting(f"{option}: {given!r} is not a list of names or uuids of aggregates")
     return names
+
+
+async def holds_on(bus: Bus, root: str) -> Sequence[HeldHost]:
+    """Return for which waiting requests a host is held; empty if no scheduler answers."""
+    try:
+        found = await bus.asker(topics.WAITING, timeout=HEALTH_SECONDS)(FindWaiting(on=(root,), limit=1))
+    except (Unavailable, Unroutable):
+        return ()
+    return found.holds

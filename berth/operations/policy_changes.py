@@ -10,11 +10,11 @@ from msgspec import structs
 
 from berth.choice import policy, rule_options
 from berth.configuration import read
-from berth.operations.quotas import parsed_limits
+from berth.operations.quotas import parsed_limits, project_to_edit
 from berth.operations.stored_policy_changes import StoredChanges
 from berth.settings import BadSetting, Settings
 from bus.policy_trials import TrialPolicy
-from bus.quotas import WEIGHT, project_named
+from bus.quotas import WEIGHT
 from scheduler_worker.core.policy import BadChoice, filter_names, with_changes
 
 _FORMS = (
@@ -83,7 +83,7 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
             filters, others = _filters(filters, value), True
         elif first == "quota" and "." in rest:
             project, _, resource = rest.rpartition(".")
-            limits = quotas.setdefault(project_named(project), {})
+            limits = quotas.setdefault(project_to_edit(project), {})
             limits |= parsed_limits([f"{resource}={value}"])
         elif first == "rules" and "." in rest:
             rule, _, option = rest.partition(".")

@@ -1,15 +1,18 @@
 """Operations on quotas: set and unset limits, and read limits with usage and waiting requests."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.names import FindNames
 from bus.queries import FindWaiting
 from bus.quotas import (
+    COUNTS,
+    NAME_OF_DEFAULT,
     UNLIMITED,
     FairShare,
     FindQuotas,
@@ -20,11 +23,13 @@ from bus.quotas import (
     QuotaSourceIsKeystone,
     SetQuota,
     UnsetQuota,
+    project_named,
     shares_in_backlog,
 )
 from bus.vocabulary import Missing
 
 _LIMIT = re.compile(r"([A-Za-z0-9_]{1,255})=(-1|[0-9]{1,15}|unlimited)")
+_NO_RESOURCE = "neither a resource class (`berth class list`) nor instances or server_group_members"
 _MOST_PROJECTS = 1000  # in one query
 
 
@@ -41,11 +46,27 @@ def _limit(text: str) -> tuple[str, int]:
     return name, UNLIMITED if limit == "unlimited" else int(limit)
 
 
+def project_to_edit(name: str) -> str:
+    """Return the project id for an edit of quotas: "" for `default`. Raise BadSetting for an empty name: it
+    must not change the limits of all projects.
+    """
+    if not name:
+        raise BadSetting(
+            f"no project is named; `--default` or the name {NAME_OF_DEFAULT!r} means all projects without"
+            " limits of their own"
+        )
+    return project_named(name)
+
+
 async def set_quota(bus: Bus, project: str, limits: dict[str, int]) -> Quota:
     """Set limits of a project ("": of the default quota) and return its quota; raise OperationRefused if
-    placement refuses.
+    placement refuses, BadSetting if a limit is invalid.
     """
-    return await _edit(bus, SetQuota(project=project, limits=limits))
+    try:
+        edit = SetQuota(project=project, limits=limits)
+    except ValueError as problem:
+        raise BadSetting(str(problem)) from None
+    return await _edit(bus, edit)
 
 
 async def unset_quota(bus: Bus, project: str, resources: Sequence[str]) -> Quota:
@@ -58,13 +79,19 @@ async def _edit(bus: Bus, edit: QuotaEdit) -> Quota:
         case QuotaEdited(quota=Quota() as quota):
             return quota
         case Missing(names=names):
-            raise OperationRefused(
-                f"{', '.join(names)}: neither a resource class (`berth class list`) nor instances or"
-                " server_group_members"
-            )
+            raise OperationRefused(f"{', '.join(names)}: {_NO_RESOURCE}")
         case QuotaSourceIsKeystone():
             raise OperationRefused("this region's quotas come from Keystone: `openstack limit set`")
     raise OperationRefused("other processes are changing it: try again")
+
+
+async def check_resources(bus: Bus, names: Collection[str]) -> None:
+    """Raise BadSetting if a name is neither a resource class nor a counted resource such as `instances`."""
+    classes = sorted({*names}.difference(COUNTS))
+    question = checked(FindNames(kind="resource class", names=tuple(classes)))
+    found = {each.name for each in (await bus.asker(topics.NAMES)(question)).names} if classes else set()
+    if unknown := [name for name in classes if name not in found]:
+        raise BadSetting(f"{', '.join(unknown)}: {_NO_RESOURCE}")
 
 
 async def quotas_of(bus: Bus, project: str | None, *, used: bool = True) -> list[Quota]:

@@ -184,6 +184,8 @@ class RestDoor:
         decision = await self.bus.asker(topics.DECISION)(FindDecision(id=id_))
         if not decision.known:
             return BuildDetails(build=id_, project=project, status="requested")
+        held = tuple(each for each in decision.held if caller.may_read(each.project))
+        decision = structs.replace(decision, held=held)
         status = "waiting" if decision.waits else "refused"
         return BuildDetails(build=id_, project=project, status=status, decision=decision)
 

@@ -27,8 +27,9 @@ def preempt(
     if preempts is None:
         return None
     used = world.preempted.get(claim.project, 0)
-    if 0 < preempts.budget < used + max(len(preempts.victims), preempts.together):
-        return OverBudget(project=claim.project, used=used, budget=preempts.budget)
+    needs = max(len(preempts.victims), preempts.together)
+    if 0 < preempts.budget < used + needs:
+        return OverBudget(project=claim.project, used=used, budget=preempts.budget, needs=needs)
     for victim in preempts.victims:
         if why := _bars_victim(victim, claim, world):
             return NotPreemptible(consumer=victim.build, why=why)

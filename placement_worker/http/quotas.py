@@ -41,7 +41,11 @@ async def show_quota(call: ApiCall) -> ApiAnswer:
 
 async def set_quota(call: ApiCall) -> ApiAnswer:
     limits = (await call.decoded(_limits)).limits
-    return json_answer(_shown(await _edit(call, SetQuota(project=_project(call), limits=limits))))
+    try:
+        edit = SetQuota(project=_project(call), limits=limits)
+    except ValueError as problem:
+        raise errors.bad_request(f"limits: {problem}") from None
+    return json_answer(_shown(await _edit(call, edit)))
 
 
 async def unset_quota(call: ApiCall) -> ApiAnswer:

@@ -22,7 +22,7 @@ from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
-from scheduler_worker.core.rejections import Shortage
+from scheduler_worker.core.rejections import Shortage, with_siblings
 from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
 from scheduler_worker.core.scale import NOTHING_HELD, HasReservations, Pick
 
@@ -277,15 +277,21 @@ class _Kind:
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
             group = order.alternative.group
-            with_picks = self._short()  # why no further host fits while the chosen hosts are still reserved
+            with_picks = self._short()  # the hosts that are nearest while the chosen hosts are still reserved
             for instance, (ranking, pick) in reversed(list(zip(order.instances, picks, strict=False))):
                 ranking.put_back([pick])
                 if group is not None:
                     self._choosing.joined.leave(group.id, instance)
             short = self._short()
             if picks:
+                chosen = dict.fromkeys(pick.choices[0].host for _, pick in picks)
                 short = dataclasses.replace(
-                    short, removals=with_picks.removals, nearest=with_picks.nearest, fitted=len(picks)
+                    short,
+                    removals=with_siblings(short, [*chosen]),
+                    nearest=tuple(
+                        [miss for miss in with_picks.nearest if short.named or miss.host not in chosen]
+                    ),
+                    fitted=len(picks),
                 )
             return Chosen(short=short)
         return Chosen(self._with_spares(order, picks), self._short())

@@ -3,9 +3,11 @@ and inside a project by priority, then age.
 
 The share of a project grows with each of its requests that is served. The request's amount of each resource
 class counts as a fraction of the cloud's capacity. The largest sum of a class, divided by the project's
-weight, is the share. A project that had no requests begins at the share of the project served last: the time
-without requests is neither an advantage nor a disadvantage. A project whose further requests are still being
-read keeps its share. While two projects have requests, their shares differ by at most one request of each.
+weight, is the share. A project that had no requests begins at the smallest share of the projects that have
+some: the time without requests is neither an advantage nor a disadvantage. Of the other projects, requests
+that are handled now do not count for that: they are served while the project has requests, too. A project
+whose further requests are still being read keeps its share. While two projects have requests, their shares
+differ by at most one request of each, and what was handled when the later one began.
 """
 
 import re
@@ -48,18 +50,29 @@ class _Project:
     served: dict[str, float] = field(default_factory=dict)
     offset: float = 0.0
     items: list[tuple[Key, int, FairItem]] = field(default_factory=list)
+    handled: Counter[str] = field(default_factory=Counter)  # size of the requests that are handled now
+    calls: int = 0  # number of the requests that are handled now
+
+    @property
+    def settled(self) -> float:
+        """Return the progress without the requests that are handled now."""
+        return self.progress - max(self.handled.values(), default=0.0) / self.weight
 
     @property
     def progress(self) -> float:
         return self.offset + max(self.served.values(), default=0.0) / self.weight
 
     def serve(self, size: Size) -> None:
-        for name, fraction in (size or {"": LEAST_SIZE}).items():
-            self.served[name] = self.served.get(name, 0.0) + max(fraction, LEAST_SIZE)
+        for name, fraction in _parts(size).items():
+            self.served[name] = self.served.get(name, 0.0) + fraction
 
     def begin_at(self, progress: float) -> None:
         self.served.clear()
         self.offset = progress
+
+
+def _parts(size: Size) -> dict[str, float]:
+    return {name: max(fraction, LEAST_SIZE) for name, fraction in size.items()} or {"": LEAST_SIZE}
 
 
 class FairQueue:
@@ -84,11 +97,11 @@ class FairQueue:
         if known is None:
             self._forget_idle()
             known = self._projects[item.project] = _Project(
-                self._weight_of(item.project), offset=self._reached
+                self._weight_of(item.project), offset=self._least()
             )
         if not known.items:
-            if known.progress < self._reached and not continues:
-                known.begin_at(self._reached)
+            if not continues and known.progress < (least := self._least()):
+                known.begin_at(least)
             self._enqueue(item.project, known)
         heappush(known.items, (item.key, next(self._ties), item))
 
@@ -110,10 +123,26 @@ class FairQueue:
             *_, item = heappop(known.items)
             self._reached = max(self._reached, progress)
             known.serve(item.size)
+            known.calls += 1
+            known.handled.update(_parts(item.size))
             if known.items:
                 self._enqueue(project, known)
             return item
         return None
+
+    def done(self, item: FairItem) -> None:
+        """Record that a request which `pop` returned was handled."""
+        if (known := self._projects.get(item.project)) is not None and known.calls:
+            known.calls -= 1
+            known.handled.subtract(_parts(item.size))
+            if not known.calls:
+                known.handled.clear()  # without the rounding errors of the sums
+
+    def _least(self) -> float:
+        """Return the share at which a project begins that had no requests."""
+        waiting = [self._order[0][0]] if self._order else []
+        settled = [known.settled for known in self._projects.values() if known.calls]
+        return min([*waiting, *settled, self._reached])
 
     def progress(self, projects: Iterable[str]) -> dict[str, float]:
         """Return the served share of each given project, divided by its weight. Only the growth of this
@@ -136,7 +165,9 @@ class FairQueue:
 
     def _forget_idle(self) -> None:
         if len(self._projects) - len(self._order) > MOST_IDLE:
-            self._projects = {name: known for name, known in self._projects.items() if known.items}
+            self._projects = {
+                name: known for name, known in self._projects.items() if known.items or known.calls
+            }
 
 
 class RecentlyServed:

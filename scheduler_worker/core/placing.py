@@ -18,7 +18,7 @@ from bus.decisions import OVER_QUOTA, Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
 from bus.preemption import OverBudget
-from bus.quotas import OverQuota
+from bus.quotas import INSTANCES, OverQuota
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
@@ -175,6 +175,10 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
     claimed = [result for result in results if isinstance(result, Claimed)]
     if len(claimed) == len(picks):
         return _settle(order, claimed, patience)
+    if fewer := _permitted(order, results):
+        left_out = list(zip(order.picks, order.instances, strict=False))[fewer:]
+        order = replace(order, picks=picks[:fewer], victims=order.victims[:fewer])
+        return order, (*(events.ReleaseHost(*pair) for pair in left_out), Need.CLAIMS)
     released, order = _release_picks(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
         if order.move is not None:
@@ -204,8 +208,30 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
     return _also(released, _next(replace(order, obstacle=obstacle), patience))
 
 
+def _permitted(order: Order, results: Sequence[ClaimResult]) -> int:
+    """Return how many of the chosen instances the project's quota permits, if the claims of all were refused
+    only by the quota, and fewer instances are enough (`at_least`); else 0.
+    """
+    refusals = [refusal for result in results if isinstance(result, Refused) for refusal in result.refusals]
+    over = [refusal for refusal in refusals if isinstance(refusal, OverQuota)]
+    is_refused = all(isinstance(result, Refused) for result in results)
+    if (
+        not over
+        or len(over) < len(refusals)
+        or not is_refused
+        or not order.request.at_least
+        or is_gang(order)
+    ):
+        return 0
+    each = {INSTANCES: 1, **order.alternative.asked}
+    if any(not each.get(refusal.resource) for refusal in over):
+        return 0
+    most = min((refusal.limit - refusal.used) // each[refusal.resource] for refusal in over)
+    return most if order.needed <= most < len(order.picks) else 0
+
+
 def _over_quota(order: Order, why: str, patience: float) -> Step:
-    if order.request.wait:
+    if order.request.wait and not 0 < order.request.at_least <= len(order.settled):
         return order, (events.Park((), why[:MAX_CAUSE], over_quota=True),)
     return _next(_fail(order, why, Decision(code=OVER_QUOTA, considered=order.considered)), patience)
 

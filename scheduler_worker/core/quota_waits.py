@@ -73,6 +73,13 @@ class QuotaWaits:
             self._all_woken_at = self.mark
         return [self._release(of) for of in list(self._held) if "" in projects or of[0] in projects]
 
+    def lift(self, project: str, kind: str) -> list[Id]:
+        """Release and return all equal requests of a project: not the quota keeps them from a host now."""
+        held = self._held.pop((project, kind), [])
+        for *_, request in held:
+            del self._of[request]
+        return [request for *_, request in held]
+
     def leave(self, request: Id) -> Id | None:
         """Forget a request that was placed or has ended; return the next request to try in its place, or
         None.

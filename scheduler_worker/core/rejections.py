@@ -21,6 +21,7 @@ NEAREST = 5  # nearly fitting hosts in a record
 NEAREST_BEYOND = 16  # nearly fitting hosts that placement is asked for; filters reject some of them
 EXAMPLES = 3  # hosts named as examples for each constraint
 MAX_REFUSED = 16  # refused hosts in a record
+SIBLINGS = "taken by other instances of the request"
 # Code of a reason for rejecting hosts → its words in the explanation; empty: the words of the constraint.
 STATES = {
     **dict.fromkeys(("host", "forbidden_host", "reserved", "cell_disabled", "chosen", "unseen"), ""),
@@ -41,6 +42,9 @@ class Shortage:
     considered: int = 0
     removals: tuple[Removal, ...] = ()  # hosts removed by each constraint of placement, then by each filter
     nearest: tuple[NearMiss, ...] = ()
+    held: tuple[
+        NearMiss, ...
+    ] = ()  # hosts that fit, but are reserved for waiting requests; in `nearest`, too
     may_pass: bool = False  # whether some host is rejected for a temporary reason only
     is_reserved: bool = False  # whether only other requests' reserved capacity prevents the placing
     named: bool = False  # True if `nearest` has the hosts that the request names
@@ -60,6 +64,8 @@ class Shortage:
             return "reservation"
         if self.fitted:
             return "room"
+        if self.held:
+            return "reserved"
         deciding = next((removal for removal in self.removals if not removal.left), None)
         if deciding is None:
             return "room" if self.considered else "no_hosts"
@@ -79,16 +85,15 @@ class Shortage:
         if self.refusal or self.unknown:
             return self.refusal or self.unknown
         parts = [f"no valid host among {self.considered}"]
+        if self.held and not self.named:
+            parts.append(f"it fits {_grouped(self.held)}")
         if self.removals:
             parts.append(", ".join(map(_removed, self.removals)))
         if refused:
             parts.append(f"placement refused {'; '.join(refused)}")
-        if self.nearest and not self.named:
-            by_lack: dict[str, list[str]] = {}  # what hosts lack → names of these hosts
-            for miss in self.nearest:
-                by_lack.setdefault(miss.lacks, []).append(miss.host)
-            closest = [f"{', '.join(hosts)} ({lacks})" for lacks, hosts in by_lack.items()]
-            parts.append("closest " + "; ".join(closest))
+        closest = [miss for miss in self.nearest if miss not in self.held]
+        if closest and not self.named:
+            parts.append(f"closest {_grouped(closest)}")
         if self.fitted:
             needed = request.at_least or instances
             parts.append(f"free capacity for {self.fitted} of the {needed} instances needed at once")
@@ -96,6 +101,25 @@ class Shortage:
         if not self.named:
             return whole
         return ". ".join([*(f"{miss.host}: {miss.lacks}" for miss in self.nearest), whole])
+
+
+def with_siblings(short: Shortage, hosts: Sequence[str]) -> tuple[Removal, ...]:
+    """Return the counts of a shortage before any instance of the request was chosen, and last the `hosts`
+    that other instances of the request would take.
+    """
+    left = short.removals[-1].left if short.removals else short.considered
+    if not left:
+        return short.removals
+    taken = Removal(constraint=SIBLINGS, removed=left, left=0, code="chosen", hosts=tuple(hosts[:EXAMPLES]))
+    return (*short.removals, taken)
+
+
+def _grouped(misses: Sequence[NearMiss]) -> str:
+    """Return the names of hosts, grouped by what they lack, as text."""
+    by_lack: dict[str, list[str]] = {}
+    for miss in misses:
+        by_lack.setdefault(miss.lacks, []).append(miss.host)
+    return "; ".join(f"{', '.join(hosts)} ({lacks})" for lacks, hosts in by_lack.items())
 
 
 def _removed(removal: Removal) -> str:
@@ -169,15 +193,29 @@ class Verdicts:
     def shortage(self) -> Shortage:
         alternative, search = self._found.alternative, self._found.search
         self._by_placement = self._removals = None
+        held, nearest = self._held(), self._nearest()
+        if not alternative.pinned:
+            nearest = (*held, *(miss for miss in nearest if miss not in held))[:NEAREST]
         return Shortage(
             considered=search.considered,
             removals=self.removals(),
-            nearest=self._nearest(),
+            nearest=nearest,
+            held=held,
             named=bool(alternative.pinned),
             may_pass=self._may_pass(),
             alternative_index=alternative.alternative_index,
             notes=self._notes,
         )
+
+    def _held(self) -> tuple[NearMiss, ...]:
+        """Return hosts that fit except that they are reserved for other requests."""
+        alternative, found = self._found.alternative, self._found
+        ignored = {*alternative.request.ignore_hosts}
+        roots = sorted(alternative.reserved - ignored)
+        beyond = found.search.nearest(roots, NEAREST_BEYOND) if roots else ()
+        held = [miss for miss in beyond if miss.lacks == EXCLUDED and miss.host not in ignored]
+        fitting = [miss for miss in held if not self._refusals(miss, found.rules)][:NEAREST]
+        return tuple(_lacking_reserved(alternative, miss, found.source.named(miss.host)) for miss in fitting)
 
     def _nearest(self) -> tuple[NearMiss, ...]:
         """Return the hosts that come closest to fitting, best first, or the hosts that the request names.

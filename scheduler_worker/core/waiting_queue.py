@@ -10,7 +10,7 @@ from typing import Protocol
 
 from bus.vocabulary import Id
 from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.reserved_hosts import Prospect, Root, Roots
+from scheduler_worker.core.reserved_hosts import ReservingCloud, Root, Roots
 from scheduler_worker.core.waiting_shares import QueueKey, Rank, WaitingShares
 
 REMEMBERED = 20_000  # changes of hosts that are remembered for evaluations in progress
@@ -45,6 +45,7 @@ class ClassQueue:
     project: str
     watches: Sequence[CapacityNeeded]
     needs: int  # number of instances of a request that must be placed together
+    zone: str  # the zone that the requests name; "": any
     size: Size  # of each request, when requests of the class were last tried
     waiting: list[QueueKey] = field(default_factory=list)  # sorted; without requests being placed now
     trying: set[QueueKey] = field(default_factory=set)
@@ -54,6 +55,8 @@ class ClassQueue:
     failed_roots: set[Root] = field(default_factory=set)  # unchanged hosts on which placing has failed
     closed: set[Root] = field(default_factory=set)  # hosts that other requests tried when placing failed
     retried: set[Root] = field(default_factory=set)  # unchanged hosts tried again after a release
+    # hosts that are reserved for others, and that these requests may use: only there they fit in their zone
+    spared: frozenset[Root] = frozenset()
     searched: Rank | None = None  # rank for which hosts were searched last
     swept: bool = False  # True if no change but only the periodic search of all hosts found the fitting hosts
     more: bool = False  # True if more hosts may fit: the search stopped when all waiting requests had one
@@ -183,7 +186,7 @@ class NextRequest:
     forgotten: bool = False  # True if only the periodic search of all hosts found a host for the request
 
 
-class HostData(Protocol):
+class HostData(ReservingCloud, Protocol):
     """The interface by which the waiting queues ask for hosts' free amounts and for the hosts that fit."""
 
     def free(self, root: Root) -> Mapping[str, int]:
@@ -200,8 +203,8 @@ class HostData(Protocol):
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
         """Return which hosts in `among` (None: all) fit the equivalence class; stop at `enough` instances."""
 
-    def prospect(self, kind: str) -> Prospect:
-        """Return the hosts that would fit the equivalence class if empty, and the capacity each lacks now."""
+    def named_zone(self, kind: str) -> str:
+        """Return the zone that requests of the equivalence class name; "" if they name none."""
 
     def size(self, kind: str) -> Size:
         """Return which fraction of the cloud's capacity a request of the equivalence class takes."""

@@ -9,11 +9,18 @@ is that of priority, then of the turns of their projects (`waiting_shares`), the
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from bus.vocabulary import Id
+from bus.vocabulary import HELD_SHARE, Id
 from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.reserved_hosts import MOST_ASKED, ReservedHosts, Root, Roots
+from scheduler_worker.core.reserved_hosts import (
+    MOST_ASKED,
+    HasChance,
+    ReservedElsewhere,
+    ReservedHosts,
+    Root,
+    Roots,
+)
 from scheduler_worker.core.waiting_queue import (
     ChangeHistory,
     ClassQueue,
@@ -33,7 +40,9 @@ RETRY_SECONDS = 1.0  # seconds before a retry if a host is rejected for a tempor
 class WaitingQueues:
     """All waiting requests of this scheduler in queues. Callers pass the time; no method awaits."""
 
-    def __init__(self, hosts: HostData) -> None:
+    def __init__(
+        self, hosts: HostData, held_share: float = HELD_SHARE, has_chance: HasChance = lambda request: True
+    ) -> None:
         self.shares = WaitingShares()
         self._hosts = hosts
         self._waiting: dict[Id, tuple[ClassQueue, QueueKey]] = {}
@@ -45,7 +54,8 @@ class WaitingQueues:
         self._capacity: dict[Root, None] = {}  # hosts that may have more free capacity
         self._reports: dict[Root, None] = {}  # hosts with a changed report
         self._released: dict[Root, None] = {}  # unchanged hosts that no request occupies or reserves any more
-        self.reserved = ReservedHosts()
+        self.reserved = ReservedHosts(held_share)
+        self._has_chance = has_chance
         self._turns: dict[Id, float] = {}  # request → turn of its project when it became first in its queue
         self._bases = Counter[str]()  # base of equivalence classes → number of queues
         self._searched: dict[tuple[str, tuple[Root, ...] | None], HostsFound] = {}  # results of one `settle`
@@ -83,7 +93,9 @@ class WaitingQueues:
         watches = self._hosts.watches(kind)  # called first: if it raises, nothing was changed
         size, base = self._hosts.size(kind), self._hosts.base(kind)
         self._bases[base] += 1
-        queue = self._queues[kind] = ClassQueue(kind, base, project, watches, needs, size)
+        queue = self._queues[kind] = ClassQueue(
+            kind, base, project, watches, needs, self._hosts.named_zone(kind), size
+        )
         for watch in queue.watches:
             insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
         queue.all_hosts = True  # only a search of all hosts shows which hosts only a filter rejects
@@ -144,19 +156,51 @@ class WaitingQueues:
         queue = self._queues.get(kind)
         return 1 if queue is None else queue.position(new.key)
 
-    def barred(self, new: Contender) -> frozenset[Root]:
+    def barred(
+        self, new: Contender, zone: str = "", fits: Callable[[Roots], bool] = lambda excluding: True
+    ) -> frozenset[Root]:
         """Return the hosts that a new request may not use, because requests before it need them. Call
         `settle` first.
+
+        Hosts of the `zone` that the request names are left out if they are reserved for requests that do not
+        name it, and the request does not fit without them: `fits` is called with hosts to exclude.
         """
         if not self._queues and not self.reserved.elsewhere:
             return frozenset()
         rank = self.shares.rank(new.project, new.key, self._now)
-        return frozenset(self.reserved.before(rank, "") | self._needed(rank, ""))
+        reserved, needed = self.reserved.before(rank, ""), self._needed(rank, "")
+        last = self._in_zone(zone, reserved - needed)
+        if last and not fits(reserved | needed):
+            reserved -= last
+        return frozenset(reserved | needed)
 
     def reserved_before(self, request: Id) -> set[Root]:
         """Return the hosts that a waiting request may not use, because they are reserved for others."""
         queue, key = self._waiting[request]
-        return self.reserved.before(self._reserving_rank(queue, key), queue.kind)
+        return self.reserved.before(self._reserving_rank(queue, key), queue.kind) - queue.spared
+
+    def spared_for(self, request: Id) -> frozenset[Root]:
+        """Return the hosts reserved for others that a waiting request may use, because it fits on no other
+        host of the zone that it names.
+        """
+        queue, _ = self._waiting[request]
+        return queue.spared
+
+    def _in_zone(self, zone: str, among: set[Root]) -> set[Root]:
+        return self.reserved.in_zone(zone, among, self._hosts.zone) if zone and among else set()
+
+    def _spare(self, queue: ClassQueue) -> None:
+        """Let requests that name a zone use hosts there that are reserved for requests of any zone, if they
+        fit on no other host of it.
+        """
+        reserved = self.reserved.before(self._reserving_rank(queue, queue.waiting[0]), queue.kind)
+        last = self._in_zone(queue.zone, reserved)
+        if last:
+            found = self._hosts.search(queue.kind, None, reserved | queue.failed_roots, queue.needs)
+            if sum(found.fits.values()) >= queue.needs:
+                last = set()
+        queue.untested.update(dict.fromkeys(last - queue.spared - queue.failed_roots))
+        queue.spared = frozenset(last)
 
     def is_tried(self, request: Id) -> bool:
         """Return whether the waiting request with this id is being placed now."""
@@ -205,7 +249,7 @@ class WaitingQueues:
             queue.all_hosts = True
         self._shuffled = True
 
-    def reserve_elsewhere(self, reserved: Mapping[Root, QueueKey]) -> None:
+    def reserve_elsewhere(self, reserved: Mapping[Root, ReservedElsewhere]) -> None:
         """Set the hosts that other schedulers have reserved for their waiting requests."""
         self._recheck(self.reserved.set_elsewhere(reserved))
 
@@ -265,7 +309,8 @@ class WaitingQueues:
         if not at:
             return frozenset(self.reserved_before(rank.request) | self._needed(rank, queue.kind))
         rank = rank._replace(turn=self.shares.turn_after(queue.project, queue.size, at, self._now))
-        return frozenset(self.reserved.before(rank, queue.kind) | self._needed(rank, queue.kind))
+        reserved = self.reserved.before(rank, queue.kind) - queue.spared
+        return frozenset(reserved | self._needed(rank, queue.kind))
 
     def _begin_trial(
         self,
@@ -318,7 +363,7 @@ class WaitingQueues:
             for queue in self._queues.values():
                 self._set_turn(queue, queue.first)
             firsts = [(self._reserving_rank(queue, queue.first), queue) for queue in self._queues.values()]
-            self._recheck(self.reserved.renew(firsts, self._hosts.prospect))
+            self._recheck(self.reserved.renew(firsts, self._hosts, self._has_chance, now))
             self._distribute_changes()
         for queue in self._queues.values():
             if queue.retry_at is not None and queue.retry_at <= now:
@@ -328,6 +373,8 @@ class WaitingQueues:
                 continue  # all requests of the queue are being placed
             self._set_turn(queue, queue.waiting[0])
             self._retry_reserved(queue)
+            if queue.zone:
+                self._spare(queue)
             if queue.all_hosts or queue.untested:
                 self._evaluate(queue, now, all_hosts=queue.all_hosts)
             if queue.open:

@@ -53,6 +53,18 @@ class ParkedRequest:
         return Contender(project, self.message.priority, self.since)
 
 
+class StoredHold(msgspec.Struct, frozen=True, array_like=True):
+    """A host that a scheduler has reserved for a waiting request or move, as stored with its heartbeat."""
+
+    root: Id
+    request: Id
+    project: str  # of the request or of the instance that moves
+    since: float  # since when the host is reserved
+    until: float  # end of the request's waiting time
+    zone: str = ""  # the zone that the request names; "": any
+    move: bool = False
+
+
 CANCELLED = "cancelled <> ''"  # an index has this condition, and is used only if a query repeats it literally
 _TEXTS = "request kind project flavor message lacks wakes decision story move"
 _STORED = dict.fromkeys(_TEXTS.split(), "str")
@@ -122,13 +134,13 @@ _CANCEL = sql("""
 _CANCELLED = sql(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
 
 _BEAT = sql("""
-    INSERT INTO schedulers (owner, beat, reserved, rescued, starts)
-    VALUES (:owner, 0, :reserved, :rescued, :starts)
+    INSERT INTO schedulers (owner, beat, reserved, rescued, starts, holds)
+    VALUES (:owner, 0, :reserved, :rescued, :starts, :holds)
     ON CONFLICT (owner) DO UPDATE SET beat = schedulers.beat + 1, reserved = excluded.reserved,
-    rescued = excluded.rescued,
+    rescued = excluded.rescued, holds = excluded.holds,
     starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
-_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, paces FROM schedulers")
+_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, paces, holds FROM schedulers")
 _OWNERS = sql("SELECT DISTINCT owner FROM parked")
 SERVED = sql("UPDATE schedulers SET served = :served, paces = :paces WHERE owner = :owner")
 # Deletes the record of an owner that has sent no heartbeat since `beat`.
@@ -141,6 +153,7 @@ _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
 _start = msgspec.json.Decoder(MoveStart).decode
 _decision = msgspec.json.Decoder(Decision).decode
+_holds = msgspec.json.Decoder(list[StoredHold]).decode
 _story = msgspec.json.Decoder(StoredContext).decode
 
 
@@ -162,6 +175,7 @@ class OtherScheduler(msgspec.Struct, frozen=True):
     starts: str = ""  # how fast its queues advance, to estimate start times
     served: str = ""  # total size of its recently served requests, by project
     paces: str = ""  # how fast it serves the backlog of each project, to estimate evaluation times
+    holds: str = ""  # the hosts in `reserved`, with the projects and times of the requests (StoredHold)
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
@@ -248,17 +262,33 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
     return [row["request"] for row in await _CANCELLED(tx, owner=owner)]
 
 
-async def beat(tx: Transaction, owner: str, reserved: str, rescued: int, starts: str = "") -> bool:
-    """Store a scheduler's heartbeat: its reserved hosts, its count of requests placed without a wake
-    (`rescued`), and how fast its queues advance (`starts`; if empty, the stored value remains). Return False
-    if another scheduler took over its waiting requests.
+async def beat(
+    tx: Transaction, owner: str, reserved: str, rescued: int, starts: str = "", holds: str = ""
+) -> bool:
+    """Store a scheduler's heartbeat: its reserved hosts (`reserved`, and details in `holds`), its count of
+    requests placed without a wake (`rescued`), and how fast its queues advance (`starts`; if empty, the
+    stored value remains). Return False if another scheduler took over its waiting requests.
     """
-    [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued, starts=starts)
+    [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued, starts=starts, holds=holds)
     return bool(row["beat"] > 0)
 
 
 async def roster(tx: Transaction) -> list[OtherScheduler]:
     return [OtherScheduler(*row) for row in await _ROSTER(tx)]
+
+
+def encode_holds(holds: Collection[StoredHold]) -> str:
+    return _encode(holds).decode() if holds else ""
+
+
+def holds_of(scheduler: OtherScheduler) -> list[StoredHold]:
+    """Return the hosts that a scheduler has reserved; an empty list if they are unreadable, or if a scheduler
+    of an earlier version stored its heartbeat."""
+    try:
+        return _holds(scheduler.holds) if scheduler.holds else []
+    except NOT_JSON as problem:
+        log.warning("the reserved hosts of %s cannot be read: %s", scheduler.owner, problem)
+        return []
 
 
 async def owners(tx: Transaction) -> set[str]:

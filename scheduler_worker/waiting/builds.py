@@ -166,7 +166,8 @@ class WaitingBuilds:
         return [
             (
                 structs.replace(
-                    without_roots(order, item.excluding, self._store.why_reserved), since=item.parked.since
+                    without_roots(order, item.excluding, self._store.why_reserved_to(order.request.project)),
+                    since=item.parked.since,
                 ),
                 event,
             )

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, SenselessQuery
+from bus.domains import ZONE
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
@@ -73,6 +74,20 @@ class Sight:
     def size(self, kind: str) -> Size:
         return self.size_of(self._kinds[kind])
 
+    def named_zone(self, kind: str) -> str:
+        return next((each.question.zone for each in self.alternatives(self._kinds[kind])), "")
+
+    def zone(self, root: str) -> str:
+        position = self.source.position(root)
+        numbers, names = self.source.labels(ZONE)
+        return "" if position is None or position >= len(numbers) else names[numbers[position]]
+
+    def hosts_by_zone(self) -> Mapping[str, int]:
+        numbers, names = self.source.labels(ZONE)
+        positions = [host.position for host in self.source.hosts()]
+        several = np.bincount(numbers[[at for at in positions if at < len(numbers)]], minlength=len(names))
+        return dict(zip(names, several.tolist(), strict=True))
+
     def free(self, root: str) -> Mapping[str, int]:
         return self.source.free(root)
 
@@ -93,11 +108,17 @@ class Sight:
         return tuple(dict.fromkeys(watches)) or (CapacityNeeded(),)
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
+        return self.search_alternatives(self.alternatives(self._kinds[kind]), among, excluding, enough)
+
+    def search_alternatives(
+        self, alternatives: Sequence[Alternative], among: Roots | None, excluding: Roots, enough: int
+    ) -> HostsFound:
+        """Return which hosts in `among` (None: all) fit any of the flavors; stop at `enough` instances."""
         now, served = self.hosts()
         fits: dict[str, int] = {}
         refused: dict[str, None] = {}
         passing = more = False
-        for alternative in self.alternatives(self._kinds[kind]):
+        for alternative in alternatives:
             question = narrowed(alternative.question, among, excluding)
             if question is None:
                 continue

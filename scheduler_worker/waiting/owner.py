@@ -4,15 +4,14 @@ import logging
 
 import msgspec
 
-from bus.clock import Clock
-from bus.decisions import FindRefused, RefusedFound
-from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
+from bus.clock import Clock, moment_text
+from bus.decisions import Decision, FindRefused, RefusedFound
+from bus.queries import DecisionFound, FindDecision, FindWaiting, HeldHost, WaitingFound, WaitingRequest
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.backlog import RequestBacklog
 from scheduler_worker.core.fair_queue import shares_of
-from scheduler_worker.core.reserved_hosts import Root
-from scheduler_worker.core.waiting_shares import QueueKey
+from scheduler_worker.core.reserved_hosts import ReservedElsewhere, Root
 from scheduler_worker.store import backlog, decisions, parked
 from scheduler_worker.store.parked import FoundParked, OtherScheduler, ParkedRequest
 from scheduler_worker.waiting.cancelling import find_waiting
@@ -79,11 +78,7 @@ class WaitingOwner:
         store.doubt(found)
         if not self._missing:
             self._compared = unknown
-        reserved: dict[Root, QueueKey] = {}
-        for other in others:
-            for root, key in _reserved(other.reserved).items():
-                reserved[root] = min(key, reserved.get(root, key))
-        store.queues.reserve_elsewhere(reserved)
+        self._read_reserved(others)
         left_behind = self._silent(others, owners - {store.name})
         if left_behind:
             # nothing is taken over before the index is loaded: `seen` raises Unavailable
@@ -91,6 +86,25 @@ class WaitingOwner:
         for owner in left_behind:
             await self._adopt(owner, others)
         self._queue.recheck()
+
+    def _read_reserved(self, others: list[OtherScheduler]) -> None:
+        """Take the hosts that other schedulers have reserved from their heartbeats. If several have reserved
+        one host, the oldest request counts.
+        """
+        store, reserved = self._store, dict[Root, ReservedElsewhere]()
+        store.holds_elsewhere = {}
+        for other in others:
+            holds = {hold.root: hold for hold in parked.holds_of(other)}
+            for root, key in _reserved(other.reserved).items():
+                if root in reserved and reserved[root].key <= key:
+                    continue
+                store.holds_elsewhere.pop(root, None)
+                if (hold := holds.get(root)) is None:
+                    reserved[root] = ReservedElsewhere(key)
+                    continue
+                store.holds_elsewhere[root] = hold
+                reserved[root] = ReservedElsewhere(key, "" if hold.move else hold.project, hold.zone)
+        store.queues.reserve_elsewhere(reserved)
 
     async def _compare(self, tx: Transaction, before: set[Id]) -> list[ParkedRequest]:
         """Compare the stored requests of this scheduler with those in memory (`before`): leave requests that
@@ -192,6 +206,7 @@ class WaitingOwner:
             by_project=by_project,
             backlog=backlogged,
             shares=shares_of(_served(scheduler.served) for scheduler in roster if scheduler.served),
+            holds=tuple(held for held in self.held(roster) if held.root in question.on),
         )
 
     async def refused(self, question: FindRefused) -> RefusedFound:
@@ -204,7 +219,9 @@ class WaitingOwner:
         async with self._store.database.read() as tx:
             found = await find_waiting(tx, question.id)
             if found is None:
-                return await decisions.decision_of(tx, question.id)
+                ended = await decisions.decision_of(tx, question.id)
+                held = held_named(ended.decision, self.held(await parked.roster(tx)))
+                return msgspec.structs.replace(ended, held=held)
             entry = found.parked
             listed = await decisions.waiting(tx, FindWaiting(requests=(entry.request,)))
             roster = await parked.roster(tx)
@@ -222,7 +239,26 @@ class WaitingOwner:
             move=entry.start.asked if entry.start is not None else None,
             start_p50=start_p50,
             start_p90=start_p90,
+            held=held_named(entry.decision, self.held(roster), entry.request),
         )
+
+    def held(self, roster: list[OtherScheduler]) -> list[HeldHost]:
+        """Return the hosts that the schedulers of `roster` hold for waiting requests."""
+        source = self._store.sight.source
+        holds = [hold for scheduler in roster for hold in parked.holds_of(scheduler)]
+        names = {host.uuid: host.host for host in source.hosts()} if holds else {}
+        return [
+            HeldHost(
+                root=hold.root,
+                host=names[hold.root],
+                request=hold.request,
+                project=hold.project,
+                since=hold.since,
+                until=hold.until,
+            )
+            for hold in holds
+            if hold.root in names
+        ]
 
     def _expected(
         self, found: FoundParked, listed: Listed, roster: list[OtherScheduler]
@@ -238,17 +274,21 @@ class WaitingOwner:
         return None, None
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
-        reserved: dict[Id, list[str]] = {}
-        source = self._store.sight.source
-        for scheduler in roster:
-            for root, (*_, request) in _reserved(scheduler.reserved).items():
-                position = source.position(root)
-                if position is not None:
-                    reserved.setdefault(request, []).append(root)
-        names = {host.uuid: host.host for host in source.hosts()} if reserved else {}
+        by_request: dict[Id, list[HeldHost]] = {}
+        for held in self.held(roster):
+            by_request.setdefault(held.request, []).append(held)
         answers = []
         for waits in found:
-            hosts = ", ".join(names.get(root, root) for root in reserved.get(waits.request, ())[:3])
-            wakes = f"{waits.wakes}; kept for it: {hosts}" if hosts else waits.wakes
-            answers.append(msgspec.structs.replace(waits, wakes=wakes))
+            held_for = by_request.get(waits.request, [])
+            hosts = ", ".join(f"{held.host} since {moment_text(held.since)}" for held in held_for[:3])
+            more = f" and {len(held_for) - 3} more" if len(held_for) > 3 else ""
+            wakes = f"{waits.wakes}; held for it: {hosts}{more}" if hosts else waits.wakes
+            answers.append(msgspec.structs.replace(waits, wakes=wakes, held=tuple(held_for)))
         return answers
+
+
+def held_named(decision: Decision, held: list[HeldHost], request: Id = "") -> tuple[HeldHost, ...]:
+    """Return the hosts held for requests other than `request` that a decision names as reserved."""
+    names = {miss.host for miss in decision.nearest if miss.code == "reserved"}
+    names.update(*(removal.hosts for removal in decision.removals if removal.code == "reserved"))
+    return tuple(each for each in held if each.host in names and each.request != request)

@@ -166,11 +166,18 @@ class WaitingQueue:
         for next_request in store.queues.next_requests(self._clock.monotonic(), BATCH):
             entry = store.requests[next_request.request]
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
-        for entry in self._preempting[:PREEMPTING]:
+        for entry in (*self._preempting[:PREEMPTING], *self._unexplained()):
             if entry.request in store.requests and not store.queues.is_tried(entry.request):
-                excluded = store.queues.barred(entry.contender)
+                excluded = store.barred(entry)
                 self._lane(entry).woken.append(Woken(entry, excluded))
         self._preempting = []
+
+    def _unexplained(self) -> list[ParkedRequest]:
+        """Return waiting requests, at most a batch, whose reason is outdated: a quota that was lifted."""
+        store = self.store
+        some = sorted(store.unexplained)[:BATCH]
+        store.unexplained.difference_update(some)
+        return [store.requests[request] for request in some if request in store.requests]
 
     def _lane(self, entry: ParkedRequest) -> _Lane:
         return self._pending.setdefault(None if entry.start is None else entry.message.cell, _Lane())
@@ -256,6 +263,8 @@ class WaitingQueue:
                 store.wake()
             if other is not left:
                 changed.append(other)
+            if isinstance(result, StillWaiting) and result.decision.code != OVER_QUOTA:
+                changed += store.quota_lifted(other)
         await self._publish(evaluator, results)
         await store.lacking(changed)
 
@@ -276,7 +285,7 @@ class WaitingQueue:
         if not entries:
             return
         store.queues.settle(self._clock.monotonic())
-        last = [Woken(entry, store.queues.barred(entry.contender)) for entry in entries]
+        last = [Woken(entry, store.barred(entry)) for entry in entries]
         ended = await self._suspects.evaluate(evaluator.end, evaluator.fail, last)
         results = list(zip(entries, ended, strict=True))
         await self._publish(evaluator, results)

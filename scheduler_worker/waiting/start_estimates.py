@@ -71,6 +71,10 @@ class StartEstimates:
         kind, lacks = _quota_kind(entry.kind, project), f"quota of {project}"
         self.times.enter(entry.request, kind, lacks, entry.message.priority, position, now)
 
+    def of_first(self, entry: ParkedRequest) -> StartEstimate | None:
+        """Return when the first request of a queue starts, as seconds from now; None: unknown."""
+        return self.times.estimate(entry.kind, entry.message.priority, 1, self._clock.monotonic())
+
     def started(self, request: Id) -> None:
         self.times.leave(request, self._clock.monotonic(), started=True)
 

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
+from bus.clock import moment_text
 from bus.context import StoredContext
 from bus.decisions import OVER_QUOTA, Decision
 from bus.sql.database import Database
@@ -21,7 +21,7 @@ from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.quota_waits import QUOTA_WAKES, QuotaWaits
-from scheduler_worker.core.reserved_hosts import Root
+from scheduler_worker.core.reserved_hosts import Root, Roots
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
@@ -30,9 +30,11 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
-from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.store.parked import ParkedRequest, StoredHold
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
 from scheduler_worker.waiting.start_estimates import StartEstimates
+
+BEHIND = "equal requests came before it"
 
 
 class Marks(NamedTuple):
@@ -60,12 +62,13 @@ class WaitingStore:
             scheduler.alternatives_of,
             self.sizes.of_request,
         )
-        self.queues = WaitingQueues(self.sight)
+        self.queues = WaitingQueues(self.sight, scheduler.held_share, self._has_chance)
         self.quota_waits = QuotaWaits()
         self.requests: dict[Id, ParkedRequest] = {}
         self.refusals = RefusalRecords(database, scheduler.clock)
         self.related = RelatedHosts(scheduler.resolved)
         self.starts = StartEstimates(scheduler.clock)
+        self.holds_elsewhere: dict[Root, StoredHold] = {}  # hosts that other schedulers have reserved
         self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner
@@ -78,6 +81,9 @@ class WaitingStore:
         # messages.
         self.unsure: set[Id] = set()
         self.check_unsure = False
+        # Requests that do not wait for quota any more: they are evaluated once even if no host seems to fit,
+        # because their reason names the quota.
+        self.unexplained: set[Id] = set()
         self.regroupings = 0  # number of times that all equivalence classes were computed again
         self.regroup = False  # True if all equivalence classes must be computed again
         self._clock = scheduler.clock
@@ -127,6 +133,7 @@ class WaitingStore:
     def _remove(self, requests: Collection[Id]) -> None:
         for request in requests:
             self.requests.pop(request, None)
+            self.unexplained.discard(request)
             self.queues.leave(request)
             if (following := self.quota_waits.leave(request)) is not None:
                 self._try_again([following])
@@ -166,10 +173,27 @@ class WaitingStore:
         """Try requests again that wait for quota: their projects released resources, or a quota changed."""
         self._try_again(self.quota_waits.wake(projects))
 
+    def quota_lifted(self, first: ParkedRequest) -> list[ParkedRequest]:
+        """Let the requests equal to `first` wait for capacity, too, if they waited for quota: `first` was
+        tried again, and not its project's quota refused it. Return them with the new reason.
+        """
+        lifted = list[ParkedRequest]()
+        for request in self.quota_waits.lift(first.message.project, first.kind):
+            entry = replace(
+                self.requests[request],
+                lacks=f"{BEHIND}: {first.lacks}"[:MAX_CAUSE],
+                decision=first.decision,
+                wakes=first.wakes,
+            )
+            self.enter(entry)
+            lifted.append(entry)
+        return lifted
+
     def _try_again(self, requests: Sequence[Id]) -> None:
         for request in requests:
             entry = self.requests[request]
             self._enqueue(entry)
+        self.unexplained.update(requests)
         if requests:
             self._moved()
             self.wake()
@@ -240,7 +264,7 @@ class WaitingStore:
         kind, project = self.kind(order), order.request.project
         held = self.quota_waits.first(project, kind)
         known = self.requests.get(held or self.queues.first(kind) or "")
-        why, decision = "equal requests came before it", Decision(code="line")
+        why, decision = BEHIND, Decision(code="line")
         if known is None:
             return self.waiting(order, now, seen, why, decision, context)
         # A request that waits for quota and is first in a class queue is about to be tried: its reason is
@@ -291,29 +315,80 @@ class WaitingStore:
         return [
             order
             if order.request.request in queues
-            else without_roots(order, queues.barred(contender_of(order, now)), self.why_reserved)
+            else without_roots(order, self._barred(order, now), self.why_reserved_to(order.request.project))
             for order in orders
         ]
 
-    def why_reserved(self, root: Root) -> str:
-        """Return the reason why a host is reserved: for which waiting request, and until when."""
-        reserved = self.queues.reserved.own.get(root)
-        key = self.queues.reserved.elsewhere.get(root) if reserved is None else reserved.key
-        if key is None:
-            return "offered to waiting requests now"
-        *_, request = key
-        waiting = self.requests.get(request)
-        until = "it gets a host or expires"
-        if waiting is not None:
-            expires = datetime.fromtimestamp(waiting.until, UTC)
-            until = f"it gets a host, at most until {expires:%Y-%m-%d %H:%M:%S} UTC"
-        return f"reserved for waiting request {request} until {until}"
+    def _barred(self, order: Order, now: float) -> frozenset[Root]:
+        """Return the hosts that a new request may not use, because they are reserved for waiting requests."""
+        alternatives, needed = order.alternatives, order.needed
+
+        def fits(excluding: Roots) -> bool:
+            found = self.sight.search_alternatives(alternatives, None, excluding, needed)
+            return sum(found.fits.values()) >= needed
+
+        zone = alternatives[0].question.zone if alternatives else ""
+        return self.queues.barred(contender_of(order, now), zone, fits)
+
+    def barred(self, entry: ParkedRequest) -> frozenset[Root]:
+        """Return the hosts that a waiting request may not use, if it is evaluated like a new request."""
+        excluded = self.queues.barred(entry.contender)
+        waits = entry.request in self.queues
+        return excluded - self.queues.spared_for(entry.request) if waits else excluded
+
+    def why_reserved_to(self, project: str) -> Callable[[Root], str]:
+        """Return a function that tells a project for which waiting request a host is reserved, since when and
+        until when. Other projects are not named.
+        """
+
+        def why(root: Root) -> str:
+            hold = self.holds().get(root) or self.holds_elsewhere.get(root)
+            if (
+                hold is None and root in self.queues.reserved.elsewhere
+            ):  # by a scheduler of an earlier version
+                *_, request = self.queues.reserved.elsewhere[root].key
+                return f"reserved for waiting request {request} until it gets a host or expires"
+            if hold is None:
+                return "offered to waiting requests now"
+            of = f"of project {project}" if hold.project == project else "of another project"
+            what = "move" if hold.move else "request"
+            until = f"it gets a host, at most until {moment_text(hold.until)}"
+            since = f"since {moment_text(hold.since)}"
+            return f"reserved for waiting {what} {hold.request} {of} {since} until {until}"
+
+        return why
+
+    def holds(self) -> dict[Root, StoredHold]:
+        """Return the hosts that this scheduler reserves for waiting requests."""
+        passed, found = self._clock.now() - self._clock.monotonic(), dict[Root, StoredHold]()
+        for root, own in self.queues.reserved.own.items():
+            if (entry := self.requests.get(own.rank.request)) is not None:
+                found[root] = StoredHold(
+                    root=root,
+                    request=entry.request,
+                    project=entry.message.project,
+                    since=own.since + passed,
+                    until=entry.until,
+                    zone=own.zone,
+                    move=entry.start is not None,
+                )
+        return found
+
+    def _has_chance(self, request: Id) -> bool:
+        """Return False if a waiting request starts with a probability of at most 10 % before it expires. The
+        start estimate has no lower quantile: the distribution is symmetric in the logarithm of the time.
+        """
+        entry = self.requests.get(request)
+        start = None if entry is None else self.starts.of_first(entry)
+        if entry is None or start is None:
+            return True
+        return start.p50 * start.p50 / start.p90 < entry.until - self._clock.now()
 
     async def live(self, tx: Transaction, starts: str = "") -> None:
         """Store this scheduler's heartbeat and, unless `starts` is empty, how fast its queues advance."""
         keys = {root: reservation.key for root, reservation in self.queues.reserved.own.items()}
-        reserved = msgspec.json.encode(keys).decode()
-        if not await parked.beat(tx, self.name, reserved, self.rescued, starts):
+        reserved, holds = msgspec.json.encode(keys).decode(), parked.encode_holds([*self.holds().values()])
+        if not await parked.beat(tx, self.name, reserved, self.rescued, starts, holds):
             self.taken_for_dead = self.entered
         self.entered = True
 

@@ -499,7 +499,10 @@ async def test_messages_that_were_not_stored_return_to_the_queue_at_the_stop(bro
     [
         ([(0.1, 20), (0.01, 3), (0.01, 4), (0.02, 2)], [(0.1, 20), (0.125, 7), (0.15, 2)]),
         ([(0.1, 1), (0.01, 1), (0.01, 1)], [(0.1, 1), (0.11, 1), (0.12, 1)]),
-        ([(0.1, 20), (0.01, BOUND + 1)], [(0.1, 20), (0.11, BOUND + 1)]),
+        (
+            [(0.1, 20), (0.01, BOUND + 1)],
+            [(0.1, 20), (0.11, 32), (0.11, 48), (0.11, 72), (0.11, BOUND + 1 - 152)],
+        ),
     ],
     ids=["several at a time: at a pace", "one at a time: immediately", "a backlog: immediately"],
 )

@@ -28,6 +28,7 @@ from bus.host_health import (
     HostHealthFound,
 )
 from bus.messages import BuildRequested
+from bus.queries import FindWaiting, HeldHost, WaitingFound
 from bus.reports import Inventory
 from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
@@ -109,6 +110,27 @@ async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
         ]
         assert "down since 2017-07-14 02:40:00 UTC: no heartbeat" in await host_command("list", "--closed")
         assert "host-1" not in await host_command("list", "--closed")
+
+
+async def test_a_held_host_is_shown_with_the_waiting_request_it_is_held_for(
+    host_command: CommandLine, connect: Connect
+) -> None:
+    asked: list[FindWaiting] = []
+    held = HeldHost(root=uid(1, "a"), host="host-1", request=uid(7), project="p1", since=1e9, until=1e9 + 60)
+
+    async def health(question: FindHostHealth) -> HostHealthFound:
+        return HostHealthFound(hosts=())
+
+    async def waiting(question: FindWaiting) -> WaitingFound:
+        asked.append(question)
+        return WaitingFound(waiting=(), count=1, holds=(held,))
+
+    scheduler = Worker("scheduler", answers=[answers(HOST_HEALTH, health), answers(topics.WAITING, waiting)])
+    async with serving(connect, scheduler):
+        shown = await host_command("show", "host-1")
+        assert f"host-1 is held for waiting request {uid(7)} of project p1 since 2001-09-09 01:46:40" in shown
+        assert asked[0].on == (uid(1, "a"),)
+        assert (await host_command.json("show", "host-1"))[-1]["request"] == uid(7)
 
 
 async def test_hosts_are_shown_with_their_hypervisor_driver_and_supported_moves(

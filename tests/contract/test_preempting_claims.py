@@ -175,7 +175,7 @@ async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placemen
     limited = {"preempts": taking(a_victim(LOWER, HOLDER2), budget=1)}
     refused = await take(placement, 8, 2, **limited)
     assert isinstance(refused, Refused)
-    assert refused.refusals == (OverBudget(project="p1", used=1, budget=1),)
+    assert refused.refusals == (OverBudget(project="p1", used=1, budget=1, needs=1),)
     assert isinstance(await take(placement, 8, 2, project="p2", **limited), Claimed)
 
 
@@ -185,7 +185,13 @@ async def test_the_budget_counts_all_claims_of_a_request(placement: Placement) -
         for consumer, victim in ((HIGH, a_victim()), (8, a_victim(LOWER, HOLDER2)))
     ]
     [answer] = await placement.claims.claim_many([ClaimRequested(claims=tuple(claims))])
-    assert all(isinstance(result, Refused) for result in answer.results)
+    refusals = [
+        refusal for result in answer.results if isinstance(result, Refused) for refusal in result.refusals
+    ]
+    assert str(refusals[0]) == (
+        "project p1 has preempted 0 instances in one hour, at most 1, and the request needs 2"
+    )
+    assert not any(isinstance(result, Claimed) for result in answer.results)
 
 
 async def test_a_cell_preempts_nothing(placement: Placement) -> None:

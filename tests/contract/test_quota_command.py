@@ -1,13 +1,19 @@
 """`berth quota`: shows used, limit and waiting requests of each project."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import pytest
 
-from berth.commands import quotas
+from berth import wiring
+from berth.commands import quotas, rules, shares
+from berth.operations.quotas import check_resources
+from berth.settings import BadSetting, Settings
+from bus.delivery.runner import Bus
 from bus.groups import GroupEditRequested, MakeGroup
-from bus.quotas import DEFAULT, QuotaEditRequested, SetQuota
-from tests.support.command_line import CommandLine, a_served_placement
+from bus.quotas import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
+from placement_worker import Placement
+from tests.support.command_line import CommandLine, a_served_placement, plainly
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report
@@ -38,3 +44,65 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
             ["p1", "server_group_members", "2", "2", "7"],
         ]
         assert [line.split() for line in (await run("show")).splitlines()[1:]] == shown
+
+
+async def default_limits(placement: Placement) -> dict[str, int]:
+    [quota] = (await placement.quotas.find(FindQuotas(project=DEFAULT))).quotas
+    return quota.limits
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (quotas, ("set", "", "VCPU=3")),
+        (quotas, ("unset", "")),
+        (shares, ("set", "", "3")),
+        (shares, ("unset", "")),
+        (rules, ("test", "--with", "quota..VCPU=3")),
+    ],
+)
+async def test_an_empty_project_name_is_refused(
+    module: ModuleType,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A script with an unset variable must not change the limits of all projects."""
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        limit = SetQuota(project=DEFAULT, limits={"VCPU": 8, "weight": 2})
+        await placement.quotas.edit(QuotaEditRequested(edit=limit))
+        run = CommandLine(module.__name__.rpartition(".")[2].rstrip("s") if module is not rules else "rules",
+                          module, monkeypatch, capsys)  # fmt: skip
+        with pytest.raises(BadSetting, match="no project is named"):
+            await plainly(run(*words))
+        assert await default_limits(placement) == {"VCPU": 8, "weight": 2}
+
+
+async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        assert await run("set", "--default", "VCPU=3", "instances=2") == "default: VCPU 3, instances 2\n"
+        await run("set", "default", "VCPU=4")
+        assert await default_limits(placement) == {"VCPU": 4, "instances": 2}
+        with pytest.raises(BadSetting, match="name a limit"):
+            await plainly(run("set", "p1"))
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "unlimited"])
+async def test_a_weight_is_at_least_1(
+    weight: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_served_placement(monkeypatch, "c1"):
+        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        with pytest.raises(BadSetting, match="weight: at least 1, not"):
+            await plainly(run("set", "p1", f"weight={weight}"))
+
+
+async def test_the_limits_of_a_policy_test_are_of_known_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_served_placement(monkeypatch, "c1"), Bus(wiring.transport(Settings(), "test")) as bus:
+        await check_resources(bus, ["VCPU", "instances", "server_group_members"])
+        await check_resources(bus, [])
+        with pytest.raises(BadSetting, match="NOSUCH: neither a resource class"):
+            await check_resources(bus, ["NOSUCH", "VCPU"])

@@ -39,6 +39,7 @@ from scheduler_worker.store import backlog, parked
 from scheduler_worker.waiting.owner import SILENT_SECONDS
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
+from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import WaitingWorld, waiting_world
@@ -490,9 +491,94 @@ async def test_another_scheduler_respects_a_host_reserved_for_a_large_request() 
         assert len(world.placed) == 1
         refused = {unplaceable.request: unplaceable for unplaceable in world.unplaceable}
         first = refused[uid(3, "a")].reason
-        assert f"(reserved for waiting request {uid(2, 'a')} until it gets a host" in first
+        held = (
+            f"(reserved for waiting request {uid(2, 'a')} of project {a_request(2).project} since 2023-11-14 "
+        )
+        assert held in first and "until it gets a host, at most until 2023-11-14 " in first
+        assert first == refused[uid(9, "a")].reason, "both schedulers know it"
         assert {unplaceable.decision.code for unplaceable in refused.values()} == {"reserved"}
         assert not any("ignore_hosts" in " ".join(end.decision.helps) for end in refused.values())
+
+
+@in_virtual_time
+async def test_a_request_whose_wait_is_null_does_not_wait() -> None:
+    async with waiting_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1, wait=None)
+        await world.until(1, world.unplaceable)
+        [end] = world.unplaceable
+        assert end.request == uid(1, "a") and (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_a_held_host_says_for_whom_before_the_zone() -> None:
+    """The only host of zone east is held for a request of p1 that names the zone itself."""
+    async with waiting_world("s1") as world:
+        await in_zone(world, 1, "east")
+        await in_zone(world, 2, "west")
+        await asyncio.sleep(0.5)
+        await world.ask(1, flavor=SMALL, wait="", zone="east")
+        await world.until(1, world.placed)
+        await world.ask(2, flavor=LARGE, zone="east", project="p1")
+        await asyncio.sleep(2.0)
+        await world.scheduler("s2")
+        await asyncio.sleep(2.0)
+        builds = [
+            await world.ask(number, flavor=SMALL, wait="", zone="east", project="p2")
+            for number in range(3, 9)
+        ]
+        await world.until(6, world.unplaceable)
+        for end in world.unplaceable:
+            assert end.decision.code == "reserved"
+            [first, *_] = end.decision.nearest
+            assert (first.host, first.code) == ("host-1", "reserved")
+            said = (
+                f"it fits host-1 (reserved for waiting request {uid(2, 'a')} of another project since 2023-"
+            )
+            assert 0 < end.reason.index(said) < end.reason.index("zone east")
+            assert "p1" not in end.reason, "clients read it"
+        [waits] = (await world.waiting()).waiting
+        assert waits.wakes.endswith("; held for it: host-1 since 2023-11-14 22:13:20 UTC")
+        [held] = waits.held
+        known = (held.root, held.host, held.request, held.project, held.until)
+        assert known == (uid(1, "a"), "host-1", uid(2, "a"), "p1", waits.until)
+        assert waits.since <= held.since < waits.since + 1
+        ended = await world.bus.asker(topics.DECISION)(FindDecision(id=builds[0]))
+        asked = await world.bus.asker(topics.WHAT_IF)(WhatIf(request=a_request(9, zone="east", flavor=SMALL)))
+        assert ended.held == asked.held == (held,)
+        assert asked.decision.code == "reserved"
+        assert (await world.bus.asker(topics.DECISION)(FindDecision(id=uid(2, "a")))).held == ()
+        assert (await world.waiting(on=(uid(1, "a"), uid(2, "a")), limit=1)).holds == (held,)
+        assert (await world.waiting(on=(uid(2, "a"),))).holds == ()
+
+
+@in_virtual_time
+async def test_the_last_host_of_a_zone_is_not_kept_from_a_new_request_that_names_it() -> None:
+    async with waiting_world("s1") as world:
+        await in_zone(world, 1, "east")
+        await in_zone(world, 2, "west")
+        await asyncio.sleep(0.5)
+        await world.ask(1, flavor=SMALL, wait="", zone="east")
+        await world.ask(2, flavor=Flavor(name="most", vcpus=7), wait="", zone="west")
+        await world.until(2, world.placed)
+        await world.ask(3, flavor=LARGE, project="p1")
+        await asyncio.sleep(2.0)
+        [waits] = (await world.waiting()).waiting
+        assert [held.host for held in waits.held] == ["host-1"]
+        await world.ask(4, flavor=SMALL, wait="", project="p2")  # it may use host-2
+        await world.ask(5, flavor=Flavor(name="half", vcpus=4), wait="", project="p2")  # only host-1 fits
+        await world.ask(6, flavor=SMALL, wait="", zone="east", project="p2")
+        await world.until(4, world.placed)
+        await world.until(1, world.unplaceable)
+        assert sorted(zip(world.hosts()[2:], world.requests()[2:], strict=True)) == [
+            ("host-1", uid(6, "a")), ("host-2", uid(4, "a")),
+        ]  # fmt: skip
+        assert [end.request for end in world.unplaceable] == [uid(5, "a")]
+
+
+async def in_zone(world: WaitingWorld, number: int, zone: str) -> None:
+    reported = a_report(number, inventories={"VCPU": Inventory(total=8)})
+    await world.bus.publish(msgspec.structs.replace(reported, zone=zone))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
 from bus import topics
 from bus.claims import ReleaseRequested
 from bus.messages import BuildCancelRequested
+from bus.queries import FindDecision
 from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
@@ -149,6 +151,69 @@ async def test_a_request_that_is_cancelled_during_its_evaluation_delays_no_other
         await limit(world, VCPU=2)
         await asyncio.sleep(SOON)
         assert world.requests() == [uid(2, "a")]
+
+
+@in_virtual_time
+async def test_a_refusal_counts_what_the_project_uses_and_what_the_request_asks() -> None:
+    async with a_world(VCPU=5) as world:
+        await boot(world, 1)
+        await world.until(1, world.placed)
+        await boot(world, 2, wait="", instances=6)
+        await world.until(1, world.unplaceable)
+        reason = "quota of project p1: VCPU limited to 5, 1 used, 6 more asked"
+        assert {end.reason for end in world.unplaceable} == {reason}
+
+
+@pytest.mark.parametrize(("at_least", "placed"), [(1, 4), (4, 4), (5, 0)])
+@pytest.mark.parametrize("limits", [{"VCPU": 5}, {"instances": 5}, {"VCPU": 50, "instances": 5}])
+@in_virtual_time
+async def test_as_many_instances_as_the_quota_permits_are_placed_if_enough(
+    limits: dict[str, int], at_least: int, placed: int
+) -> None:
+    async with a_world(**limits) as world:
+        await boot(world, 1)
+        await world.until(1, world.placed)
+        request = a_request(2, flavor=SMALL, project="p1", instances=6, at_least=at_least)
+        asked = await world.bus.asker(topics.WHAT_IF)(WhatIf(request=request))
+        assert (asked.fits, sum(there.instances for there in asked.placed)) == (placed > 0, placed)
+        await boot(world, 2, wait="", instances=6, at_least=at_least)
+        await world.until(1, world.unplaceable)
+        await asyncio.sleep(SOON)
+        assert len(world.placed) == 1 + placed
+        [end] = world.unplaceable
+        assert end.decision.code == "quota" and len(end.instances) == 6 - placed
+        used = f"{1 + placed} used, {6 - placed} more asked"
+        assert end.reason.endswith(used)
+
+
+@in_virtual_time
+async def test_a_limit_that_was_lifted_is_no_reason_any_more() -> None:
+    """The host is full meanwhile: the requests wait for capacity, all of them."""
+    async with a_world(VCPU=2) as world:
+        for number in (1, 2):
+            await boot(world, number)
+        await world.until(2, world.placed)
+        for number in (3, 4, 5):
+            await boot(world, number)
+        await asyncio.sleep(SOON)
+        lacks = {waits.request: waits.lacks for waits in (await world.waiting()).waiting}
+        assert len(lacks) == 3 and all("quota of project p1" in each for each in lacks.values())
+        full = {name: msgspec.structs.replace(stock, total=2) for name, stock in CAPACITY.items()}
+        await world.report(1, {**CAPACITY, "VCPU": full["VCPU"]})
+        await asyncio.sleep(SOON)
+        await limit(world, VCPU=100)
+        await asyncio.sleep(SOON)
+        found = (await world.waiting()).waiting
+        assert len(found) == 3 and not world.unplaceable
+        for waits in found:
+            assert "quota" not in waits.lacks and "VCPU" in waits.lacks
+            assert "VCPU free on one host" in waits.wakes or "MEMORY_MB free on one host" in waits.wakes
+            decided = await world.bus.asker(topics.DECISION)(FindDecision(id=waits.request))
+            assert "quota" not in decided.reason and decided.decision.code != "quota"
+        await world.report(1, CAPACITY)
+        await world.until(5, world.placed)
+        assert sorted(world.requests()[2:]) == [uid(3, "a"), uid(4, "a"), uid(5, "a")]
+        assert (await world.waiting()).rescued == 0
 
 
 @in_virtual_time

@@ -1,10 +1,12 @@
 """A small cloud around the real waiting queues: hosts with amounts, and request classes that ask for them."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from bus.vocabulary import HELD_SHARE
 from scheduler_worker.core.fair_queue import Size
 from scheduler_worker.core.reserved_hosts import Prospect
 from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, NextRequest
@@ -38,10 +40,19 @@ def base_of(kind: str) -> str:
 
 
 class PlainCloud:
-    def __init__(self, hosts: Mapping[str, Amounts], kinds: Mapping[str, Amounts]) -> None:
+    def __init__(
+        self,
+        hosts: Mapping[str, Amounts],
+        kinds: Mapping[str, Amounts],
+        *,
+        zones: Mapping[str, str] | None = None,  # host, or class of requests → its zone
+        held_share: float = HELD_SHARE,
+    ) -> None:
+        self.zones = dict(zones or {})
+        self.hopeless: set[str] = set()  # requests that have no chance to start in time
         self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
-        self.queues = WaitingQueues(self)
+        self.queues = WaitingQueues(self, held_share, lambda request: request not in self.hopeless)
         # request → queue key, class, instances, project
         self.waiting: dict[str, tuple[QueueKey, str, int, str]] = {}
         self.placed: list[tuple[str, str]] = []  # request, root
@@ -69,7 +80,9 @@ class PlainCloud:
         refused, passing, more = [], False, False
         for root in self.hosts if among is None else among:
             host = self.hosts.get(root)
-            if host is None or root in beside or not (several := host.fits(self.asked_by(kind))):
+            if host is None or root in beside or not self.is_in_zone(root, kind):
+                continue
+            if not (several := host.fits(self.asked_by(kind))):
                 continue
             if base_of(kind) in host.refuses:
                 refused.append(root)
@@ -82,7 +95,11 @@ class PlainCloud:
 
     def prospect(self, kind: str) -> Prospect:
         asked, roots = self.asked_by(kind), list(self.hosts)
-        ever = [(index, self.hosts[root]) for index, root in enumerate(roots) if self.hosts[root].ever(asked)]
+        ever = [
+            (index, self.hosts[root])
+            for index, root in enumerate(roots)
+            if self.hosts[root].ever(asked) and self.is_in_zone(root, kind)
+        ]
         lacks = [
             sum(max(amount - host.free.get(name, 0), 0) / amount for name, amount in asked.items())
             for _, host in ever
@@ -98,6 +115,18 @@ class PlainCloud:
                 or self.hosts[roots[position]].passing
             ),
         )
+
+    def zone(self, root: str) -> str:
+        return self.zones.get(root, "")
+
+    def hosts_by_zone(self) -> Mapping[str, int]:
+        return Counter(map(self.zone, self.hosts))
+
+    def named_zone(self, kind: str) -> str:
+        return self.zones.get(base_of(kind), "")
+
+    def is_in_zone(self, root: str, kind: str) -> bool:
+        return self.named_zone(kind) in ("", self.zone(root))
 
     def base(self, kind: str) -> str:
         return base_of(kind)
@@ -148,7 +177,7 @@ class PlainCloud:
     def place(self, kind: str, beside: Collection[str], needs: int = 1) -> list[str]:
         taken: list[str] = []
         for root, host in self.hosts.items():
-            while len(taken) < needs and root not in beside and base_of(kind) not in host.refuses:
+            while len(taken) < needs and root not in beside and self.admits(root, kind):
                 if not host.fits(self.asked_by(kind)):
                     break
                 self.takes(root, self.asked_by(kind))
@@ -158,6 +187,9 @@ class PlainCloud:
                 self.takes(root, self.asked_by(kind), -1)
             return []
         return taken
+
+    def admits(self, root: str, kind: str) -> bool:
+        return base_of(kind) not in self.hosts[root].refuses and self.is_in_zone(root, kind)
 
     def plays(self, now: float = 0.0) -> list[tuple[str, str]]:
         self.now = now
@@ -185,6 +217,6 @@ class PlainCloud:
             for root, host in self.hosts.items():
                 if root in closed:
                     continue
-                if base_of(kind) not in host.refuses and host.fits(self.asked_by(kind)) >= needs:
+                if self.admits(root, kind) and host.fits(self.asked_by(kind)) >= needs:
                     found.append(f"{request} on {root}")
         return found

@@ -98,10 +98,29 @@ def test_an_absent_project_saves_nothing_up() -> None:
     queue = FairQueue()
     for at in range(1000):
         queue.push(item("present", at))
-    popped(queue, 500)
+    for each in popped(queue, 500):
+        queue.done(each)
     for at in range(1000):
         queue.push(item("absent", at))
     assert Counter(each.project for each in popped(queue, 100)) == {"present": 50, "absent": 50}
+
+
+def test_requests_that_are_handled_now_count_after_another_project_begins() -> None:
+    """A batch of 100 requests was taken before the second project published: it counts for both."""
+    queue = FairQueue()
+    for at in range(1000):
+        queue.push(item("early", at))
+    taken = popped(queue, 200)
+    for each in taken[:100]:
+        queue.done(each)
+    for at in range(1000):
+        queue.push(item("late", at))
+    assert {each.project for each in popped(queue, 99)} == {"late"}
+    queue.push(item("third"))
+    assert "third" in {each.project for each in popped(queue, 3)}
+    for each in taken[100:]:
+        queue.done(each)
+    assert Counter(each.project for each in popped(queue, 100))["early"] in range(45, 56)
 
 
 def test_a_new_weight_applies_to_what_is_served_after_it() -> None:

@@ -123,10 +123,14 @@ async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_leas
     assert all(end.reason.startswith("no valid host") for end in ended)
 
 
-async def test_the_capacity_of_earlier_instances_is_part_of_the_reason() -> None:
+async def test_the_hosts_that_earlier_instances_would_take_are_counted_as_such() -> None:
+    """They do not count as hosts that have too little capacity: each instance alone would fit there."""
     placement = of_eight_processors(3)
     _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
-    assert [(removal.code, removal.removed) for removal in ended.decision.removals] == [("class", 3)]
+    [removal] = ended.decision.removals
+    assert (removal.code, removal.removed, removal.left, len(removal.hosts)) == ("chosen", 3, 0, 3)
+    assert "taken by other instances of the request: 3 hosts" in ended.reason
+    assert ended.decision.code == "room" and not ended.decision.nearest
     assert ended.reason.endswith("free capacity for 3 of the 5 instances needed at once")
 
 

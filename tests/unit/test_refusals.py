@@ -525,8 +525,6 @@ def check_figures(world: RandomCloud, request: BuildRequested, short: Shortage) 
         assert removal.left == left
         if removal.code == "chosen":
             continue
-        if short.fitted and removal.code == "class":
-            continue  # the instances that had a host took it
         assert all(removal.code in lacks[host] for host in removal.hosts), (removal, lacks)
         if removal.code != "class":
             gone = {host for host in lacks if removal.code in lacks[host]}

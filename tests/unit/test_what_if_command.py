@@ -16,7 +16,7 @@ from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.decisions import BACKLOG, Decision
-from bus.queries import DecisionFound
+from bus.queries import DecisionFound, HeldHost
 from bus.requests import Flavor
 from bus.reservations import Headroom, HeadroomFound, Reservation
 from bus.what_if import BacklogPlace, WhatIfAnswered
@@ -87,6 +87,17 @@ def test_why_shows_when_a_request_in_the_backlog_is_evaluated() -> None:
     why._show_decided(found, Cli(Settings(), say=Console(file=text, width=200)))
     assert "expected evaluation: 50 % within 5.5 s, 90 % within 9.5 s" in text.getvalue()
     assert "expected start" not in text.getvalue()
+
+
+def test_a_held_host_is_shown_with_request_project_and_times() -> None:
+    held = HeldHost(root=uid(1), host="h1", request=uid(7), project="p1", since=1e9, until=1e9 + 60)
+    line = (
+        f"h1 is held for waiting request {uid(7)} of project p1 since 2001-09-09 01:46:40 UTC until it gets"
+        " a host, at most until 2001-09-09 01:47:40 UTC\n"
+    )
+    decided = DecisionFound(known=True, held=(held,))
+    assert f"  now {line}" in printed(lambda cli: why._show_decided(decided, cli))
+    assert f"  {line}" in printed(lambda cli: show_answer(WhatIfAnswered(fits=False, held=(held,)), cli))
 
 
 def test_a_what_if_answer_says_what_becomes_of_the_headroom() -> None:
