@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bus.protocol import MAX_IN_HAND_BYTES, Envelope
+from bus.protocol import MAX_IN_HAND_BYTES, UNVERIFIED, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
+from bus.rabbit.permissions import client_user
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Arrived
@@ -193,6 +194,16 @@ def routing_of(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, b
     if message.exchange != names.exchange:
         problem = f"it was published to the exchange {message.exchange}, not to {names.exchange}"
     return message.key, False, problem
+
+
+def sender_of(message: Arrived, names: BrokerNames, problem: str) -> str:
+    """Return `Envelope.sender` of an AMQP message: the client in its `user_id`, which the broker compares
+    with the user of the connection. `problem`: why `routing_of` refuses the message.
+    """
+    user, prefix = str(message.properties.user_id or ""), client_user("", names.exchange)
+    if user.startswith(prefix):
+        return user.removeprefix(prefix)
+    return UNVERIFIED if problem else ""
 
 
 def _dead_lettered_from(deaths: object) -> str:

@@ -189,5 +189,6 @@ class Cancelling:
                 store.enter_again(left)
 
     async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
-        result = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
+        answer = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
+        result = msgspec.structs.replace(answer, notes=asked.unknown_fields)
         await self._publish(result)
