@@ -287,6 +287,7 @@ async def test_an_invalid_request_of_a_client_is_answered(
     assert envelope.correlation == asked.id
     (letter,) = await buried(region.bus.transport)
     assert letter.id == asked.id
+    assert region.answers.get_nowait() is None
 
 
 @LOCALLY

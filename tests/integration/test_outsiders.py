@@ -123,7 +123,9 @@ INVALID: dict[str, tuple[bytes, str]] = {
     "another client in the body": (
         json.dumps({"client": "rival", "boot": FLAWED | {"reply_to": "rival"}}).encode(), "flavor.vcpus: ",
     ),
-    "JSON cut off": (json.dumps({"client": "shop", "boot": FLAWED}).encode()[:-1], "not JSON"),
+    "JSON cut off": (
+        json.dumps({"client": "shop", "boot": FLAWED | {"flavor": {"name": "f"}}}).encode()[:-1], "not JSON",
+    ),
 }  # fmt: skip
 
 
