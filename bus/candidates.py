@@ -26,6 +26,8 @@ Floats = npt.NDArray[np.floating[Any]]
 class SenselessQuery(ValueError):
     """The error for an invalid query for candidates; the text names the wrong field and the reason."""
 
+    code = "unreadable"  # code of the reason (docs/reasons.md)
+
 
 # argument: projects whose usage fell or whose quota changed; "": any project
 OnQuotas = Callable[[Collection[str]], None]

@@ -150,6 +150,7 @@ CONSTRAINTS: Mapping[str, str] = {
 OVER_QUOTA = "quota"
 BACKLOG = "backlog"
 INVALID = "invalid"
+RULE_ERROR = "rule_error"
 CRASHED = "crashed"
 
 # Codes of decisions when no single constraint removed the last host.
@@ -163,6 +164,7 @@ ENDS: Mapping[str, str] = {
     "reservation": "the reservation that the request names has no undrawn slot for it, or is not active",
     "unreadable": "the request is invalid: the reason names the field",
     INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
+    RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
     "waited": "the request waited for its maximum time without free capacity",
     "cancelled": "the request was cancelled while it waited",
     CRASHED: "the processes of several schedulers ended while they evaluated the waiting request",
