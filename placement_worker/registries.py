@@ -214,7 +214,10 @@ class CellOperations(PlacementOperations):
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             new = bool(await hosts.ENTER_CELL(tx, cell=edit.cell, now=now))
-            was = hosts.cell_of((await hosts.LOCK_CELL(tx, cell=edit.cell))[0])
+            locked = await hosts.LOCK_CELL(tx, cell=edit.cell)
+            if not locked:
+                raise Conflict(f"cell {edit.cell} was deleted at the same moment")
+            was = hosts.cell_of(locked[0])
             cell = structs.replace(
                 was,
                 enabled=was.enabled if edit.enabled is None else edit.enabled,
