@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak simulate bench screenshots room-bench docs snippets first-region packages release services lock clean
+.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak terminations simulate bench screenshots room-bench docs snippets first-region packages release services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -82,6 +82,10 @@ soak: $(VENV)/.stamp-dev ## run the long tests (minutes)
 	@scripts/install-services
 	@scripts/install-browser
 	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+terminations: $(VENV)/.stamp-dev ## boot for two minutes while PostgreSQL ends all connections every second
+	@scripts/install-services
+	@$(BIN)/python -m pytest -m soak tests/integration/test_terminated_connections.py $(ARGS)
 
 simulate: $(VENV)/.stamp-dev ## simulate thousands of small regions with faults of servers (ARGS="--seeds 0-999", or --help)
 	@nice -n 10 $(BIN)/python -m tests.simulation --jobs $(JOBS) --seeds 0-9999 $(ARGS)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -32,6 +32,14 @@ def management_urls(amqp_url: str) -> list[str]:
     return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host in hosts]
 
 
+def _may_serve(amqp_url: str, listeners: Iterable[Mapping[str, Any]] | None) -> bool:
+    """Return whether a broker with these listeners may be that of the URL. Of an address on this machine the
+    port must be among them: several brokers may run here. Other addresses may belong to a load balancer.
+    """
+    ports = {port for host, port in addresses(amqp_url) if host in _HERE}
+    return not ports or listeners is None or bool(ports & {each.get("port") for each in listeners})
+
+
 class Management:
     """Administers RabbitMQ's users through the management API; a repeated operation has no further effect."""
 
@@ -44,17 +52,19 @@ class Management:
         at = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
         self._url = urlunsplit(at).rstrip("/")
         self._auth = (unquote(user or "guest"), unquote(password or "guest"))
-        self._vhost = vhost_of(amqp_url)
+        self._vhost, self._amqp_url = vhost_of(amqp_url), amqp_url
         self.by = f"the management API at {self._url}"  # for messages
 
     async def answers(self) -> bool:
-        """Return whether RabbitMQ's management API answers."""
+        """Return whether a management API answers there, and not that of another broker on this machine."""
         try:
             async with httpx.AsyncClient(timeout=_POLL_SECONDS) as http:
                 found = await http.get(f"{self._url}/api/whoami", auth=self._auth)
-        except httpx.HTTPError:
+                seen = await http.get(f"{self._url}/api/overview", auth=self._auth)
+                listeners = seen.json().get("listeners") if seen.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
             return False
-        return found.status_code in (200, 401, 403)
+        return found.status_code in (200, 401, 403) and _may_serve(self._amqp_url, listeners)
 
     async def users(self) -> set[str]:
         return {user["name"] for user in await self._call("GET", "users")}
@@ -70,8 +80,28 @@ class Management:
             await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
 
     async def queues(self) -> list[str]:
-        found = await self._call("GET", f"queues/{quote(self._vhost, safe='')}?columns=name")
-        return [queue["name"] for queue in found]
+        return [queue["name"] for queue in await self._of_vhost("queues", "name")]
+
+    async def writers(self) -> dict[str, str]:
+        """Return the regular expression of what each user may write to, by the user's name."""
+        found = await self._call("GET", f"vhosts/{quote(self._vhost, safe='')}/permissions")
+        return {each["user"]: each["write"] for each in found}
+
+    async def forwarders(self) -> tuple[list[str], list[str]]:
+        """Return the names of all exchanges, and of the queues that forward messages as dead letters."""
+        exchanges = await self._of_vhost("exchanges", "name")
+        queues = await self._of_vhost("queues", "name,arguments")
+        return [each["name"] for each in exchanges], [each["name"] for each in queues if _forwards(each)]
+
+    async def close_connections(self, user: str) -> None:
+        """Close the connections of a user, whose channels keep the permissions with which they began."""
+        for each in await self._call("GET", "connections?columns=name,user"):
+            if each.get("user") == user:
+                await self._call("DELETE", f"connections/{quote(each['name'], safe='')}")
+
+    async def _of_vhost(self, what: str, columns: str) -> list[dict[str, Any]]:
+        path = f"{what}/{quote(self._vhost, safe='')}?columns={columns}"
+        return list(await self._call("GET", path))
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         try:
@@ -95,7 +125,17 @@ class Rabbitmqctl:
 
     def __init__(self, command: str, amqp_url: str) -> None:
         self.by = self._command = command
-        self._vhost = vhost_of(amqp_url)
+        self._vhost, self._amqp_url = vhost_of(amqp_url), amqp_url
+
+    async def answers(self) -> bool:
+        """Return whether the command finds a broker, and not another broker than that of the AMQP URL."""
+        try:
+            status = msgspec.json.decode(
+                await self._run("status", "--formatter", "json"), type=dict[str, Any]
+            )
+        except (BrokerRefused, Unavailable, msgspec.DecodeError):
+            return False
+        return _may_serve(self._amqp_url, status.get("listeners"))
 
     async def users(self) -> set[str]:
         return {user["user"] for user in await self._listed("list_users")}
@@ -128,6 +168,21 @@ class Rabbitmqctl:
 
     async def queues(self) -> list[str]:
         return [queue["name"] for queue in await self._listed("list_queues", "-p", self._vhost, "name")]
+
+    async def writers(self) -> dict[str, str]:
+        """Return the regular expression of what each user may write to, by the user's name."""
+        found = await self._listed("list_permissions", "-p", self._vhost)
+        return {each["user"]: each["write"] for each in found}
+
+    async def forwarders(self) -> tuple[list[str], list[str]]:
+        """Return the names of all exchanges, and of the queues that forward messages as dead letters."""
+        exchanges = await self._listed("list_exchanges", "-p", self._vhost, "name")
+        queues = await self._listed("list_queues", "-p", self._vhost, "name", "arguments")
+        return [each["name"] for each in exchanges], [each["name"] for each in queues if _forwards(each)]
+
+    async def close_connections(self, user: str) -> None:
+        """Close the connections of a user, whose channels keep the permissions with which they began."""
+        await self._run("close_all_user_connections", user, "its permissions were changed")
 
     async def _listed(self, *arguments: str) -> list[dict[str, str]]:
         printed = await self._run(*arguments, "--formatter", "json")
@@ -162,6 +217,10 @@ class Rabbitmqctl:
         return out
 
 
+def _forwards(queue: Mapping[str, Any]) -> bool:
+    return "x-dead-letter-exchange" in json.dumps(queue.get("arguments"))
+
+
 BrokerUsers = Management | Rabbitmqctl
 
 
@@ -182,10 +241,12 @@ async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> Brok
             return usual
     command = shutil.which("rabbitmqctl")
     if command and any(host in _HERE for host, _ in addresses(amqp_url)):
-        return Rabbitmqctl(command, amqp_url)
+        control = Rabbitmqctl(command, amqp_url)
+        if await control.answers():
+            return control
     tried = " and ".join(usual.by for usual in several)
     raise Unavailable(
-        f"nothing to administer RabbitMQ with: {tried} does not answer, and no rabbitmqctl is here for it."
-        " Name one with --management URL or --rabbitmqctl COMMAND; or make the user by hand, with what"
-        " `berth cell permissions` prints"
+        f"nothing to administer RabbitMQ with: {tried} does not answer for this broker, and no rabbitmqctl is"
+        " here for it. Name one with --management URL (or the setting management_url) or --rabbitmqctl"
+        " COMMAND; or make the user by hand, with what `berth cell permissions` prints"
     )

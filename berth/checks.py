@@ -38,6 +38,7 @@ _AT_LEAST = {
     "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
     "max_reservations": 0, "max_reservations_project": 0, "max_reservation_slots": 1, "max_aggregates": 0,
     "max_groups": 0, "max_groups_project": 0, "max_windows": 0,
+    "placement_keep_alive": 0,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "heartbeat", "ironic_build_patience", "evacuation_fence_seconds", "keep", "keep_acts",
@@ -93,7 +94,7 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name, least in _AT_LEAST.items():
         if not values[name] >= least:
             refuse(name, f"must be at least {least}")
-    for name in (*_POSITIVE_SECONDS, "max_wait"):
+    for name in (*_POSITIVE_SECONDS, "max_wait", "placement_keep_alive"):
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in _POSITIVE_SECONDS:
@@ -149,6 +150,8 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
         for url in _urls(values[name]):
             check_broker_url(url, name, refuse)
             _check_files(url, ("cafile", "certfile", "keyfile"), name, refuse)
+    if values["management_url"] and not values["management_url"].startswith(("http://", "https://")):
+        refuse("management_url", "must begin with http:// or https://")
     for name in ("database_url", "cell_database_urls"):
         for url in _urls(values[name]):
             if not url.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite+aiosqlite://")):

@@ -65,7 +65,7 @@ def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def extension_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Import an operator's own filters and weighers; return them by their names, `module:function`."""
-    return {name: _function(name) for name in names if ":" in name}
+    return {name: _function(name) for name in (name.removeprefix("+") for name in names) if ":" in name}
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -83,21 +83,18 @@ def _function(name: str) -> Callable[..., Any]:
 
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,48}")
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
-_READ_UNSCOPED = {
-    "compute_capabilities", "ComputeCapabilitiesFilter",
-    "aggregate_instance_extra_specs", "AggregateInstanceExtraSpecsFilter",
-}  # fmt: skip
+_READ_UNSCOPED = {"compute_capabilities", "aggregate_instance_extra_specs"}
 
 
 def request_options(settings: Settings) -> RequestOptions:
     """Return the options for decoding build requests, such as PCI aliases, from settings already checked."""
-    requests, rules = settings.requests, settings.scheduler.filters
+    requests = settings.requests
     return RequestOptions(
         pci_aliases=pci_aliases(requests.pci_aliases),
         image_metadata_traits="metadata" in requests.image_traits,
         image_type_traits="type" in requests.image_traits,
         max_wait=requests.max_wait,
-        unscoped=not rules or any(name.rpartition(".")[2] in _READ_UNSCOPED for name in rules),
+        unscoped=any(rule.name in _READ_UNSCOPED for rule in policy(settings).rules),
         tenant_aggregates=requests.tenant_aggregates != "off",
         tenant_aggregates_required=requests.tenant_aggregates == "required",
         isolate_aggregates=requests.isolate_aggregates,

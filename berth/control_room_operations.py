@@ -77,11 +77,10 @@ class ControlRoomActions:
                 "undo-force-down": forcing_down(False),
             }
             before = await host_named(self._bus, root)
-            state = await markings[marking](self._bus, before)
-            after = await host_named(self._bus, root)
-            if set(after.traits) == set(before.traits):
-                raise OperationRefused(state)
-            return state
+            after = await markings[marking](self._bus, before)
+            if set(after.host.traits) == set(before.traits):
+                raise OperationRefused(after.says)
+            return after.says
 
     async def steer(self, stands: MoveStands, to: str) -> str:
         """Ask a move's cell to confirm, revert, abort or force the move (`to`); return the move's phase in
@@ -240,7 +239,7 @@ class ControlRoomDrains:
             known = self._drains.get(host.id)
             if known is not None and not known.task.done():
                 raise OperationRefused("it is being emptied already")
-            state = await disabling(DRAIN)(self._bus, host)
+            state = (await disabling(DRAIN)(self._bus, host)).says
         move = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
         emptying = Emptying(self._bus, [host], move, most, EmptyingListener(), because=DRAIN)
         self._drains.pop(host.id, None)
@@ -260,7 +259,7 @@ class ControlRoomDrains:
             if not and_open:
                 await disabling(UNNAMED)(self._bus, host)
                 host = await host_named(self._bus, root)
-            state = await enabling(DRAIN)(self._bus, host)
+            state = (await enabling(DRAIN)(self._bus, host)).says
         if (drain := self._drains.get(host.id)) is not None:
             drain.task.cancel()
         return state

@@ -78,6 +78,9 @@ def _work(command: Sequence[str], environment: dict[str, str], reader: Connectio
     os.environ.update(environment)
     _show_as(command)
     sys.argv = [*command]
+    # multiprocessing runs the command berth again in each process, which imports this module: Python would
+    # warn that it is imported before it is run.
+    sys.modules.pop(f"{command[0]}.__main__", None)
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 

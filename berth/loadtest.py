@@ -15,9 +15,15 @@ from berth.operations.publishing import publish
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.messages import (
+    BuildCancelRequested,
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildRequested,
+    BuildUnplaceable,
+)
 from bus.requests import Flavor
-from bus.vocabulary import UNSAID_ID
+from bus.vocabulary import UNSAID_ID, portions
 from control_room.core.now import rounded_up
 
 _CHUNK = 128  # most requests that are published together
@@ -62,6 +68,7 @@ class Boot(msgspec.Struct):
     ended: float = 0.0
     status: str = "lost"
     host: str = ""
+    cell: str = ""
     attempts: int = 0
     reason: str = ""
     ends: int = 0  # number of different ends; a repeated message does not count
@@ -88,6 +95,11 @@ class LoadOutcome:
     @property
     def lost(self) -> int:
         return self.statuses["lost"]
+
+    @property
+    def failed(self) -> int:
+        """Return the number of boots that ended without an active instance."""
+        return len(self.boots) - self.statuses["active"] - self.lost
 
     @property
     def changed(self) -> int:
@@ -133,7 +145,7 @@ class Load:
         self.plan = plan
         self.boots: dict[str, Boot] = {}
         self.open = 0
-        self._name = f"load-{bus.clock.uuid()[:8]}"
+        self.name = f"load-{bus.clock.uuid()[:8]}"  # of its instances, and where their ends are published
         self._chance = random.Random(plan.seed)
         self._has_slot = asyncio.Event()
         self._ended = asyncio.Event()
@@ -148,8 +160,8 @@ class Load:
         return monotonic() - self._began
 
     async def run(self, progress: Callable[["Load"], None] = lambda load: None) -> LoadOutcome:
-        ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=self._name), 5000)
-        unplaceable = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self._name), 5000)
+        ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=self.name), 5000)
+        unplaceable = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self.name), 5000)
         self._began = monotonic()
         async with asyncio.TaskGroup() as group:
             working = [
@@ -165,6 +177,29 @@ class Load:
         await unplaceable.stop()
         seconds = max((boot.ended for boot in self.boots.values()), default=0.0)
         return LoadOutcome(self.boots, seconds)
+
+    async def delete(self) -> int:
+        """Delete all instances of the load, and cancel boots that have not ended. Return the number of
+        instances whose deletion no cell reported within `patience` seconds since the last report.
+        """
+        left = {build: boot.cell for build, boot in self.boots.items() if boot.cell}
+        lost = [build for build, boot in self.boots.items() if not boot.ended]
+        deleted = await self.bus.listen(topics.BUILD_DELETED.at(reply_to=self.name), 5000)
+        for builds in portions(lost, _CHUNK):
+            await publish(self.bus, *(BuildCancelRequested(build=build, anywhere=True) for build in builds))
+        for builds in portions(left, _CHUNK):
+            orders = (
+                BuildDeleteRequested(build=build, cell=left[build], reply_to=self.name) for build in builds
+            )
+            await publish(self.bus, *orders)
+        try:
+            while left:
+                async with asyncio.timeout(self.plan.patience):
+                    left.pop((await deleted.get()).build, None)
+        except TimeoutError:
+            pass
+        await deleted.stop()
+        return len(left)
 
     async def _publish_requests(self) -> None:
         """Publish a load test's build requests, at a fixed rate or with a fixed number in progress."""
@@ -194,7 +229,8 @@ class Load:
                     flavor=self._chance.choice(self.plan.flavors),
                     zone=self.plan.zone,
                     project=self.plan.project,
-                    reply_to=self._name,
+                    reply_to=self.name,
+                    name=self.name,
                 )
             )
             self.boots[build] = Boot(asked=self.now())
@@ -207,7 +243,7 @@ class Load:
     async def _on_ended(self, listener: Listener[BuildEnded]) -> None:
         while True:
             end = await listener.get()
-            self._end(end.build, end.status, end.host, end.reason, len(end.attempts))
+            self._end(end.build, end.status, end.host, end.reason, len(end.attempts), end.cell)
 
     async def _on_unplaceable(self, listener: Listener[BuildUnplaceable]) -> None:
         while True:
@@ -215,14 +251,14 @@ class Load:
             for build in end.instances:
                 self._end(build, "unplaceable", "", end.reason, 0)
 
-    def _end(self, build: str, status: str, host: str, reason: str, attempts: int) -> None:
+    def _end(self, build: str, status: str, host: str, reason: str, attempts: int, cell: str = "") -> None:
         if (boot := self.boots.get(build)) is None:
             return
         boot.ends += 1
         if boot.ends > 1:
             boot.changed |= (boot.status, boot.host) != (status, host)
             return
-        boot.ended, boot.status, boot.host = self.now(), status, host
+        boot.ended, boot.status, boot.host, boot.cell = self.now(), status, host, cell
         boot.reason, boot.attempts = reason, attempts
         self._last_end = boot.ended
         self.open -= 1

@@ -164,4 +164,5 @@ def _address(conf: NovaConf, url: str) -> RpcAddress:
         topic="scheduler",
         durable=conf.durable_queues,
         quorum=conf.quorum_queues,
+        durable_fanout=conf.durable_fanout,
     )

@@ -48,7 +48,7 @@ def placement_http(
             await serve(
                 app,
                 listener,
-                limits=HttpLimits(),
+                limits=HttpLimits(keep_alive=settings.placement.keep_alive),
                 format_refusal=format_refusal,
                 closing=app.state.closing.set,
                 tls=tls_of(settings),

@@ -23,6 +23,9 @@ class BusSettings(SettingsGroup, frozen=True, kw_only=True):
     # empty: an in-process bus, and all workers in one process
     amqp_url: str = ""
     exchange: str = "berth"  # exchange on RabbitMQ to which berth publishes all messages
+    # URL of RabbitMQ's management API, for commands that administer users and for `berth doctor`, as in
+    # http://127.0.0.1:15672; without a user, that of amqp_url; empty: the usual port of each host of amqp_url
+    management_url: str = ""
 
 
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -67,9 +70,11 @@ class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     """The choice of hosts by schedulers: filters, weighers and their options (docs/scheduler.md)."""
 
-    # names of the filters in their order; a custom filter is module:function; empty: the default filters
+    # names of the filters in their order, or changes of the default filters: +NAME adds a filter, -NAME
+    # removes one; a custom filter is module:function; empty: the default filters
     filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
-    # multiplier of each weigher by its name; empty: the default weighers
+    # multiplier of each weigher by its name, or changes of the default weighers: +NAME adds a weigher or
+    # changes the multiplier of one; empty: the default weighers
     weighers: dict[str, float] = field(default_factory=dict, name="scheduler_weighers")
     # options of filters and weighers, by the name of the filter or weigher
     rules: dict[str, dict[str, Any]] = field(default_factory=dict, name="scheduler_rules")
@@ -144,6 +149,9 @@ class PlacementHttpSettings(
     # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
     enforce_new_defaults: bool = False
     cors_origins: tuple[str, ...] = ()  # origins of web pages that may call the API (CORS)
+    # seconds for which a connection is kept without a request after a response; 0: it is closed with the
+    # response, as uWSGI does: the forked processes of a Nova service can share a connection that is kept
+    keep_alive: float = 0.0
 
 
 class RestSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"rest_{name}"):

@@ -11,7 +11,7 @@ import msgspec
 from berth import __version__
 from berth.reference_tables import markdown_table
 from bus.ferry.crossings import ways
-from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
+from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic, is_of_client
 from bus.worker import Worker, cell_of
 
 Carried = Topic[Any] | Query[Any, Any]
@@ -125,11 +125,12 @@ def _describe_query(
 
 
 def _channel(pattern: str, description: str, messages: Sequence[str]) -> dict[str, Any]:
+    exchange = "berth.clients" if is_of_client(pattern) else "berth"
     channel: dict[str, Any] = {
         "address": pattern,
         "description": description,
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
-        "bindings": {"amqp": {"is": "routingKey", "exchange": {"name": "berth", "type": "topic"}}},
+        "bindings": {"amqp": {"is": "routingKey", "exchange": {"name": exchange, "type": "topic"}}},
     }
     fields = re.findall(r"\{(\w+)\}", pattern)
     if fields:

@@ -1,7 +1,6 @@
 """Imports what workers need, in the process from which `forked_workers` forks them."""
 
 import gc
-import sys
 from importlib import import_module
 
 for _module in (
@@ -21,7 +20,5 @@ for _module in (
     "sqlalchemy.dialects.postgresql.asyncpg",
 ):
     import_module(_module)
-# Each worker runs this module, and Python would warn that it is imported already.
-sys.modules.pop("berth.__main__")
 gc.collect()
 gc.freeze()  # a collection writes to each object, and written memory is not shared

@@ -1,12 +1,12 @@
 """The table of acts: every message by which berth is changed, and the role that may send it.
 
-Commands, control room, Placement API and bus all use this table: `allowed` decides, and `describe` names the
+Commands, control room, Placement API and bus all use this table: `judged` decides, and `describe` names the
 target in the audit trail.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -17,13 +17,14 @@ from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregat
 from bus.audit_trail import MAX_STATE, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
-from bus.clients import ClientEditRequested, FindClients
+from bus.client_acts import DERIVED, ids_in, is_derived
+from bus.clients import BuildPlace, ClientEditRequested, FindClients, FindProjects, ProjectsFound
 from bus.domains import LabelEditRequested, LabelsEdited
-from bus.groups import FindGroups, GroupEdited, GroupEditRequested
+from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.leases import AgentEditRequested, FindAgents
 from bus.maintenance import AddWindow, CancelWindow, ChangeWindow, FindMaintenance, MaintenanceEditRequested
-from bus.messages import BuildDeleteRequested
-from bus.moves import FindMoves, MoveRequested, MoveSteered
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostsAsked
+from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
 from bus.names import MakeName, NameEdited
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
@@ -35,6 +36,7 @@ from bus.resources import (
     FindProviders,
     OwnerEditRequested,
     OwnerGiven,
+    ProvidersFound,
     Reshape,
     SetTraits,
 )
@@ -46,6 +48,7 @@ RANK: Mapping[str, int] = {"": 0, "reader": 1, "operator": 2, "admin": 3}
 
 
 Limit = Literal["cells", "projects"]
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,98 @@ def allowed(operator: Operator, act: Act, target: Target) -> str:
             only = f"{operator.name} may act in the {limit} {', '.join(theirs)} only"
             return f"{act.name}: {only}, and the target is in {of_target or 'no known one'}"
     return ""
+
+
+def is_limited(operator: Operator) -> bool:
+    return bool(operator.cells or operator.projects)
+
+
+def judged(
+    operator: Operator, message: M, owners: ProjectsFound, state: Message | None = None
+) -> tuple[str, M]:
+    """Return "" and the message to send if the operator may do its act, or else the reason for the refusal.
+
+    A limited role is judged on the real project, cell and host of the target: on `owners`, the answer to the
+    query `owners_query`, and on `state`, the answer to `state_query`. The message itself proves only what the
+    workers check before they act: the constraints of a boot, and the cell to which the message is routed.
+    A move is refused later if its instance has left the host on which the role was judged.
+    """
+    act = act_of(message)
+    assert act is not None
+    target = describe(message)
+    if not is_limited(operator) or not has_role(operator, act):
+        return allowed(operator, act, target), message
+    if why := allowed(operator, act, _real(message, target, owners, state)):
+        return why, message
+    new = _ids_in(message)[0]
+    if any(map(is_derived, new)):
+        return f"{act.name}: {DERIVED}", message
+    for id_ in sorted(new & owners.projects.keys()):
+        place, project = owners.places.get(id_), owners.projects[id_]
+        if allowed(operator, act, Target(id_, cell=place.cell if place else "", project=project)):
+            return (
+                f"{act.name}: {id_} is in use, and not in the limits of {operator.name}: use new uuids",
+                message,
+            )
+    place = owners.places.get(message.build) if isinstance(message, MoveRequested) else None
+    if place is not None and place.root:
+        return "", structs.replace(message, cell=place.cell, source=place.root)
+    return "", message
+
+
+def owners_query(messages: Iterable[Message]) -> FindProjects | None:
+    """Return the query for the real owners and places of the ids in messages; None if there are no ids."""
+    ids = [_ids_in(message) for message in messages]
+    new, existing = set[str]().union(*(each[0] for each in ids)), set[str]().union(*(each[1] for each in ids))
+    if not new and not existing:
+        return None
+    return FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)), places=True)
+
+
+def _ids_in(message: Message) -> tuple[set[str], set[str]]:
+    match message:
+        case HostsAsked(request=request):
+            return ids_in([request])
+        case GroupEditRequested(edit=MakeGroup(group=group)):
+            return {group}, set()
+        case (
+            BuildRequested()
+            | BuildCancelRequested()
+            | BuildDeleteRequested()
+            | MoveRequested()
+            | MoveSteered()
+        ):
+            return ids_in([message])
+    return set(), set()
+
+
+def _real(message: Message, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
+    """Return the target of an act with its real cell and project; empty if they are unknown."""
+    match message:
+        case BuildRequested() | HostsAsked() | AgentEditRequested():
+            return target
+        case BuildDeleteRequested(build=build) | MoveRequested(build=build):
+            place = owners.places.get(build) or BuildPlace(cell="")
+            cell = "" if _names_another_place(message, place) else place.cell
+            return replace(target, cell=cell, project=owners.projects.get(build, ""))
+        case MoveSteered(build=build, cell=cell):
+            moves = state.moves if isinstance(state, MovesFound) else ()
+            is_there = [(move.build, move.cell, move.in_cell) for move in moves] == [(build, cell, "")]
+            return replace(target, cell=cell if is_there else "", project=owners.projects.get(build, ""))
+        case GroupEditRequested(edit=MakeGroup()) if isinstance(state, GroupsFound) and not state.groups:
+            return target
+        case LabelEditRequested(roots=roots):
+            found = state.providers if isinstance(state, ProvidersFound) else ()
+            if {provider.id for provider in found} != {*roots}:
+                return replace(target, cell="", project="")
+    unproven = replace(target, cell="", project="")
+    return unproven if state is None else completed(unproven, state)
+
+
+def _names_another_place(message: BuildDeleteRequested | MoveRequested, place: BuildPlace) -> bool:
+    if isinstance(message, BuildDeleteRequested):
+        return message.cell != place.cell
+    return message.to_cell not in ("", place.cell) or message.source not in ("", place.root, place.host)
 
 
 def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[str], str], ...]:

@@ -49,6 +49,8 @@ class ActRecord(Value, frozen=True, kw_only=True):
     outcome: Outcome = "begun"
     detail: Cause = ""  # why the act was refused or denied, or has failed
     targets: LongList[Text] = ()  # the ids of all targets, if the act has several
+    # The request was delivered again: this record is only stored if its first delivery has left none.
+    repeated: bool = False
 
 
 class ActsRecorded(Message, frozen=True, kw_only=True):

@@ -5,27 +5,36 @@ from collections.abc import Iterable, Mapping
 from msgspec import structs
 
 from bus.clients import RegisteredClient
-from bus.messages import BuildRequested
-from bus.moves import MoveRequested
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
+from bus.moves import MoveRequested, MoveSteered
 from bus.vocabulary import UNSAID_ID, Id
 
+DERIVED = "use random uuids: those of version 5 are derived from other ids"
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
 
-Projects = Mapping[Id, str]  # the project of each id that is known
+Act = BuildRequested | BuildCancelRequested | BuildDeleteRequested | MoveRequested | MoveSteered
+Projects = Mapping[Id, str]  # the project of each id that is in use; empty: of no build or request
 
 
 class NotAllowed(Exception):
     """The error that a client may not do what it requested. The text gives the reason."""
 
 
-def ids_in(requests: Iterable[BuildRequested]) -> tuple[set[Id], set[Id]]:
-    """Return all ids in build requests: of the requests, of their instances, and of the instances that their
-    scheduler hints name.
+def ids_in(acts: Iterable[Act]) -> tuple[set[Id], set[Id]]:
+    """Return all ids in requests: those that a request gives to new objects (a build request, its instances,
+    a move), and those of the existing builds and requests that it names.
     """
     new, existing = set[Id](), set[Id]()
-    for request in requests:
-        new.update((request.request, *request.instances))
-        existing.update((*request.hints.same_host, *request.hints.different_host))
+    for act in acts:
+        match act:
+            case BuildRequested():
+                new.update((act.request, *act.instances))
+                existing.update((*act.hints.same_host, *act.hints.different_host))
+            case MoveRequested():
+                new.add(act.move)
+                existing.add(act.build)
+            case _:
+                existing.add(act.build)
     return new, existing
 
 
@@ -44,8 +53,19 @@ def project_of(client: RegisteredClient, named: str) -> str:
 
 def check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
     """Raise NotAllowed unless the build is of a project of the client; `known` maps ids to their projects."""
-    if known.get(build) not in client.projects:
+    if not _is_of(client, known.get(build)):
         raise NotAllowed(UNKNOWN)
+
+
+def is_derived(id_: Id) -> bool:
+    """Return whether an id may be one that berth derives from another id (a UUID of version 5), such as the
+    id of the consumer that holds the source of a move. It can be in use before any worker has recorded it.
+    """
+    return id_[14] == "5"
+
+
+def _is_of(client: RegisteredClient, project: str | None) -> bool:
+    return bool(project) and project in client.projects
 
 
 def permitted_boot(request: BuildRequested, client: RegisteredClient, known: Projects) -> BuildRequested:
@@ -55,16 +75,25 @@ def permitted_boot(request: BuildRequested, client: RegisteredClient, known: Pro
     project = project_of(client, request.project)
     if request.forced_host:
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
-    if any(known.get(id_, project) not in client.projects for id_ in (request.request, *request.instances)):
+    if not all(_is_of(client, known.get(id_, project)) for id_ in (request.request, *request.instances)):
         raise NotAllowed("request, instances: use new uuids")
+    if any(is_derived(id_) for id_ in (request.request, *request.instances)):
+        raise NotAllowed(f"request, instances: {DERIVED}")
     for name in ("same_host", "different_host"):
-        if not all(known.get(build) in client.projects for build in getattr(request.hints, name)):
+        if not all(_is_of(client, known.get(build)) for build in getattr(request.hints, name)):
             raise NotAllowed(f"hints.{name}: {UNKNOWN}")
     return structs.replace(request, project=project)
 
 
-def permitted_move(asked: MoveRequested) -> MoveRequested:
-    """Return a client's request to move an instance; raise NotAllowed if only operators may send it."""
+def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projects) -> MoveRequested:
+    """Return a client's request to move an instance; raise NotAllowed if the client may not send it. `known`
+    maps the ids of the move and of its build to their projects.
+    """
+    check_project(asked.build, client, known)
+    if not _is_of(client, known.get(asked.move, known[asked.build])):
+        raise NotAllowed("move: use a new uuid")
+    if is_derived(asked.move):
+        raise NotAllowed(f"move: {DERIVED}")
     if asked.forced_host:
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
     if asked.kind == "evacuate":

@@ -84,18 +84,30 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class FindProjects(Message, frozen=True, kw_only=True):
-    """A query for the projects of builds and requests. Ids in `existing` without a record in the scheduler or
-    in placement are also looked up in the cells; ids in `new` are not.
+    """A query for the projects of ids: `existing` ones of builds and requests, and `new` ones that a request
+    gives to a build, request or move, and that may be in use for any object.
     """
 
     new: LongList[Id] = ()
     existing: LongList[Id] = ()
+    places: bool = False  # also return the cells and hosts of the builds with these ids
+
+
+class BuildPlace(Value, frozen=True, kw_only=True):
+    """The cell and the host of a build, as placement has recorded them."""
+
+    cell: Text
+    root: Text = ""  # empty: on no host, such as a shelved instance
+    host: Text = ""  # name of the host
 
 
 class ProjectsFound(Message, frozen=True, kw_only=True):
-    """The answer to FindProjects: the project of each id that any worker has a record of."""
+    """The answer to FindProjects: the project of each id that any worker has a record of. The project is
+    empty if the id is in use, but not for a build or request of a known project.
+    """
 
-    projects: LargeMap[Id, KeystoneId] = field(default_factory=dict)
+    projects: LargeMap[Id, Text] = field(default_factory=dict)
+    places: LargeMap[Id, BuildPlace] = field(default_factory=dict)
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):

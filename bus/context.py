@@ -3,7 +3,7 @@ message costs only one additional comparison.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -64,6 +64,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2}
 
 current: ContextVar[Envelope | None] = ContextVar("berth_current_envelope", default=None)
 _arrived: ContextVar[Mapping[int, Envelope]] = ContextVar("berth_arrived_envelopes")
+_repeated: ContextVar[Collection[int]] = ContextVar("berth_repeated_messages", default=())
 
 
 class StoredContext(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,16 +79,21 @@ NO_CONTEXT = StoredContext()
 
 
 @contextmanager
-def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
+def handling(
+    envelopes: Iterable[tuple[Envelope, Message]], repeated: Iterable[Message] = ()
+) -> Iterator[None]:
     """Record, while the `with` block runs, which messages the current asyncio task handles. If there is only
-    one, it is recorded as the cause of all messages that are published in the block.
+    one, it is recorded as the cause of all messages that are published in the block. `repeated`: the messages
+    that were delivered before.
     """
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)
+    before = _repeated.set({id(message) for message in repeated})
     try:
         yield
     finally:
+        _repeated.reset(before)
         current.reset(tokens[0])
         _arrived.reset(tokens[1])
 
@@ -108,6 +114,11 @@ def stored_context(message: Message) -> StoredContext:
     if envelope is None:
         return NO_CONTEXT
     return StoredContext(envelope.id, envelope.correlation, envelope.traceparent)
+
+
+def is_repeated(message: Message) -> bool:
+    """Return whether a message that is being handled now was delivered to a handler before."""
+    return id(message) in _repeated.get()
 
 
 def sent_at(message: Message) -> float:

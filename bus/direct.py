@@ -75,6 +75,7 @@ class Handed:
 
     __slots__ = ("_give_back", "envelope", "is_settled", "reader", "receipt")
     problem = ""
+    sender = ""
     crashes = 0
 
     def __init__(self, envelope: Envelope, reader: "_Reader", give_back: Callable[["Handed"], None]) -> None:

@@ -1,9 +1,10 @@
 """The HTTP server that all workers use, at least for metrics and health checks. Adds limits that uvicorn
-lacks: for idle connections, slow requests, unread responses, and the number of connections.
+lacks: for TLS handshakes, idle connections, slow requests, unread responses, and the number of connections.
 """
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 import sys
@@ -24,7 +25,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from bus.errors import Unavailable
 from bus.tls import TlsFiles
 
+log = logging.getLogger(__name__)
+
 BACKLOG = 2048
+_ACCEPTING_PAUSE = 0.5  # seconds until the next attempt if a connection cannot be accepted
 HEAD_BYTES = 128 << 10  # limit of a request's headers
 ADDRESS_BYTES = 65_535  # limit of a URL with its query, given by the parser
 LEAST_RATE = 1000  # bytes a second; a long request that is sent slower is refused
@@ -37,9 +41,11 @@ FormatRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 class HttpLimits:
     """Timeouts of HTTP connections, and the maximum number of connections."""
 
-    idle: float = 75.0  # seconds for which a connection may be without a request
+    idle: float = 75.0  # seconds for which a new connection may be without a request
+    keep_alive: float = 75.0  # the same after a response; 0: the connection is closed with its response
     slow: float = 30.0  # seconds for a client to send a request (plus its size / LEAST_RATE), or to read data
     drain: float = 1.0  # seconds to complete the requests in progress when the server stops
+    handshake: float = 10.0  # seconds for a TLS handshake
     connections: int = 1000  # maximum number; at most half of the process's limit of open files
 
 
@@ -98,7 +104,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=limits.idle,  # type: ignore[arg-type]  # fractions of a second are fine
+        timeout_keep_alive=limits.keep_alive,  # type: ignore[arg-type]  # fractions of a second are fine
         timeout_graceful_shutdown=max(1, round(limits.drain)),
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
@@ -108,12 +114,17 @@ async def serve(
     config.load()
     server = _Server(config)
     async with asyncio.TaskGroup() as group:
-        renewing = group.create_task(tls.renew(config.ssl)) if tls and config.ssl else None
+        tasks: list[asyncio.Task[None]] = []
+        if tls and config.ssl:
+            tasks.append(group.create_task(tls.renew(config.ssl)))
+            tasks.append(group.create_task(_TlsDoor(server, config, listener).run()))
         try:
-            await server.serve(sockets=[listener])
+            await server.serve(sockets=[] if tls else [listener])
         finally:
-            if renewing is not None:
-                renewing.cancel()
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
             if closing is not None:
                 closing()
             if server.started:
@@ -137,6 +148,60 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # instead of uvicorn's signal handlers: the process has its own
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+class _TlsDoor:
+    """Accepts TLS connections for a server, and limits the number and the time of incomplete handshakes.
+
+    The limits of `_Connection` begin after the handshake: before it, neither asyncio nor uvloop count.
+    """
+
+    def __init__(self, server: _Server, config: _Config, listener: socket.socket) -> None:
+        self._server, self._config, self._listener = server, config, listener
+        self._shaking: dict[asyncio.Task[None], None] = {}  # the oldest first
+
+    async def run(self) -> None:
+        await self._server.ready.wait()
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        most = max(1, self._config.limits.connections // 2)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    accepted, _ = await loop.sock_accept(self._listener)
+                except OSError as problem:
+                    log.warning("a connection cannot be accepted: %s", problem.strerror or problem)
+                    await asyncio.sleep(_ACCEPTING_PAUSE)
+                    continue
+                if len(self._shaking) >= most:
+                    oldest = next(iter(self._shaking))
+                    del self._shaking[oldest]
+                    oldest.cancel()
+                task = group.create_task(self._shake_hands(accepted))
+                self._shaking[task] = None
+                task.add_done_callback(lambda done: self._shaking.pop(done, None))
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        loop, config, server = asyncio.get_running_loop(), self._config, self._server
+        try:
+            async with asyncio.timeout(config.limits.handshake):
+                await loop.connect_accepted_socket(
+                    lambda: _Connection(
+                        config=config, server_state=server.server_state, app_state=server.lifespan.state
+                    ),
+                    accepted,
+                    ssl=config.ssl,
+                )
+        except OSError:  # a TimeoutError or SSLError too: the client gets no answer
+            pass
 
 
 class _TooLong(Exception):
@@ -184,7 +249,7 @@ class _Connection(HttpToolsProtocol):
 
     def _wait_for_request(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
+            self.config.limits.idle, self.timeout_keep_alive_handler
         )
 
     def timeout_keep_alive_handler(self) -> None:
@@ -285,6 +350,7 @@ class _Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        cycle.keep_alive = cycle.keep_alive and self.config.limits.keep_alive > 0
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -157,7 +157,7 @@ def refusal_of(topic: Topic[Any], bound: str, key: str, envelope: Envelope, why:
         topic, fields = ACTIONS[action], inner if isinstance(inner, dict) else {}
     elif topic.pattern.endswith(".{cell}"):
         cell = bound.rpartition(".")[2]
-    reply_to = _reply_address(bound, key, envelope.sender, fields.get("reply_to"))
+    reply_to = _reply_address(bound, key, envelope.client, fields.get("reply_to"))
     if reply_to is None:
         return None
     return REFUSALS[topic](

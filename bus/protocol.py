@@ -23,7 +23,7 @@ MAX_IN_HAND_BYTES = 16 * 1024 * 1024  # unsettled, of one reader; decoded messag
 MAX_COUNT = 2**31 - 1  # largest number of tries in an envelope: a signed 32-bit integer
 MAX_TIME = 2.0**32  # seconds since the epoch, limited by AMQP: the year 2106
 
-UNVERIFIED = "?"  # `Envelope.sender` if nothing proves who has published a message
+UNVERIFIED = "?"  # `Envelope.client` if nothing proves who has published a message
 
 Short = Annotated[str, Meta(max_length=255)]  # limit of an AMQP short string
 
@@ -75,16 +75,16 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True, dict=True):
         return self.__dict__.get("message")
 
     @property
-    def sender(self) -> str:
+    def client(self) -> str:
         """Return the client that published the message, if the broker has verified the client's name.
 
         Empty: the routing key proves which users may have published it. UNVERIFIED: the message did not
         arrive by a way that proves its key. As `message`, it is never sent or copied with the envelope.
         """
-        return str(self.__dict__.get("sender", ""))
+        return str(self.__dict__.get("client", ""))
 
-    def sent_by(self, sender: str) -> None:
-        self.__dict__["sender"] = sender
+    def sent_by(self, client: str) -> None:
+        self.__dict__["client"] = client
 
     def keep(self, message: Message) -> None:
         """Keep the message object that `body` encodes. From now on no code may change the object."""
@@ -111,6 +111,7 @@ class Delivery(Protocol):
 
     envelope: Envelope
     problem: str  # why the received bytes are not a valid envelope; empty if they are
+    sender: str  # as in DeadLetter
     crashes: int  # number of earlier deliveries that were not settled; some brokers count requeues, too
 
     def done(self) -> None:
@@ -174,6 +175,9 @@ class DeadLetter:
     body: bytes
     traceback: str = ""
     cell: str = ""  # cell of the failed worker, verified by the broker; "?": unknown; "": no cell
+    # What the broker verified about the sender, if the message was refused because of that: the routing key,
+    # queue or exchange of the sender, to which `key` is not permitted; "?": unknown; "": `key` is verified
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +224,8 @@ class Transport(Protocol):
         """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue."""
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        """Send an envelope to the queue of this name. If the queue does not exist, raise Unroutable if
-        `expected`, and if not, drop the envelope.
+        """Send an envelope to the queue of this name, with its routing key unchanged. If the queue does not
+        exist, raise Unroutable if `expected`, and if not, drop the envelope.
         """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:

@@ -315,11 +315,17 @@ class FindAllocations(Message, frozen=True, kw_only=True):
     consumers: LongList[Id] = ()
     providers: LongList[Id] = ()
     cell: Text = ""  # the asking cell; empty: not asked by a cell
+    others: bool = False  # also return what else has an id in `consumers`; ignored if a cell asks
 
 
 class AllocationsFound(Message, frozen=True, kw_only=True):
     consumers: LongList[Consumer]  # consumers with allocations
     generations: LargeMap[Text, Whole]  # generation of each provider that occurs in `consumers`
+    # The following fields are for `others`.
+    groups: LargeMap[Text, Text] = field(default_factory=dict)  # server group → its project
+    reserved: LongList[Text] = ()  # reservations and their slots
+    # retired consumer or begun move → the cell that retired it; empty: another worker
+    retired: LargeMap[Text, Text] = field(default_factory=dict)
 
 
 class FindUsages(Message, frozen=True, kw_only=True):

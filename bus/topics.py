@@ -1,5 +1,6 @@
 """Topics and queries: the message type of each topic and query, and lists of all topics and all queries."""
 
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from bus import (
@@ -37,6 +38,7 @@ from bus.addressing import ANYONE as ANYONE
 from bus.addressing import Address as Address
 from bus.addressing import Query as Query
 from bus.addressing import Topic as Topic
+from bus.addressing import matches
 from bus.vocabulary import Message
 
 _CONDUCTOR = "that cell's conductor"
@@ -274,3 +276,15 @@ NOVA_REPORT = Query("nova.report", shadow.FindNovaReport, shadow.NovaReportFound
 TOPICS: tuple[Topic[Any], ...] = tuple(value for value in [*globals().values()] if isinstance(value, Topic))
 QUERIES: tuple[Query[Any, Any], ...] = tuple(it for it in [*globals().values()] if isinstance(it, Query))
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}
+
+CLIENT_KEYS: tuple[str, ...] = (
+    CLIENT_REQUESTED.at().key,
+    *(f"ask.{query.at(client='*')}" for query in QUERIES if query.of_client),
+)
+"""Patterns of the routing keys that clients publish with."""
+
+
+@lru_cache(maxsize=4096)
+def is_of_client(key: str) -> bool:
+    """Return whether clients publish with this routing key, or bind by it what clients publish."""
+    return any(matches(pattern, key) for pattern in CLIENT_KEYS)

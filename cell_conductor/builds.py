@@ -184,10 +184,14 @@ class Builds:
 
     async def end_orders_of_removed(self) -> Sequence[AgentReported | MoveReported]:
         """Return the reports that end all orders for removed agents; [] if no agent was removed since the
-        last call.
+        last call that succeeded.
         """
         now = self.clock.now()
-        messages = await self._repeat(now, now, None) if await self.removed.refresh() else []
+        await self.removed.refresh()
+        if not (agents := self.removed.unended):
+            return []
+        messages = await self._repeat(now, now, None)
+        self.removed.unended -= agents
         return self.removed.reports(messages)
 
     async def _repeat(self, since: float, left: float, roots: Collection[str] | None = ()) -> list[_Reminder]:

@@ -63,16 +63,17 @@ class RemovedAgents:
         self._database = database
         self._clock = clock
         self._agents: frozenset[str] | None = None  # None: not read yet
+        self.unended: frozenset[str] = frozenset()  # agents whose orders are still to be ended
 
     def __contains__(self, agent: object) -> bool:
         return self._agents is not None and agent in self._agents
 
-    async def refresh(self) -> bool:
-        """Read the removed agents again; return whether agents were removed since the last read."""
+    async def refresh(self) -> None:
+        """Read the removed agents again, and note those that were removed since the last read."""
         async with self._database.read_single() as tx:
             agents = frozenset(row["agent"] for row in await _REMOVED(tx))
         before, self._agents = self._agents or frozenset(), agents
-        return bool(agents - before)
+        self.unended = (self.unended & agents) | (agents - before)
 
     async def edit(self, request: AgentEditRequested, ring: Ring) -> AgentEditAnswered:
         """Record that an operator removed or restored an agent; give the shared bare-metal nodes of a removed

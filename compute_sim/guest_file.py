@@ -91,6 +91,7 @@ class GuestFile:
         self._added = self._kept = 0  # lines ever added, and lines on disk
         self._writing: asyncio.Future[None] | None = None
         self._file = -1
+        self._sound = 0  # bytes of whole lines in the file
         self._lock = -1
         self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
 
@@ -108,7 +109,7 @@ class GuestFile:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         lines, sound = _read(self.path.read_bytes())
         self._cut(sound)
-        os.lseek(self._file, 0, os.SEEK_END)
+        self._sound = os.lseek(self._file, 0, os.SEEK_END)
         self._lines = len(lines)
         return lines
 
@@ -154,7 +155,7 @@ class GuestFile:
             if self._file < 0:
                 return
             if self._waiting:
-                _write(self._file, self._waiting)
+                self._append(self._waiting)
             os.close(self._file)
             os.close(self._lock)
             self._file = -1
@@ -191,20 +192,34 @@ class GuestFile:
             if self._file < 0:
                 raise OSError("it was closed")
             if anew is None:
-                _write(self._file, lines)
+                self._append(lines)
                 return self._lines + len(lines)
-            path = self.path.with_suffix(".new")
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            _write(file, [_line(line) for line in anew])
-            os.rename(path, self.path)
-            directory = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-            os.close(self._file)
-            self._file = file
+            self._replace([_line(line) for line in anew])
             return len(anew)
+
+    def _append(self, lines: list[bytes]) -> None:
+        """Append lines; after an error, the next call cuts off what was written of them."""
+        if os.lseek(self._file, 0, os.SEEK_CUR) != self._sound:
+            os.ftruncate(self._file, self._sound)
+            os.lseek(self._file, self._sound, os.SEEK_SET)
+        self._sound += _write(self._file, lines)
+
+    def _replace(self, lines: list[bytes]) -> None:
+        path = self.path.with_suffix(".new")
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            written = _write(file, lines)
+            os.rename(path, self.path)
+        except BaseException:
+            os.close(file)
+            raise
+        before, self._file, self._sound = self._file, file, written  # also if the next step fails
+        os.close(before)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def _line(line: GuestLine) -> bytes:
@@ -227,8 +242,11 @@ def _read(text: bytes) -> tuple[list[GuestLine], int]:
     return found, sound
 
 
-def _write(file: int, lines: list[bytes]) -> None:
-    left = memoryview(b"".join(lines))
+def _write(file: int, lines: list[bytes]) -> int:
+    """Write lines at the file's position; return their size as soon as they are on disk."""
+    content = b"".join(lines)
+    left = memoryview(content)
     while left:
         left = left[os.write(file, left) :]
     os.fdatasync(file) if hasattr(os, "fdatasync") else os.fsync(file)
+    return len(content)

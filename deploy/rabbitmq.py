@@ -117,12 +117,14 @@ class RabbitMQ(Server):
         member: Membership | None = None,
         *,
         management: bool = False,
+        samples_often: bool = True,
         feature_flags: Sequence[str] = (),
         unpacked: Path | None = None,
     ) -> None:
         super().__init__(directory, port, certificate)
         self._unpacked = unpacked  # the directory of another version of RabbitMQ
         self._management_port = free_port() if management else 0
+        self._samples_often = samples_often
         self._feature_flags = feature_flags  # enabled at the first start; none: all stable ones
         self.tls_port = free_port() if certificate is not None else 0
         self._member = member
@@ -146,6 +148,16 @@ class RabbitMQ(Server):
     def node_name(self) -> str:
         """Return the name of the Erlang node."""
         return f"{self._member.name if self._member is not None else 'rabbit'}@localhost"
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables with which berth and this machine's rabbitmqctl find the running broker."""
+        return {
+            "BERTH_AMQP_URL": self.url,
+            "BERTH_MANAGEMENT_URL": f"http://127.0.0.1:{self._management_port}",
+            "RABBITMQ_NODENAME": self.node_name,
+            "RABBITMQ_ERLANG_COOKIE": (self.directory / ".erlang.cookie").read_text(),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+        }
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl with these arguments and return its output, which takes a second."""
@@ -230,9 +242,9 @@ class RabbitMQ(Server):
                     f"cluster_formation.classic_config.nodes.1 = {self._member.joins}@localhost",
                 ]
         if self._management_port:
+            lines += ["management.tcp.ip = 127.0.0.1", f"management.tcp.port = {self._management_port}"]
+        if self._management_port and self._samples_often:
             lines += [
-                "management.tcp.ip = 127.0.0.1",
-                f"management.tcp.port = {self._management_port}",
                 # By default the API samples every 5 s, and tests wait for what it reports.
                 "collect_statistics_interval = 500",  # milliseconds
                 *(

@@ -148,15 +148,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         find_binaries()
         with _directory(options.dir, options.keep) as directory:
-            rabbitmq = RabbitMQ(directory / "rabbitmq")
+            rabbitmq = RabbitMQ(directory / "rabbitmq", management=True, samples_often=False)
             postgres = Postgres(directory / "postgres")
             print(f"# starting RabbitMQ and PostgreSQL in {directory}", flush=True)
             started = time.monotonic()
             start_all(rabbitmq, postgres)
             try:
                 print(f"# ready after {time.monotonic() - started:.1f} s; Ctrl-C stops both", flush=True)
-                print(f"export BERTH_AMQP_URL={rabbitmq.url}", flush=True)
-                print(f"export BERTH_DATABASE_URL={postgres.url}", flush=True)
+                for name, value in (rabbitmq.variables() | {"BERTH_DATABASE_URL": postgres.url}).items():
+                    print(f"export {name}={value}", flush=True)
                 while not finished.wait(1.0):
                     for server in (rabbitmq, postgres):
                         if not server.running:

@@ -16,7 +16,7 @@ from bus.clock import Clock, moment_text
 from bus.errors import Unavailable
 from bus.masking import masked_text
 from bus.reports import HostState
-from nova_bridge.core.cloud import MirroredAggregate, NovaCell, NovaCloud, NovaHost
+from nova_bridge.core.cloud import DISCOVER, MirroredAggregate, NovaCell, NovaCloud, NovaHost
 from nova_bridge.core.request_spec import RequestSpec, decoded
 
 log = logging.getLogger(__name__)
@@ -87,16 +87,21 @@ class NovaDatabases:
         for row in cells:
             await self._read_cell(row)
         hosts: dict[str, NovaHost] = {}
+        unmapped: dict[str, NovaHost] = {}
         for row in cells:
             services = {service["host"]: service for service in self._services.get(row["uuid"], ())}
             for node in self._nodes.get(row["uuid"], {}).values():
                 service = services.get(node["host"])
-                if service is not None and mapped.get(node["host"]) == row["id"]:
+                if service is None:
+                    continue
+                if node["host"] not in mapped:
+                    unmapped[node["uuid"]] = self._host(node, service, row["uuid"], why_not=DISCOVER)
+                elif mapped[node["host"]] == row["id"]:
                     hosts[node["uuid"]] = self._host(node, service, row["uuid"])
         known = {
             row["uuid"]: NovaCell(row["uuid"], row["name"] or "", bool(row["disabled"])) for row in cells
         }
-        return NovaCloud(known, hosts, aggregates)
+        return NovaCloud(known, hosts, aggregates, unmapped)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
         """Return whether Nova still needs hosts for all given instances: each has a build request in Nova's
@@ -169,8 +174,8 @@ class NovaDatabases:
         self._cells[cell] = url, engine
         return engine
 
-    def _host(self, node: Row, service: Row, cell: str) -> NovaHost:
-        why = self._why_not(service)
+    def _host(self, node: Row, service: Row, cell: str, *, why_not: str = "") -> NovaHost:
+        why = why_not or self._why_not(service)
         return NovaHost(
             root=node["uuid"],
             host=node["host"],

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC
 from functools import partial
 from typing import Any
@@ -106,8 +107,11 @@ class NovaInspection:
             name = names[row["id"]]
             url = self._cell_urls.get(name, row["database_connection"])
             read_cell = partial(self._read_cell, name, mapped_to, found)
-            found.databases.append(await self._database(name, url, read_cell))
-            self._cells[name] = url
+            database = await self._database(name, url, read_cell)
+            is_needed = name != "cell0"
+            found.databases.append(replace(database, is_needed=is_needed))
+            if is_needed or not database.problem:
+                self._cells[name] = url
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:

@@ -29,7 +29,7 @@ from bus.resources import (
     ProvidersFound,
 )
 from bus.vocabulary import portions
-from nova_bridge.core.cloud import NovaCloud
+from nova_bridge.core.cloud import DISCOVER, NovaCloud
 from nova_bridge.core.differences import AGENT, aggregate_edits, cell_edits, owner_edits
 from nova_bridge.databases import NovaDatabases
 
@@ -84,7 +84,7 @@ class Mirror:
                 await self.refresh()
                 if self._clock.monotonic() - beat >= HEARTBEAT_SECONDS:
                     beat = self._clock.monotonic()
-                    await self._report(list(self.cloud.hosts))
+                    await self._report([*self.cloud.hosts, *self.cloud.unmapped])
                 self._complaint = ""
             except (Unavailable, NoAnswer, AnswerRefused) as problem:
                 if str(problem) != self._complaint:
@@ -103,7 +103,12 @@ class Mirror:
             if is_due or _placement_differs(before, now):
                 await self._compare(now)
                 self._compared = self._clock.monotonic()
-            changed = [root for root, host in now.hosts.items() if before.hosts.get(root) != host]
+            known = {**before.unmapped, **before.hosts}
+            changed = [
+                root for root, host in {**now.unmapped, **now.hosts}.items() if known.get(root) != host
+            ]
+            if new := now.unmapped.keys() - before.unmapped.keys():
+                log.warning("%s: %s", ", ".join(sorted(now.unmapped[root].host for root in new)), DISCOVER)
             if before.hosts:
                 await self._report(changed)
 
@@ -139,8 +144,9 @@ class Mirror:
 
     async def _report(self, roots: Sequence[str]) -> None:
         by_cell: dict[str, list[str]] = {}
+        hosts = {**self.cloud.unmapped, **self.cloud.hosts}
         for root in roots:
-            by_cell.setdefault(self.cloud.cells[self.cloud.hosts[root].cell].berth_name, []).append(root)
+            by_cell.setdefault(self.cloud.cells[hosts[root].cell].berth_name, []).append(root)
         messages = []
         for cell, some in by_cell.items():
             for part in portions(some, HOSTS_A_MESSAGE):
@@ -153,7 +159,7 @@ class Mirror:
                         run=self._run,
                         period=HEARTBEAT_SECONDS,
                         partial=True,
-                        hosts=tuple(self.cloud.hosts[root].state for root in part),
+                        hosts=tuple(hosts[root].state for root in part),
                     )
                 )
         if messages:

@@ -17,6 +17,7 @@ from bus.groups import GroupEditAnswered, GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildUnplaceable, HostsAnswered, HostsAsked
 from bus.protocol import Ask
 from bus.rabbit.oslo import RpcCall, RpcFailure, RpcResult
+from nova_bridge.core.cloud import DISCOVER
 from nova_bridge.core.request_spec import MalformedSpec, RequestSpec, decoded, from_legacy
 from nova_bridge.core.scheduler_notifications import Phase
 from nova_bridge.core.selections import plain_selections, present_host, selections
@@ -114,7 +115,10 @@ class NovaScheduling:
         strange = [build for build in answer.placed if build.chosen.root not in self._mirror.cloud.hosts]
         if strange:
             await self._undo(answer.placed)
-            raise _no_valid_host(f"{strange[0].chosen.host} is no compute node of Nova")
+            chosen = strange[0].chosen
+            is_unmapped = chosen.root in self._mirror.cloud.unmapped
+            reason = f": {DISCOVER}" if is_unmapped else " is no compute node of Nova"
+            raise _no_valid_host(f"{chosen.host}{reason}")
         value = self._result(question, answer.placed, return_objects)
         self._notify(call, "end")
         moves = bool(spec.ignore_hosts)  # for a move, Nova's conductor releases the claims itself

@@ -176,9 +176,7 @@ class HeadroomController(PlacementOperations):
 
     async def _remove(self, slots: Sequence[str]) -> None:
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
-        await self.claims.release_many(orders)
-        async with self.database.write() as tx:
-            await stored.forget_empty_slots(tx, slots)
+        await self.claims.release_many(orders, forgets_slots=True)
 
     async def _add(self, reservation: Reservation, wanted: Sequence[tuple[str, Allocations]]) -> None:
         async with self.database.read() as tx:

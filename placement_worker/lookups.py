@@ -127,9 +127,19 @@ class Lookups(PlacementOperations):
             return AllocationsFound(consumers=(), generations={})
         if cell:
             return await self._allocations_within(query, cell)
+        if query.others and query.consumers:
+            return await self._allocations_and_others(query)
         async with self.database.read_single() as tx:
             found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
         return AllocationsFound(consumers=tuple(found), generations=generations)
+
+    async def _allocations_and_others(self, query: FindAllocations) -> AllocationsFound:
+        async with self.database.read() as tx:
+            found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
+            groups, reserved, retired = await lookups.others(tx, query.consumers)
+        return AllocationsFound(
+            consumers=tuple(found), generations=generations, groups=groups, reserved=reserved, retired=retired
+        )
 
     async def _allocations_within(self, query: FindAllocations, cell: str) -> AllocationsFound:
         async with self.database.read() as tx:

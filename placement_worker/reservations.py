@@ -148,9 +148,9 @@ class ReservationOperations(PlacementOperations):
         held = [slot.consumer for slot in slots if slot.held]
         return len(held) if await self._release(held) else None
 
-    async def _release(self, slots: list[str]) -> bool:
+    async def _release(self, slots: list[str], *, forgets_slots: bool = False) -> bool:
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
-        answers = await self.claims.release_many(orders) if orders else ()
+        answers = await self.claims.release_many(orders, forgets_slots=forgets_slots) if orders else ()
         return all(isinstance(answer.result, Released) for answer in answers)
 
     async def _forget_slots(self, uuid: str, slots: Collection[str]) -> ReservationResult:
@@ -160,10 +160,8 @@ class ReservationOperations(PlacementOperations):
         if not found:
             return Missing(what="reservation", names=(uuid,))
         undrawn = [slot.consumer for slot in of_reservation if slot.consumer in slots and slot.is_undrawn]
-        if not await self._release(undrawn):
+        if not await self._release(undrawn, forgets_slots=True):
             return Contended()
-        async with self.database.write() as tx:
-            await stored.forget_empty_slots(tx, undrawn)
         return ReservationEdited(reservation=found[0], changed=bool(undrawn), released=len(undrawn))
 
     async def expire(self) -> None:

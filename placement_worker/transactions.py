@@ -226,15 +226,18 @@ class ClaimOperations(PlacementOperations):
         return [result and _numbered(result, number) for result in results]
 
     async def release_many(
-        self, orders: Sequence[ReleaseRequested], *, cell: str = ""
+        self, orders: Sequence[ReleaseRequested], *, cell: str = "", forgets_slots: bool = False
     ) -> Sequence[ReleaseAnswered]:
+        """Execute several releases. With `forgets_slots`, the consumers are slots of reservations, and their
+        records are deleted in the same transaction: a released slot that has a record counts as drawn.
+        """
         results: list[ReleaseResult] = []
         for some in portions(orders, CLAIMS_A_TRANSACTION):
-            first, unread = await self._release(some, cell, ())
+            first, unread = await self._release(some, cell, (), forgets_slots)
             waiting = [order for order, result in zip(some, first, strict=True) if result is None]
             # Released allocations return to the slots from which they were drawn; the first attempt has found
             # out which slots these are.
-            second = iter((await self._release(waiting, cell, unread))[0] if waiting else ())
+            second = iter((await self._release(waiting, cell, unread, forgets_slots))[0] if waiting else ())
             for result in first:
                 judged = result if result is not None else next(second)
                 results.append(judged if judged is not None else Contended())
@@ -242,7 +245,7 @@ class ClaimOperations(PlacementOperations):
 
     @again(lambda _, orders, *__: ([Contended()] * len(orders), set()))
     async def _release(
-        self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str]
+        self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str], forgets_slots: bool
     ) -> tuple[list[ReleaseResult | None], Collection[str]]:
         """Release allocations in one transaction. Return a result for each request, or None if slots of a
         reservation must be read first. Also return these slots: the next call gets them as `named`.
@@ -265,6 +268,8 @@ class ClaimOperations(PlacementOperations):
             world = await claims.open_world(tx, self.book, scope, now)
             results = [capacity.release(order, world) for order in orders]
             number = await self._save(tx, world, now)
+            if forgets_slots:
+                await reservations.forget_empty_slots(tx, [order.consumer for order in orders])
         numbered = [
             Released(number=number)
             if isinstance(result, Released) and order.consumer in world.stirred

@@ -41,6 +41,11 @@ _FIND = sql("""
     AND (:request = '' OR request = :request) AND (:outcome = '' OR outcome = :outcome)
     ORDER BY at DESC, id DESC LIMIT :most
 """)
+_RECORDED = sql("""
+    SELECT DISTINCT n.id FROM {n: id str, operator str, act str, target str, request str, outcome str}
+    JOIN acts a ON a.target = n.target AND a.request = n.request AND a.operator = n.operator
+    AND a.act = n.act AND a.outcome = n.outcome AND a.id <> n.id
+""")
 _PRUNE = sql("""
     DELETE FROM acts WHERE id IN (SELECT id FROM acts WHERE program = :program AND at < :before
     ORDER BY at LIMIT :most) RETURNING id
@@ -55,13 +60,31 @@ _LATEST = 1e12  # a time (seconds since 1970) after all records
 async def put(tx: Transaction, records: Sequence[ActRecord]) -> None:
     """Store audit records. Of several records with one id, the most final one is stored (`begun` is less
     final than `failed`, and `failed` than any other outcome); among equally final ones, the latest.
+
+    The record of a repeated delivery is stored only if no record of the same request is.
     """
+    records = await _without_repeated(tx, records)
     latest: dict[str, ActRecord] = {}
     for record in records:
         known = latest.get(record.id)
         if known is None or _finality(record) >= _finality(known):
             latest[record.id] = record
     await _PUT(tx, [_row(latest[id_]) for id_ in sorted(latest)])
+
+
+async def _without_repeated(tx: Transaction, records: Sequence[ActRecord]) -> Sequence[ActRecord]:
+    repeated = {record.id: record for record in records if record.repeated}
+    if not repeated:
+        return records
+    keys = {_request_of(record) for record in records if not record.repeated}
+    known = {id_ for id_, record in repeated.items() if _request_of(record) in keys}
+    values = [(id_, *_request_of(record)) for id_, record in sorted(repeated.items())]
+    known |= {row["id"] for row in await _RECORDED(tx, values)}
+    return [record for record in records if record.id not in known]
+
+
+def _request_of(record: ActRecord) -> tuple[str, str, str, str, str]:
+    return record.operator.name, record.act, record.target, record.request, record.outcome
 
 
 def _finality(record: ActRecord) -> int:

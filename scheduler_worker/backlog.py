@@ -328,6 +328,7 @@ class RequestBacklog:
         try:
             await self.stored.add([bundle for bundle, _ in bundled])
         except BaseException:
+            self.stored.abandon([bundle for bundle, _ in bundled])
             for place, deliveries in arrived.items():
                 self._enter(place, deliveries)
             raise

@@ -5,7 +5,6 @@ message. A build of another project is treated exactly as an unknown one. Permit
 again with the routing keys of operators, so no other handler distinguishes clients from operators.
 """
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +12,6 @@ from msgspec import structs
 
 from bus import acts
 from bus.audit_trail import ActRecord, ActsRecorded
-from bus.candidates import CandidateSource
-from bus.claims import HOLDER_TYPES
 from bus.client_acts import (
     NotAllowed,
     Projects,
@@ -38,28 +35,25 @@ from bus.clients import (
     client_key,
 )
 from bus.clock import Clock
-from bus.context import stored_context
+from bus.context import is_repeated, stored_context
 from bus.decisions import Decision
-from bus.delivery.recording import Caller, in_messages, message_uuid
-from bus.errors import Poison, Unavailable, Unroutable
+from bus.delivery.recording import Caller, in_messages
+from bus.errors import Poison, Unroutable
 from bus.groups import GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
-from bus.protocol import encode
-from bus.queries import BuildsFound, DecisionFound, FindBuilds
+from bus.queries import BuildsFound, DecisionFound
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.vocabulary import Id, portions
+from bus.vocabulary import Id
 from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.core.order import unplaceable
+from scheduler_worker.owners import Owners
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.role_door import operator_of
-from scheduler_worker.store.decisions import bind, projects_of, registered
+from scheduler_worker.store.decisions import bind, registered
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
-
-BUILDS_ASKED = 100  # build ids in one query to a cell
-PLACEMENT_ASKED = 500
 
 Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
 Refusal = BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress
@@ -73,7 +67,7 @@ class ClientDoor:
     cells: CellQueries
     keeping: WaitingOwner
     what_ifs: WhatIfs
-    source: CandidateSource
+    owners: Owners
     clock: Clock
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
@@ -90,7 +84,7 @@ class ClientDoor:
             return ClientsFound(clients=tuple(await registered(tx, question.names)))
 
     async def projects(self, question: FindProjects) -> ProjectsFound:
-        return ProjectsFound(projects=dict(await self._known(question.new, question.existing)))
+        return await self.owners.find(question)
 
     async def request_many(
         self, asked: Sequence[ClientRequested]
@@ -99,10 +93,7 @@ class ClientDoor:
         to the client; `Poison` (dead-letter it) for a malformed request.
         """
         clients = await self._registered({client.client for client in asked})
-        requested = [act for request in asked for act in _acts_of(request)]
-        new, existing = ids_in(act for act in requested if isinstance(act, BuildRequested))
-        existing.update(act.build for act in requested if not isinstance(act, BuildRequested))
-        known = await self._known(new, existing)
+        known = await self._known(*ids_in(act for request in asked for act in _acts_of(request)))
         judged = [await self._judged(client, clients.get(client.client), known) for client in asked]
         return self._with_records(asked, judged, clients)
 
@@ -116,7 +107,7 @@ class ClientDoor:
         result that is not `Poison`.
         """
         records = [
-            _record(request, outcome, clients.get(request.client), self.clock.now())
+            _record(request, outcome, clients.get(request.client), self.clock)
             for request, outcome in zip(asked, judged, strict=True)
             if not isinstance(outcome, Poison)
         ]
@@ -149,8 +140,7 @@ class ClientDoor:
                     check_project(act.build, client, known)
                     return structs.replace(act, anywhere=True)
                 case MoveRequested():
-                    check_project(act.build, client, known)
-                    return permitted_move(act)
+                    return permitted_move(act, client, known)
                 case MoveSteered():
                     check_project(act.build, client, known)
                     await self._check_move(act)
@@ -242,37 +232,8 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the projects of builds and requests by id. If neither the database nor placement has a
-        record of an id in `existing`, the cells are queried for it; for ids in `new` they are not.
-        """
-        ids = sorted({*new, *existing})
-        if not ids:
-            return {}
-        async with self.database.read() as tx:
-            projects = await projects_of(tx, ids)
-        for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
-            held = await self.placement.allocations(FindAllocations(consumers=some))
-            builds = [consumer for consumer in held.consumers if consumer.type not in HOLDER_TYPES]
-            projects |= {build.id: build.project for build in builds}
-        missing = sorted({build for build in existing if build not in projects})
-        if not missing:
-            return projects
-        cells = sorted({host.cell for host in self.source.hosts()})
-        found = await asyncio.gather(*(self._in_cell(cell, missing) for cell in cells))
-        for stands in found:
-            projects |= stands
-        return projects
-
-    async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return by id the projects of the builds recorded in a cell; empty if the cell does not answer."""
-        found: dict[Id, str] = {}
-        try:
-            for some in portions(ids, BUILDS_ASKED):
-                builds = (await self.cells.builds(FindBuilds(cell=cell, builds=some))).builds
-                found |= {build.build: build.placed.spec.project for build in builds}
-        except (Unavailable, Unroutable):
-            pass
-        return found
+        question = FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)))
+        return (await self.owners.find(question)).projects
 
 
 def _acts_of(asked: ClientRequested) -> list[Act]:
@@ -280,23 +241,25 @@ def _acts_of(asked: ClientRequested) -> list[Act]:
 
 
 def _record(
-    asked: ClientRequested, outcome: Published, client: RegisteredClient | None, now: float
+    asked: ClientRequested, outcome: Published, client: RegisteredClient | None, clock: Clock
 ) -> ActRecord:
-    """Return the audit record of a client's request. A repeated delivery yields the same record id."""
+    """Return the audit record of a client's request. Its id is new, because a client chooses the ids of its
+    messages, and may use one again.
+    """
     (request,) = _acts_of(asked)
     act, operator = acts.act_of(request), operator_of(asked.client, client)
     # clients with projects need no role, so `operator` stands for the role
     operator = structs.replace(operator, role="operator" if client else "", is_program=True)
     message = stored_context(asked).id
-    id_ = message_uuid(f"{message} {encode(asked)!r}")
     caller = Caller(operator=operator, door="bus", through=f"client.{asked.client}", request=message)
-    record = caller.record(id_, now, act.name if act else "", acts.describe(request))
+    record = caller.record(clock.uuid(), clock.now(), act.name if act else "", acts.describe(request))
     denied = isinstance(outcome, Refusal)
     return structs.replace(
         record,
         # boot requests are not copied: the decision or the cell's record contains them
         asked="" if isinstance(request, BuildRequested) else acts.asked_json(request),
         outcome="denied" if denied else "done",
+        repeated=is_repeated(asked),
         detail=acts.shortened(getattr(outcome, "reason", "") or getattr(outcome, "why", ""))
         if denied
         else "",

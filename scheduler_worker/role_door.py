@@ -47,6 +47,7 @@ class RoleDoor:
             door="bus",
             through=f"client.{asked.client}",
             request=stored_context(asked).id,
+            nonce=self.bus.clock.uuid(),
         )
         token = caller.set(door)
         try:

@@ -26,7 +26,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
 from scheduler_worker.core.fair_queue import FairItem, FairQueue, Key, ShareMeter, Size
 from scheduler_worker.store import backlog
-from scheduler_worker.store.backlog import Bundle
+from scheduler_worker.store.backlog import Bundle, Depth
 from scheduler_worker.waiting.start_estimates import show_calibration
 
 log = logging.getLogger(__name__)
@@ -246,6 +246,11 @@ class StoredRequests:
             for envelope in bundle.opened():
                 self.push(StoredDelivery(envelope, opened, self, crashes=bundle.strikes), continues=True)
 
+    def abandon(self, bundles: Sequence[Bundle]) -> None:
+        """Delete bundles that could not be stored: their commit may have succeeded nevertheless."""
+        self._ended += [OpenBundle(bundle.id, bundle.project, bundle.priority, 0) for bundle in bundles]
+        self._due.set()
+
     async def adopt(self, before: str) -> int:
         """Take over the stored requests of the scheduler `before`; return how many."""
         async with self._database.write() as tx:
@@ -253,6 +258,22 @@ class StoredRequests:
             if adopted:
                 await self._live(tx)
             depths = await backlog.depths(tx, self._owner) if adopted else []
+        self._read_adopted(depths)
+        return adopted
+
+    async def recount(self, tx: Transaction) -> None:
+        """Read the stored requests that this scheduler does not know: the commit that gave them to it seemed
+        to fail.
+        """
+        bundles = Counter[str]()
+        depths = await backlog.depths(tx, self._owner)
+        for depth in depths:
+            bundles[depth.project] += depth.bundles
+        known = {project: stored.bundles for project, stored in self.projects.items()}
+        self._read_adopted([each for each in depths if bundles[each.project] > known.get(each.project, 0)])
+
+    def _read_adopted(self, depths: Sequence[Depth]) -> None:
+        """Let all bundles of the projects in `depths` be read."""
         for project, of_project in groupby(sorted(depths), attrgetter("project")):
             by_priority = {depth.priority: depth for depth in of_project}
             stored = self.projects.setdefault(project, StoredProject())
@@ -264,7 +285,6 @@ class StoredRequests:
             stored.is_suspect = True
             self._low[project] = None
         self._due.set()
-        return adopted
 
     async def release(self) -> None:
         """Delete the bundles with only handled requests, and leave all other bundles to another scheduler."""

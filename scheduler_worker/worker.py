@@ -30,6 +30,7 @@ from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceCon
 from scheduler_worker.maintenance.quorum import FENCING
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.owners import Owners
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
 from scheduler_worker.priorities import PriorityClasses
@@ -127,7 +128,8 @@ class _Parts:
         self.capacity = CapacitySampler(scheduler, database)
         self.roles = RoleDoor(database, needs.bus)
         self.trail = AuditTrail(database, clock, self.options.keep_acts, self.options.keep)
-        self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source, clock)
+        owners = Owners(database, placement, needs.cells, source)
+        self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, owners, clock)
 
     def worker(self) -> Worker:
         keeping, door = self.keeping, self.door

@@ -8,13 +8,14 @@ from typing import Any, Self
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
+from aio_pika.exceptions import PublishError
 from msgspec import structs
 
 from bus import protocol
 from bus.broker_urls import user_of
 from bus.clients import ClientAnswered, ClientAsked, ClientRequested
 from bus.clock import Clock
-from bus.errors import AnswerRefused, NoAnswer
+from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.messages import BuildCancelRequested, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
 from bus.rabbit.permissions import CLIENT_TOPICS, client_user
@@ -46,26 +47,27 @@ class BusClient:
         self.name = (user_of(url) or "").removeprefix(client_user("", exchange))
         self._queue = f"client.{self.name}.{number}"
         self._reply_to = f"{self._queue}.answers"
-        self._exchange_name = exchange
+        self._names = BrokerNames(exchange)
         self._is_durable = is_durable
         self._clock = Clock()
         self._stack = AsyncExitStack()
         self._results: asyncio.Queue[Message] = asyncio.Queue()
         self._answers: dict[str, asyncio.Future[AbstractIncomingMessage]] = {}
-        self._exchange: AbstractExchange
+        self._exchange: AbstractExchange  # of clients' requests
 
     async def __aenter__(self) -> Self:
         connection = await self._stack.enter_async_context(await aio_pika.connect_robust(self._url))
-        channel: AbstractChannel = await connection.channel(publisher_confirms=True)
-        self._exchange = await channel.get_exchange(self._exchange_name, ensure=False)
-        name = BrokerNames(self._exchange_name).queue(self._queue)
+        channel: AbstractChannel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+        self._exchange = await channel.get_exchange(self._names.clients, ensure=False)
+        results = await channel.get_exchange(self._names.exchange, ensure=False)
+        name = self._names.queue(self._queue)
         if self._is_durable:
             queue = await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "quorum"})
         else:
             queue = await channel.declare_queue(name, exclusive=True)
         for topic in CLIENT_TOPICS:
-            await queue.bind(self._exchange, topic.at(reply_to=self.name).key)
-        await queue.bind(self._exchange, self._reply_to)
+            await queue.bind(results, topic.at(reply_to=self.name).key)
+        await queue.bind(results, self._reply_to)
         await queue.consume(self._receive)
         return self
 
@@ -75,14 +77,16 @@ class BusClient:
         await self._stack.aclose()
 
     async def publish(self, *acts: Act) -> None:
-        """Publish requests, and wait until the broker has stored all of them. A repeated request has no
-        effect.
+        """Publish requests, and wait until the broker has stored all of them; raise Unroutable if no queue
+        takes one. A repeated request has no effect.
         """
-        async with asyncio.TaskGroup() as group:
-            for act in acts:
-                field: dict[str, Any] = {_FIELDS[type(act)]: structs.replace(act, reply_to=self.name)}
-                asked = ClientRequested(client=self.name, **field)
-                group.create_task(self._send(f"client.{self.name}", asked))
+        sends = []
+        for act in acts:
+            field: dict[str, Any] = {_FIELDS[type(act)]: structs.replace(act, reply_to=self.name)}
+            sends.append(self._send(f"client.{self.name}", ClientRequested(client=self.name, **field)))
+        for problem in await asyncio.gather(*sends, return_exceptions=True):
+            if problem is not None:
+                raise problem
 
     async def results(self) -> AsyncIterator[Message]:
         """Yield the results of this client's requests, without end; a result may be yielded twice."""
@@ -116,7 +120,12 @@ class BusClient:
             message_id=id_,
             reply_to=reply_to or None,
         )
-        await self._exchange.publish(sent, key, mandatory=True)
+        try:
+            await self._exchange.publish(sent, key, mandatory=True)
+        except PublishError:
+            raise Unroutable(
+                f"no queue takes messages of {key}: no scheduler has served this client"
+            ) from None
 
     async def _receive(self, message: AbstractIncomingMessage) -> None:
         async with message.process():

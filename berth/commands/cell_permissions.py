@@ -35,8 +35,8 @@ class BrokerTool:
 
     management: str = option(
         "",
-        "RabbitMQ's management API, http://user:password@host:15672 (default: the usual address,"
-        " with the user of amqp_url).",
+        "RabbitMQ's management API, http://user:password@host:15672 (default: the setting management_url,"
+        " or the usual address, with the user of amqp_url).",
         metavar="URL",
     )
     rabbitmqctl: str = option("", "Use this on the broker's machine, instead.", metavar="COMMAND")
@@ -44,8 +44,9 @@ class BrokerTool:
     async def users(self, cli: Cli) -> RecordedUsers:
         from berth.broker_users import broker_users  # it takes long to load
 
-        amqp_url = cli.settings.bus.amqp_url
-        return RecordedUsers(await broker_users(amqp_url, self.management, self.rabbitmqctl), cli)
+        given = cli.settings.bus
+        management = self.management or given.management_url
+        return RecordedUsers(await broker_users(given.amqp_url, management, self.rabbitmqctl), cli)
 
 
 class RecordedUsers:
@@ -54,6 +55,8 @@ class RecordedUsers:
     def __init__(self, admin: BrokerUsers, cli: Cli) -> None:
         self._admin, self._cli = admin, cli
         self.by, self.users, self.queues = admin.by, admin.users, admin.queues
+        self.writers, self.forwarders = admin.writers, admin.forwarders
+        self.close_connections = admin.close_connections
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
         """Create or change users. `definitions` lists the permissions of each user under `permissions`, and

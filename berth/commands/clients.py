@@ -32,6 +32,9 @@ _NO_CONTROLS = re.compile(r"[ -~]+")
 
 commands = Commands(name="client", no_args_is_help=True)
 
+_FORMER = "clients may still publish to berth's exchange, and so forge messages of berth to other clients"
+
+Names = Annotated[list[str] | None, positional("Clients; all, if none is named.", metavar="[NAME]...")]
 NameOfClient = Annotated[str, positional("At most 32 letters, digits and -.", metavar="NAME")]
 
 
@@ -77,7 +80,8 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
             raise OperationRefused("its password is not known here: --rotate makes a new one for --url-file")
         password = (given or secrets.token_urlsafe(24)) if has_new_password else ""
         url = as_user(options.broker or settings.bus.amqp_url, user, password)
-        may = permissions.of_client(name, settings.bus.exchange, has_role=bool(order.role))
+        is_former = not is_new and await _is_former(settings, admin, user)
+        may = _permissions(settings, name, order.role, is_former=is_former)
         users = {user: permissions.BrokerUser(password, may, permissions.CLIENT_LIMITS)}
         vhost = vhost_of(settings.bus.amqp_url)
         edit = bus.asker(topics.EDIT_CLIENT)
@@ -93,12 +97,63 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
                 await _drop(admin, user)  # this closes connections with the old password
             await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
     lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; {_rights(order)}"]
+    lines += [f"{_FORMER}: `berth client permit {name}`"] if is_former else []
     shown = url if has_new_password and not given and file is None else ""
     lines += [f"its URL, which is not shown again: {shown}"] if shown else []
     lines += [f"its URL is in {file}"] if file is not None else []
     facts = {"projects": order.projects, "role": order.role, "cells": order.cells}
     where = {"url": shown, "file": str(file or "")}
     cli.tell("\n".join(map(printable, lines)), client=name, user=user, **facts, **where)
+
+
+@commands.command("permit")
+async def permit(
+    cli: Cli,
+    names: Names = None,
+    former: bool = option(False, "Also as before, to berth's exchange, until the programs are changed."),
+    *,
+    tool: BrokerTool,
+) -> None:
+    """Give clients (all, or those named) the RabbitMQ permissions of this version of berth.
+
+    A client publishes to the exchange `berth.clients`, and not to that of berth's workers. If it could do so
+    before, its connections are closed, and exchanges and queues of it that forward messages are deleted.
+    """
+    _need_service_mode(cli.settings)
+    admin = await tool.users(cli)
+    async with cli.bus("client") as bus:
+        found = (await bus.asker(topics.CLIENTS)(FindClients(names=tuple(names or ())))).clients
+    if unknown := set(names or ()) - {client.name for client in found}:
+        raise OperationRefused(f"client {min(unknown)} is not registered")
+    settings, closed = cli.settings, list[str]()
+    for client in found:
+        user, may = user_of(settings, client.name), _permissions(settings, client.name, client.role)
+        was_former = await _is_former(settings, admin, user)
+        given = _permissions(settings, client.name, client.role, is_former=former)
+        users = {user: permissions.BrokerUser("", given, permissions.CLIENT_LIMITS)}
+        vhost = vhost_of(settings.bus.amqp_url)
+        await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
+        if was_former and not former:
+            await _close(settings, admin, user, may.configure)
+            closed.append(client.name)
+    sentence = f"{len(found)} clients have the permissions of this version, by {admin.by}"
+    if former:
+        sentence += f"; {_FORMER}"
+    elif closed:
+        sentence += f"; closed the connections of {', '.join(closed)}"
+    cli.tell(sentence, clients=[client.name for client in found], former=former, closed=closed)
+
+
+async def _close(settings: Settings, admin: RecordedUsers, user: str, own: str) -> None:
+    """End what a client has made with former permissions: connections, whose channels keep permissions, and
+    exchanges and queues that forward messages to berth's exchanges. `own`: a pattern of the client's names.
+    """
+    from bus.rabbit.inspection import delete_exchanges, delete_queues
+
+    await admin.close_connections(user)
+    exchanges, queues = await admin.forwarders()
+    await delete_exchanges(settings.bus.amqp_url, [name for name in exchanges if re.match(own, name)])
+    await delete_queues(settings.bus.amqp_url, [name for name in queues if re.match(own, name)])
 
 
 @commands.command("list")
@@ -156,10 +211,12 @@ async def _show(cli: Cli, name: str) -> None:
     rows = ([", ".join(it) if isinstance(it, tuple) else it for it in fact.values()] for fact in facts)
     cli.rows(facts, plain_table(titles, rows))
     if name and not cli.as_json:
-        may = permissions.of_client(name, cli.settings.bus.exchange, has_role=bool(found[0].role))
+        may = _permissions(cli.settings, name, found[0].role)
         cli.line(f"declares and reads queues {may.configure}")
         cli.line(f"publishes with keys       {may.keys[0].write}")
-        cli.line(f"binds its queues by keys  {may.keys[0].read}")
+        cli.line(f"to the exchange           {may.keys[0].exchange}")
+        cli.line(f"binds its queues by keys  {may.keys[1].read}")
+        cli.line(f"to the exchange           {may.keys[1].exchange}")
 
 
 @commands.command("remove")
@@ -184,6 +241,17 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     await delete_queues(cli.settings.bus.amqp_url, queues)
     sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
     cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
+
+
+def _permissions(
+    settings: Settings, name: str, role: Role, *, is_former: bool = False
+) -> permissions.Permissions:
+    return permissions.of_client(name, settings.bus.exchange, has_role=bool(role), is_former=is_former)
+
+
+async def _is_former(settings: Settings, admin: RecordedUsers, user: str) -> bool:
+    """Return whether a client may write to the exchange of berth's workers, as in earlier versions."""
+    return re.search((await admin.writers()).get(user, "^$"), settings.bus.exchange) is not None
 
 
 def _need_service_mode(settings: Settings) -> None:

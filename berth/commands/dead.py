@@ -1,6 +1,6 @@
 """`berth dead`: lists, shows, replays and drops dead letters."""
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated
@@ -80,9 +80,21 @@ async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
 
 
 @commands.command("replay")
-async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
-    """Publish dead letters again to the queues in which they failed, and delete the dead letters."""
+async def replay(
+    cli: Cli,
+    ids: Ids,
+    cell: OfCell = "",
+    as_operator: bool = option(
+        False,
+        "Publish them as your own messages, also if their senders were refused; each is shown and recorded.",
+    ),
+) -> int:
+    """Publish dead letters again to the queues in which they failed, and delete the dead letters. Each is
+    judged as its sender's again.
+    """
     _check(ids)
+    if as_operator and list(ids) == ["all"]:
+        raise BadSetting("--as-operator takes ids, not `all`: read each letter before (`berth dead show ID`)")
     staying = list[str]()
 
     def stays(why: str) -> None:
@@ -90,14 +102,36 @@ async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
         if not cli.as_json:
             cli.line(printable(why), "red")
 
-    async with (
-        cli.recorded("dead letters", cell or "central", f"replay {' '.join(ids)}"),
-        Bus(_way(cli.settings, cell)) as bus,
-    ):
+    async with Bus(_way(cli.settings, cell)) as bus:
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
-        count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
+        if as_operator:
+            count = await _replay_as_operator(cli, bus, chosen or (), stays)
+        else:
+            async with cli.recorded("dead letters", cell or "central", f"replay {' '.join(ids)}"):
+                count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
     cli.tell(f"{count} replayed", replayed=count, staying=staying)
     return 0 if not staying and (chosen is None or chosen) else 1
+
+
+async def _replay_as_operator(
+    cli: Cli, bus: Bus, chosen: Collection[str], stays: Callable[[str], None]
+) -> int:
+    """Publish each chosen letter with the operator's rights, after it was shown, and with its own record in
+    the audit trail; refuse what the operator's role does not permit.
+    """
+    count = 0
+    letters = [letter async for letter in bus.transport.each_dead_letter() if letter.id in chosen]
+    async with cli.bus("dead") as own:
+        for letter in letters:
+            sender = letter.sender or letter.key
+            what = f"{letter.type or 'a message'} of {sender} to {letter.queue}: {_text(letter)}"
+            if not cli.as_json:
+                cli.line(printable(f"{letter.id} as your own: {what}"))
+            async with own.act(dead_letters.act_of(letter), letter.id, f"replay --as-operator {what}"):
+                count += await dead_letters.replay(
+                    bus.transport, bus.clock, [letter.id], stays, as_operator=True
+                )
+    return count
 
 
 @commands.command("drop")
@@ -162,7 +196,8 @@ def _print_not_found(id_: str, console: Console) -> None:
 
 
 def _facts(letter: DeadLetter) -> dict[str, str | int]:
-    where = {name: getattr(letter, name) for name in ("id", "reason", "queue", "cell", "key", "type")}
+    names = ("id", "reason", "queue", "cell", "key", "sender", "type")
+    where = {name: getattr(letter, name) for name in names}
     when = {"first died": _when(letter.first_died), "died": _when(letter.died)}
     return {**where, **when, "attempt": letter.attempt, "correlation": letter.correlation}
 

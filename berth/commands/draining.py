@@ -79,9 +79,13 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
         if options.dry_run:
             return await print_plan(bus, hosts, asked, cli, "disabled")
         for host in hosts:
-            state = await disabling(because)(bus, host)
+            marked = await disabling(because)(bus, host)
             if not cli.as_json:
-                cli.line(f"{host.host or host.name}: {state}")
+                cli.line(f"{host.host or host.name}: {marked.says}")
+        if not cli.as_json:
+            which = hosts[0].host or hosts[0].name if len(hosts) == 1 else "HOST"
+            undone = f"berth host enable {which}{because and f' --because {because}'}"
+            cli.line(f"undone by `{printable(undone)}`", "dim")
         emptying = Emptying(bus, hosts, asked, options.most, printer, because=because)
         code = await _empty(emptying, printer, "stopped", "the same command goes on")
         await print_remaining(bus, hosts, emptying.so_far.stay, cli)

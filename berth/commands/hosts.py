@@ -10,6 +10,7 @@ from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import (
     HostStandings,
+    Marked,
     Marking,
     checked_cause,
     disabling,
@@ -102,13 +103,15 @@ async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", be
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
+async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
     """Remove a cause for which hosts are disabled; a host without any cause is enabled.
 
     `--because disk` removes that cause; without the option the unnamed cause is removed. A host that
     its agent has disabled stays disabled: only the agent can enable the host.
+    Exit 1 if a host stays disabled.
     """
-    await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
+    marked = await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
+    return 1 if any(host.is_disabled for host in marked) else 0
 
 
 @commands.command("force-down")
@@ -196,9 +199,9 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
     return next(found[provider.id] for provider in tree if provider.parent is None)
 
 
-async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> None:
-    """Apply `marking` (enable, disable or force down) to the named hosts, or to all hosts of an agent, and
-    print their new states.
+async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> list[Marked]:
+    """Apply `marking` (enable, disable or force down) to the named hosts, or to all hosts of an agent; print
+    and return their new states.
     """
     if bool(names) == bool(agent):
         raise BadSetting("name the hosts, or give --agent")
@@ -208,6 +211,9 @@ async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> 
         ]
         if not roots:
             raise OperationRefused(f"no host is reported by an agent {agent!r}")
+        marked = []
         for root in roots:
-            name, state = root.host or root.name, await marking(bus, root)
-            cli.tell(f"{name}: {state}", host=name, uuid=root.id, cell=root.cell, becomes=state)
+            name, now = root.host or root.name, await marking(bus, root)
+            cli.tell(f"{name}: {now.says}", host=name, uuid=root.id, cell=root.cell, becomes=now.says)
+            marked.append(now)
+    return marked

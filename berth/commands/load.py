@@ -116,13 +116,18 @@ class LoadOptions:
 
 @commands.command("load")
 async def load_command(
-    options: LoadOptions, as_json: bool = option(False, "Print the result as JSON.", "--json")
+    options: LoadOptions,
+    as_json: bool = option(False, "Print the result as JSON.", "--json"),
+    keep: bool = option(False, "Keep the instances: by default they are deleted after the audit."),
 ) -> int:
     """Boot many instances; show throughput and latency, and audit the databases.
 
     Latency is the time from a request to the end of its build. Simulated agents need --build-time for a build
     (on average 0.1 s by default). The command starts a separate berth for the test; with --attach it boots
     the instances on the berth that already runs. Broker and databases must be on this machine.
+
+    All instances have one name, which is printed (`berth instances --name NAME`), and are deleted after the
+    audit unless --keep is given. Exit 1 if a boot did not become active or an instance was not deleted.
     """
     settings, console = effective(**settings_given(options)).settings, complain if as_json else say
     plan = LoadPlan(
@@ -138,19 +143,26 @@ async def load_command(
     async with _berth_to_load(settings, options.attach, console) as (bus, settings):
         hosts = await (scheduling(bus, settings, share=0.0) if options.attach else ready(bus, settings))
         settle_in()
-        result = await _with_progress(Load(bus, plan), console)
+        load = Load(bus, plan)
+        console.print(f"the instances are named {load.name}")
+        result = await _with_progress(load, console)
         found = await audit_databases(settings)
+        left = 0 if keep else await load.delete()
     if options.picture is not None:
         mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
         title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
         options.picture.write_text(latency_svg(result, title), encoding="utf-8")
         console.print(f"time from request to end, over the run: {options.picture}")
     if as_json:
-        summary = {**result.summary(), "flavors": len(plan.flavors), "hosts": hosts, "audit": found.breaches}
+        summary = {
+            **result.summary(), "name": load.name, "flavors": len(plan.flavors), "hosts": hosts,
+            "audit": found.breaches, "not_deleted": left,
+        }  # fmt: skip
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:
         show(result, console)
-    return _verdict(result, found, console)
+    code = _verdict(result, found, console)
+    return 1 if _has_failures(result, left, load.name, console) else code
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
@@ -314,6 +326,14 @@ def show(result: LoadOutcome, console: Console) -> None:
     for reason, count in result.reasons():
         table.add_row("reason", escape(f"{count} × {reason}"))
     console.print(table, soft_wrap=False)
+
+
+def _has_failures(result: LoadOutcome, left: int, name: str, console: Console) -> bool:
+    if result.failed:
+        console.print(f"[red]{result.failed} boots did not become active[/red]")
+    if left:
+        console.print(f"[red]{left} instances were not deleted: berth instances --name {name}[/red]")
+    return bool(result.failed or left)
 
 
 def _verdict(result: LoadOutcome, found: Audit, console: Console) -> int:

@@ -131,7 +131,7 @@ def run_command(
     workers: Annotated[
         list[str],
         positional(
-            "placement, scheduler, conductor, compute, ironic, metal, ferry, nova, control-room or rest.",
+            f"{', '.join(worker_roles.WORKERS[:-1])} or {worker_roles.WORKERS[-1]}.",
             autocompletion=one_of(worker_roles.WORKERS),
         ),
     ],

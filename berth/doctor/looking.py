@@ -55,7 +55,8 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
             group.create_task(_database(settings, role, package, clock))
             for role, package in wiring.stores(settings).items()
         ]
-        brokers = group.create_task(_brokers(settings, clock, management))
+        api = management or settings.bus.management_url
+        brokers = group.create_task(_brokers(settings, clock, api))
         keystone = group.create_task(_keystone(settings, clock))
         ironic = group.create_task(_ironic(settings))
     seen, queues, missing = brokers.result()

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -44,7 +44,19 @@ HEALTH_SECONDS = 3.0  # time limit for a scheduler's answer
 _TRIES = 8
 _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 
-Marking = Callable[[Bus, Provider], Awaitable[str]]  # marks a root, and returns the new state
+
+class Marked(NamedTuple):
+    """A host after it was disabled, enabled or forced down."""
+
+    host: Provider
+    says: str  # its new state, or why it did not change
+
+    @property
+    def is_disabled(self) -> bool:
+        return DISABLED in self.host.traits
+
+
+Marking = Callable[[Bus, Provider], Awaitable[Marked]]  # marks a root
 
 
 async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) -> AsyncIterator[Provider]:
@@ -154,7 +166,7 @@ def checked_cause(given: str) -> str:
 def disabling(cause: str) -> Marking:
     """Return a function that disables a host for a cause such as `drain`; "" is a cause without a name."""
 
-    async def disable(bus: Bus, root: Provider) -> str:
+    async def disable(bus: Bus, root: Provider) -> Marked:
         for name in filter(None, (cause, UNNAMED if cause or causes_of(root) else "")):
             await _make(bus, _held(name))
         return await _edited(bus, root, lambda now: closed_for(cause, now.traits, now.kept_traits))
@@ -167,11 +179,13 @@ def enabling(cause: str) -> Marking:
     the host if no cause is left.
     """
 
-    async def enable(bus: Bus, root: Provider) -> str:
+    async def enable(bus: Bus, root: Provider) -> Marked:
         if DISABLED in root.traits and DISABLED not in root.kept_traits and not causes_of(root):
-            return "its agent has disabled it: only that can undo it"
+            return Marked(root, "its agent has disabled it: only that can undo it")
         if (rest := causes_of(root)) and (cause or UNNAMED) not in rest:
-            return f"stays disabled because of {' and '.join(rest)}: `--because WORD` removes one cause"
+            word = rest[0] if len(rest) == 1 else "WORD"
+            says = f"stays disabled because of {' and '.join(rest)}: `--because {word}` removes that cause"
+            return Marked(root, says)
         return await _edited(bus, root, lambda now: opened_for(cause, now.traits, now.kept_traits))
 
     return enable
@@ -180,7 +194,7 @@ def enabling(cause: str) -> Marking:
 def forcing_down(down: bool) -> Marking:
     """Return a function that marks a host as forced down, or that removes the mark."""
 
-    async def force_down(bus: Bus, root: Provider) -> str:
+    async def force_down(bus: Bus, root: Provider) -> Marked:
         if down:
             await _make(bus, FORCED_DOWN)
         return await _edited(
@@ -199,16 +213,16 @@ async def _make(bus: Bus, trait: str) -> None:
     await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
 
 
-async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str]]) -> str:
+async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str]]) -> Marked:
     for _ in range(_TRIES):
         traits = wanted(root)
         if traits == {*root.traits}:
-            return f"is so already ({state_of(root)})"
+            return Marked(root, f"is so already ({state_of(root)})")
         edit = SetTraits(provider=root.id, traits=tuple(sorted(traits)), generation=root.generation)
         result = (await bus.asker(topics.EDIT)(EditRequested(edit=edit))).result
         root = await host_named(bus, root.id)
         if isinstance(result, Edited):
-            return state_of(root)
+            return Marked(root, state_of(root))
         if not isinstance(result, Stale):
             raise OperationRefused(f"{root.name}: {result}")
     raise OperationRefused(f"{root.name}: other processes keep changing it; try again")

@@ -1,12 +1,13 @@
 """Reads the state of Nova, Placement and the scheduler's queue for `berth nova check`; changes nothing."""
 
+from berth.choice import policy, rule_options
 from berth.importing.client import PlacementClient, Rejected, each
 from berth.importing.placement_contents import PlacementContents
 from berth.nova import inspection, scheduler_address
-from berth.openstack_conf import nova_options
+from berth.openstack_conf import nova_options, nova_scheduler_options
 from berth.operations.publishing import leaves
 from berth.settings import Settings
-from berth.takeover.facts import BridgeFacts, Step, TakeoverFacts
+from berth.takeover.facts import BridgeFacts, ChoiceFacts, Step, TakeoverFacts
 from berth.takeover.placement_judgement import doubled, orphans, unallocated
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -42,19 +43,35 @@ async def observed(
     return TakeoverFacts(
         step=step,
         is_done=is_done,
-        bridge=BridgeFacts(
-            has_database=bool(nova_settings.database_url),
-            has_amqp=bool(nova_settings.amqp_url),
-            has_fallback=bool(nova_settings.fallback_amqp_url),
-            wait=nova_settings.wait,
-            long_rpc_timeout=nova_options(settings).long_rpc_timeout,
-            auth=settings.placement.auth,
-        ),
+        bridge=_bridge(settings),
         nova=nova,
         place=placement.place,
         placement=contents,
         placement_problem=problem,
         queue=queue,
+    )
+
+
+def _bridge(settings: Settings) -> BridgeFacts:
+    """Return the settings of berth that the check judges, and the options of nova-scheduler."""
+    nova, choice = settings.nova, policy(settings)
+    return BridgeFacts(
+        has_database=bool(nova.database_url),
+        has_amqp=bool(nova.amqp_url),
+        has_fallback=bool(nova.fallback_amqp_url),
+        wait=nova.wait,
+        long_rpc_timeout=nova_options(settings).long_rpc_timeout,
+        auth=settings.placement.auth,
+        choice=ChoiceFacts(
+            filters=tuple(rule.name for rule in choice.rules),
+            weighers={weigher.name: weigher.multiplier for weigher in choice.weighers},
+            subset=choice.subset,
+            limits_io_ops=bool(rule_options(settings).get("io_ops", {}).get("for_nova")),
+            tenant_aggregates=settings.requests.tenant_aggregates,
+            isolate_aggregates=settings.requests.isolate_aggregates,
+            image_traits=settings.requests.image_traits,
+        ),
+        scheduler=nova_scheduler_options(settings) if nova.conf else None,
     )
 
 

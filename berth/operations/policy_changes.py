@@ -15,6 +15,7 @@ from berth.operations.stored_policy_changes import StoredChanges
 from berth.settings import BadSetting, Settings
 from bus.policy_trials import TrialPolicy
 from bus.quotas import WEIGHT, project_named
+from scheduler_worker.core.policy import BadChoice, filter_names, with_changes
 
 _FORMS = (
     "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near=,"
@@ -59,7 +60,7 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
         scheduler = read(file=Path(path), environment={}).settings.scheduler
         settings = structs.replace(settings, scheduler=scheduler)
     present = policy(settings)
-    filters = [rule.name for rule in present.rules]
+    filters = filter_names(settings.scheduler.filters or None, rule_options(settings))
     weighers = {weigher.name: weigher.multiplier for weigher in present.weighers}
     options: dict[str, dict[str, Any]] = rule_options(settings)
     quotas: dict[str, dict[str, int]] = {}
@@ -99,14 +100,10 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
 
 
 def _filters(present: Sequence[str], value: str) -> list[str]:
-    names = [name.strip() for name in value.split(",") if name.strip()]
-    if not any(name[0] in "+-" for name in names):
-        return names
-    removed = {name[1:] for name in names if name[0] == "-"}
-    if unknown := removed.difference(present):
-        raise BadSetting(f"--with rules.filters={value}: not enabled: {', '.join(sorted(unknown))}")
-    left = [name for name in present if name not in removed]
-    return [*left, *(name.lstrip("+") for name in names if name[0] != "-")]
+    try:
+        return with_changes(present, [name.strip() for name in value.split(",") if name.strip()])
+    except BadChoice as problem:
+        raise BadSetting(f"--with rules.filters={value}: {problem}") from None
 
 
 def _number(change: str, value: str) -> float:

@@ -5,14 +5,17 @@ queries and transactions.
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
+from msgspec import structs
+
 from berth.rest import store
 from berth.rest.store import IdTaken, StoredRequest
 from bus import topics
-from bus.clients import FindProjects
+from bus.acts import owners_query
+from bus.clients import FindProjects, ProjectsFound
 from bus.delivery.runner import Bus
 from bus.sql.database import Database
 from bus.sql.failures import retrying
-from bus.vocabulary import portions
+from bus.vocabulary import Message, portions
 from placement_worker.transactions import Batched
 
 IDS_ASKED = 10_000  # in one query for projects
@@ -40,6 +43,18 @@ class AcceptedRequests:
         A call with `existing` ids queries the cells, which may be slow, so it is not combined with others.
         """
         return await (self._find(new, existing) if existing else self._finding(new))
+
+    async def judged(self, messages: Sequence[Message]) -> ProjectsFound:
+        """Return the owners and places of all ids in messages that change something. The records of the
+        other workers outrank those of this database, which only prove that a request was accepted.
+        """
+        question = owners_query(messages)
+        if question is None:
+            return ProjectsFound()
+        found = await self._bus.asker(topics.PROJECTS)(question)
+        async with self._database.read_single() as tx:
+            accepted = await store.projects_of(tx, {*question.new, *question.existing})
+        return structs.replace(found, projects={**accepted, **found.projects})
 
     async def add(self, rows: Sequence[StoredRequest]) -> None:
         """Store all requests; if an id is in use by another request, store no request and raise IdTaken."""

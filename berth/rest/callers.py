@@ -5,19 +5,21 @@ client does.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
 
-from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe, names_of
+from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe, is_limited, judged, names_of
 from bus.audit_trail import Operator
 from bus.client_acts import NotAllowed
-from bus.clients import RegisteredClient
+from bus.clients import ProjectsFound, RegisteredClient
 from bus.messages import BuildRequested
 from bus.vocabulary import UNSAID_ID, Id, Message, portions
 from placement_worker.http.access import AccessPolicy, Identity
 
 BUILDS_IN_RECORD = 100
+M = TypeVar("M", bound=Message)
 
 
 class NotFound(Exception):
@@ -53,7 +55,7 @@ class RestCaller:
 
     @property
     def is_limited(self) -> bool:
-        return bool(self.operator.cells or self.operator.projects)
+        return is_limited(self.operator)
 
     def named(self, project: str) -> str:
         """Return the project that a request names, by default the project of the token."""
@@ -86,16 +88,18 @@ class RestCaller:
         self.acts.append(noted)
         return noted
 
-    def check(self, message: Message, project: str) -> bool:
-        """Note the act of a message about a project. Return True if the caller's role covers the act, and
-        False if only the caller's membership in the project permits it (then the limits of clients apply).
-        Else raise NotAllowed.
+    def check(
+        self, message: M, project: str, owners: ProjectsFound | None = None, state: Message | None = None
+    ) -> tuple[M, bool]:
+        """Note the act of a message about a project. Return the message to publish, and True if the caller's
+        role covers the act, or False if only the caller's membership in the project permits it (then the
+        limits of clients apply). Else raise NotAllowed.
         """
-        noted = self.note(message, project)
-        why = allowed(self.operator, noted.act, noted.target)
+        self.note(message, project)
+        why, permitted = judged(self.operator, message, owners or ProjectsFound(), state)
         if why and not self._is_member_of(project):
             raise NotAllowed(f"{why}; {self._membership}")
-        return not why
+        return permitted, not why
 
     @property
     def _membership(self) -> str:

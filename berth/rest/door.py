@@ -32,11 +32,12 @@ from berth.rest.store import IdTaken, StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.client_acts import ids_in, permitted_boot, permitted_move
+from bus.clients import ProjectsFound
 from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.moves import FindMoves, MoveRefused, MoveRequested, MoveStands, MoveSteered, Steering
+from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveStands, MoveSteered, Steering
 from bus.queries import (
     BuildStands,
     FindBuilds,
@@ -50,6 +51,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 
 CONFIRMED = 100_000  # digests of published requests in memory
+BuildAct = BuildCancelRequested | BuildDeleteRequested | MoveRequested | MoveSteered
 PATIENCE = 2.0  # seconds to wait for the scheduler's queue
 
 
@@ -77,7 +79,11 @@ class RestDoor:
             structs.replace(request, project=caller.named(request.project), reply_to="")
             for request in requests
         ]
-        as_client = [request for request in named if not caller.check(request, request.project)]
+        owners = await self.accepted.judged(named) if caller.is_limited else ProjectsFound()
+        checks = [caller.check(request, request.project, owners) for request in named]
+        as_client = [
+            request for request, (_, is_covered) in zip(named, checks, strict=True) if not is_covered
+        ]
         rows = [_row(request.request, request, request.instances) for request in named]
         accepted = [
             Accepted(request=request.request, project=request.project, builds=request.instances, notes=note)
@@ -148,18 +154,25 @@ class RestDoor:
             return None
         return next(iter(found.waiting), None)
 
-    async def _project(self, caller: RestCaller, id_: str, act: Message | None = None) -> str:
-        """Return the project of a build or request; raise NotFound if the project is unknown or the caller
-        may not read in it.
-
-        `act` is the message to publish if the request changes something.
+    async def _project(self, caller: RestCaller, id_: str) -> str:
+        """Return the project of a build or request in which to read; raise NotFound if the project is
+        unknown or the caller may not read in it.
         """
         project = (await self.accepted.projects((), (id_,))).get(id_, "")
         if not project or not caller.may_read(project):
-            if act is not None:
-                caller.note(act, project, is_denied=bool(project))
-            raise NotFound(f"no build or request {id_} is known, or its cell does not answer")
+            raise NotFound(_UNKNOWN.format(id_))
         return project
+
+    async def _owners(self, caller: RestCaller, act: BuildAct) -> ProjectsFound:
+        """Return the owners of the ids in a message that changes a build; raise NotFound if the build's
+        project is unknown or the caller may not read in it.
+        """
+        owners = await self.accepted.judged([act])
+        project = owners.projects.get(act.build, "")
+        if not project or not caller.may_read(project):
+            caller.note(act, project, is_denied=bool(project))
+            raise NotFound(_UNKNOWN.format(act.build))
+        return owners
 
     # Builds
 
@@ -206,11 +219,14 @@ class RestDoor:
         If the caller's role is limited to cells or projects, the message names the build's cell, so that the
         limits can be checked.
         """
-        order: Message = BuildCancelRequested(build=id_, reply_to=REPLY_TO, anywhere=True, fence=False)
-        project = await self._project(caller, id_, order)
-        if caller.is_limited and (cell := (await self._stands(id_))[0]):
-            order = BuildDeleteRequested(build=id_, cell=cell, reply_to=REPLY_TO)
-        caller.check(order, project)
+        order: BuildCancelRequested | BuildDeleteRequested = BuildCancelRequested(
+            build=id_, reply_to=REPLY_TO, anywhere=True, fence=False
+        )
+        owners = await self._owners(caller, order)
+        project, place = owners.projects[id_], owners.places.get(id_)
+        if caller.is_limited and place is not None:
+            order = BuildDeleteRequested(build=id_, cell=place.cell, reply_to=REPLY_TO)
+        caller.check(order, project, owners)
         await self._join(id_, project)
         await self._publish([order])
         return BuildAccepted(build=id_)
@@ -223,17 +239,17 @@ class RestDoor:
     # Moves
 
     async def move(self, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
-        project = await self._project(caller, asked.build, asked)
+        owners = await self._owners(caller, asked)
+        project = owners.projects[asked.build]
         asked = structs.replace(asked, reply_to=REPLY_TO)
         row = _row(asked.move, asked, (), project)
-        if caller.is_limited:  # check the build's cell, whatever cell the request names
-            asked = structs.replace(asked, cell=(await self._stands(asked.build))[0])
-        if not caller.check(asked, project):
-            permitted_move(asked)
+        asked, is_covered = caller.check(asked, project, owners)
+        if owners.projects.get(asked.move, project) != project:
+            # else the caller could read the other project's request
+            raise IdTaken(f"{asked.move} is the id of another request")
+        if not is_covered:
+            permitted_move(asked, caller.client, owners.projects)
         if not self._are_confirmed([row]):
-            if (await self.accepted.projects((), (asked.move,))).get(asked.move, project) != project:
-                # else the caller could read the other project's request
-                raise IdTaken(f"{asked.move} is the id of another request")
             await self.accepted.add([row])
             await self._publish([asked])
             self._confirm([row])
@@ -262,8 +278,9 @@ class RestDoor:
         if stands is None:
             raise NotFound(f"no cell that answers has a move {id_}")
         order = MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)
-        project = await self._project(caller, stands.build, order)
-        caller.check(order, project)
+        owners = await self._owners(caller, order)
+        project = owners.projects[stands.build]
+        caller.check(order, project, owners, MovesFound(moves=(stands,)))
         await self._join(id_, project)
         await self._publish([order])
         return MoveAccepted(move=id_, build=stands.build)
@@ -296,6 +313,7 @@ class RestDoor:
 
 
 ANY_CELL = "any"
+_UNKNOWN = "no build or request {} is known, or its cell does not answer"
 
 
 def event_of(end: store.StoredEnd) -> Event:

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from berth.importing.placement_contents import PlacementContents
+from berth.openstack_conf import NovaSchedulerConf
 from bus.rabbit.oslo_topic import TopicQueue
 from nova_bridge.core.facts import NovaFacts
 
@@ -26,6 +27,18 @@ class TakeoverFinding(msgspec.Struct, frozen=True):
     do: str = ""
 
 
+class ChoiceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """berth's filters and weighers, and its settings that correspond to options of nova-scheduler."""
+
+    filters: tuple[str, ...] = ()
+    weighers: dict[str, float] = {}  # name → multiplier
+    subset: int = 1
+    limits_io_ops: bool = False  # the filter io_ops limits builds of Nova, too
+    tenant_aggregates: str = "off"
+    isolate_aggregates: bool = False
+    image_traits: tuple[str, ...] = ()
+
+
 class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of berth that `berth nova check` judges."""
 
@@ -35,6 +48,9 @@ class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
     wait: float = 0.0
     long_rpc_timeout: int = 1800  # option of Nova
     auth: str = "keystone"  # setting placement_auth
+    choice: ChoiceFacts = ChoiceFacts()
+    # options of nova-scheduler; None: nova_conf is not set
+    scheduler: NovaSchedulerConf | None = None
 
 
 class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):

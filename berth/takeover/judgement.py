@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from berth.takeover.facts import LEVELS, Level, TakeoverFacts, TakeoverFinding, named
+from berth.takeover.options_judgement import judged_options
 from berth.takeover.placement_judgement import has_pci_in_placement, judged_placement
 from control_room.core.words import several
 from nova_bridge.core.facts import FlavorFacts
@@ -20,6 +21,7 @@ def judged(facts: TakeoverFacts) -> list[TakeoverFinding]:
     """Return the findings of `berth nova check` for the step that the operator asks for, errors first."""
     found = [*_databases(facts), *_settings(facts), *judged_placement(facts)]
     if facts.is_checking("scheduler"):
+        found += judged_options(facts)
         found += [*_mappings(facts), *_versions(facts), *_flavors(facts), *_schedulers(facts), *_queue(facts)]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -27,6 +29,11 @@ def judged(facts: TakeoverFacts) -> list[TakeoverFinding]:
 def _databases(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     for database in facts.nova.databases:
         about = f"database of {database.name}"
+        if not database.is_needed:
+            if database.problem:
+                says = f"It cannot be read: {database.problem}."
+                yield TakeoverFinding("note", about, says, "It has no hosts: berth does not need it.")
+            continue
         setting = f"nova_cell_database_urls.{database.name}"
         if database.name == "the API":
             setting = "nova_database_url"
@@ -170,7 +177,7 @@ def _schedulers(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         says = f"{several(len(running), 'nova-scheduler')} up: {named(running)}."
         means = "Calls are shared with berth until they are stopped. Start berth's bridge first."
         yield TakeoverFinding("note", about, says, means, f"After `berth run nova` serves: {stop}")
-    elif not facts.is_done and facts.nova.is_complete:
+    elif not facts.is_done and not any(database.problem for database in facts.nova.databases):
         means = "Either berth has taken over, or no request is scheduled at present."
         yield TakeoverFinding("note", about, "No nova-scheduler is up.", means)
 
@@ -189,13 +196,22 @@ def _queue(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         level: Level = "error" if facts.is_done else "warning"
         yield TakeoverFinding(level, about, "It does not exist.", means, do)
         return
-    consumers = f"{several(queue.consumers, 'consumer')}, {several(queue.messages, 'waiting call')}."
+    consumers = (
+        f"{several(queue.ours, 'consumer')} of berth's bridge, {queue.consumers - queue.ours} of"
+        f" nova-scheduler and {several(queue.messages, 'waiting call')}."
+    )
     if not queue.consumers:
         means = "Boots and moves wait until Nova gives up."
         do = "berth run nova (or systemctl start nova-scheduler)"
         yield TakeoverFinding("error", about, f"It has {consumers}", means, do)
+    elif facts.is_done and not queue.ours:
+        means = (
+            "nova-scheduler answers all calls. If it is stopped, boots and moves wait until Nova gives up."
+        )
+        yield TakeoverFinding("error", about, f"It has {consumers}", means, "berth run nova")
     else:
-        yield TakeoverFinding("note", about, f"It has {consumers}")
+        means = "Stop the last of one kind only when this check counts a consumer of the other."
+        yield TakeoverFinding("note", about, f"It has {consumers}", means)
     if queue.mismatch:
         says = f"It was declared with other arguments than the settings have: {queue.mismatch}."
         means = "It is used as it is. If it is deleted, nova-scheduler and berth could not declare it alike."

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from msgspec import structs
+
 from berth.importing.placement_contents import ImportedConsumer, PlacementContents
 from berth.takeover.facts import Level, TakeoverFacts, TakeoverFinding, named
 from control_room.core.words import several
@@ -12,6 +14,7 @@ from nova_bridge.core.translation import OWNER_NOVA, OWNER_SINCE
 
 COMPUTE_NODE = "COMPUTE_NODE"
 
+_COPIED = "The import of this step copies it: --done shows what is left."
 _IMPORT = "berth import placement --url FORMER --to BERTH --verify"
 _PCI_PROVIDER = re.compile(r"_[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$")
 
@@ -26,12 +29,17 @@ def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     if facts.placement is None:
         return
     yield from _untyped(facts.placement)
-    yield from _providers(facts, facts.placement)
+    yield from _renamed(facts, facts.placement)
+    found = [*_absent(facts, facts.placement), *_traits(facts, facts.placement)]
     if facts.nova.is_complete:
-        yield from _orphans(facts, facts.placement)
-        yield from _unallocated(facts, facts.placement)
-        yield from _doubled(facts, facts.placement)
-        yield from _aggregates(facts, facts.placement)
+        found += _orphans(facts, facts.placement)
+        found += _unallocated(facts, facts.placement)
+        found += _doubled(facts, facts.placement)
+        found += _aggregates(facts, facts.placement)
+    is_imported = any(node.uuid in facts.placement.providers for node in facts.nova.nodes)
+    if facts.step == "placement" and not facts.is_done and is_imported:
+        found = [structs.replace(finding, level="note", do=_COPIED) for finding in found]
+    yield from found
 
 
 def has_pci_in_placement(placement: PlacementContents) -> bool:
@@ -107,20 +115,28 @@ def _untyped(placement: PlacementContents) -> Iterator[TakeoverFinding]:
         yield TakeoverFinding("note", "consumers", says, means)
 
 
-def _providers(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[TakeoverFinding]:
+def _missing(facts: TakeoverFacts, placement: PlacementContents) -> dict[NodeFacts, str | None]:
+    """Return the compute nodes without a provider, each with the id of another provider of its name, if there
+    is one.
+    """
     by_name = {provider.name: provider.id for provider in placement.providers.values()}
-    nodes = {node.uuid: node for node in facts.nova.nodes}
-    missing = [node for id_, node in nodes.items() if id_ not in placement.providers]
-    renamed = [node for node in missing if node.name in by_name]
-    if renamed:
-        pairs = sorted(f"{node.name} (node {node.uuid}, provider {by_name[node.name]})" for node in renamed)
+    return {node: by_name.get(node.name) for node in facts.nova.nodes if node.uuid not in placement.providers}
+
+
+def _renamed(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[TakeoverFinding]:
+    missing = _missing(facts, placement)
+    pairs = sorted(f"{node.name} (node {node.uuid}, provider {id_})" for node, id_ in missing.items() if id_)
+    if pairs:
         says = (
             f"{several(len(pairs), 'compute node')} whose name belongs to another provider: {named(pairs)}."
         )
         means = "nova-compute cannot make its provider, and the host gets no instances."
         do = "openstack resource provider delete PROVIDER (without allocations), then restart nova-compute"
         yield TakeoverFinding("error", "providers", says, means, do)
-    absent = sorted(node.name for node in missing if node.name not in by_name)
+
+
+def _absent(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[TakeoverFinding]:
+    absent = sorted(node.name for node, other in _missing(facts, placement).items() if other is None)
     if absent:
         is_former = facts.step == "import"
         says = f"{several(len(absent), 'compute node')} without a provider: {named(absent)}."
@@ -129,12 +145,11 @@ def _providers(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[T
         )
         do = "Read the log of nova-compute there and restart it." if is_former else _IMPORT
         yield TakeoverFinding("warning" if is_former else "error", "providers", says, means, do)
-    yield from _traits(facts, placement, nodes)
 
 
-def _traits(
-    facts: TakeoverFacts, placement: PlacementContents, nodes: Mapping[str, NodeFacts]
-) -> Iterator[TakeoverFinding]:
+def _traits(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[TakeoverFinding]:
+    nodes = {node.uuid: node for node in facts.nova.nodes}
+
     def lacking(trait: str) -> list[str]:
         present = nodes.keys() & placement.providers.keys()
         return sorted(nodes[id_].name for id_ in present if trait not in placement.providers[id_].traits)

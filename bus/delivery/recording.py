@@ -17,10 +17,11 @@ from typing import Any, Self, TypeVar
 
 from msgspec import structs
 
-from bus import acts
+from bus import acts, topics
 from bus.acts import MAX_NAME, READ, Act, State, Target
 from bus.addressing import Query
 from bus.audit_trail import ActRecord, ActsRecorded, Door, Operator, Outcome
+from bus.clients import ProjectsFound
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, BrokerRefused, OperationRefused, TooBig, Unavailable, Unroutable
 from bus.masking import masked_text
@@ -51,6 +52,8 @@ class Caller:
     through: str = ""
     origin: str = ""
     request: str = ""
+    # In place of `request` in the ids of records, if the sender has chosen `request` and may use it again.
+    nonce: str = ""
 
     def record(self, id_: str, at: float, act: str, target: Target) -> ActRecord:
         """Return the record of an act that begins now."""
@@ -82,6 +85,7 @@ class _Begun:
     record: ActRecord
     query: State | None = None
     state: Message | None = None
+    denied: str = ""  # why the operator may not do the act
 
     @property
     def target(self) -> Target:
@@ -122,8 +126,8 @@ class RecordingBus(Bus):
             await super().publish(*messages)
             return
 
-        async def work() -> Sequence[Message]:
-            await Bus.publish(self, *messages)
+        async def work(permitted: Sequence[Message]) -> Sequence[Message]:
+            await Bus.publish(self, *permitted)
             return ()
 
         await self._perform(None, messages, work)
@@ -136,7 +140,7 @@ class RecordingBus(Bus):
         async def ask(questions: Sequence[A]) -> Sequence[R]:
             if caller.get() is None:
                 return await ask_many(questions)
-            return await self._perform(query, questions, lambda: ask_many(questions))
+            return await self._perform(query, questions, ask_many)
 
         return ask
 
@@ -150,8 +154,9 @@ class RecordingBus(Bus):
             yield
             return
         record = who.record(self.clock.uuid(), self.clock.now(), name, Target(target))
-        begun = _Begun(act, structs.replace(record, asked=acts.shortened(masked_text(detail))))
-        await self._begin(who, [begun])
+        record = structs.replace(record, asked=acts.shortened(masked_text(detail)))
+        begun = _Begun(act, record, denied=acts.allowed(who.operator, act, Target(target)))
+        await self._begin([begun])
         try:
             yield
         except Exception as problem:
@@ -176,8 +181,8 @@ class RecordingBus(Bus):
     async def _perform(
         self,
         query: Query[Any, Any] | None,
-        messages: Sequence[Message],
-        work: Callable[[], Awaitable[Sequence[R]]],
+        messages: Sequence[A],
+        work: Callable[[Sequence[A]], Awaitable[Sequence[R]]],
     ) -> Sequence[R]:
         who = caller.get()
         assert who is not None
@@ -185,7 +190,7 @@ class RecordingBus(Bus):
         if not all(requested):
             await self._check_reading(who, query, messages)
         if not any(requested):
-            return await work()
+            return await work(messages)
         begun = [
             _Begun(act, self._record_of(who, act, message), acts.state_query(message))
             for act, message in zip(requested, messages, strict=True)
@@ -193,9 +198,10 @@ class RecordingBus(Bus):
         ]
         if all(acts.has_role(who.operator, each.act) for each in begun):
             await self._read_states(begun)
-        await self._begin(who, begun)
+        permitted = await self._judged(who.operator, messages, begun)
+        await self._begin(begun)
         try:
-            answers = await work()
+            answers = await work(permitted)
         except Exception as problem:
             await self.deliver([each.ended("failed", str(problem)) for each in begun])
             raise
@@ -215,19 +221,34 @@ class RecordingBus(Bus):
             await self.note(who, READ.name, query.name if query else "", "denied", why)
             raise OperationRefused(why)
 
-    async def _begin(self, who: Caller, begun: Sequence[_Begun]) -> None:
+    async def _judged(
+        self, operator: Operator, messages: Sequence[A], begun: Sequence[_Begun]
+    ) -> Sequence[A]:
+        """Return the messages to send, and note in `begun` which acts the operator may not do."""
+        owners, question = ProjectsFound(), acts.owners_query(messages)
+        has_roles = all(acts.has_role(operator, each.act) for each in begun)
+        if question is not None and has_roles and acts.is_limited(operator):
+            (owners,) = await Bus.asker_of_many(self, topics.PROJECTS)([question])
+        permitted, acting = list[A](), iter(begun)
+        for message in messages:
+            if acts.act_of(message) is not None:
+                each = next(acting)
+                each.denied, message = acts.judged(operator, message, owners, each.state)
+            permitted.append(message)
+        return permitted
+
+    async def _begin(self, begun: Sequence[_Begun]) -> None:
         """Publish the records before the acts; raise OperationRefused if one of the acts is not allowed."""
-        reasons = [acts.allowed(who.operator, each.act, each.target) for each in begun]
-        if any(reasons):
-            await self.deliver(
-                [each.ended("denied", why) for each, why in zip(begun, reasons, strict=True) if why]
-            )
-            raise OperationRefused(next(filter(None, reasons)))
+        if denied := [each for each in begun if each.denied]:
+            # with ids of their own: a later permitted try does not replace the record of a denial
+            records = [each.ended("denied", each.denied) for each in denied]
+            await self.deliver([structs.replace(record, id=self.clock.uuid()) for record in records])
+            raise OperationRefused(denied[0].denied)
         await self.deliver([each.record for each in begun])
 
     def _record_of(self, who: Caller, act: Act, message: Message) -> ActRecord:
         # An equal message within one command or HTTP request is a retry, so its record gets the same id.
-        id_ = message_uuid(f"{who.request} {encode(message)!r}")
+        id_ = message_uuid(f"{who.nonce or who.request} {encode(message)!r}")
         target = acts.describe(message)
         record = who.record(id_, self.clock.now(), act.name, target)
         return structs.replace(record, asked=acts.asked_json(message))

@@ -109,11 +109,15 @@ class ServedRow(ABC):
             if delivery.problem:
                 raise Undecodable(delivery.problem)
             message = message_in(delivery.envelope, self.row.message)
+        except Undecodable as problem:
+            await self._bury(delivery, Dead(str(problem), invalid=True))
+            return None
+        try:
             if delivery.envelope.message is None:
                 message = with_unknown(message, delivery.envelope.body)
                 self._check(delivery.envelope, message)
         except Undecodable as problem:
-            await self._bury(delivery, Dead(str(problem), invalid=True))
+            await self._bury(delivery, Dead(str(problem), sender=delivery.envelope.key, invalid=True))
             return None
         return message
 
@@ -154,7 +158,8 @@ class ServedRow(ABC):
         """
         alone = len(readable) == 1
         try:
-            with handling((delivery.envelope, message) for delivery, message in readable):
+            repeated = [message for delivery, message in readable if _is_repeated(delivery)]
+            with handling(((delivery.envelope, message) for delivery, message in readable), repeated):
                 outcomes = await self._call([message for _, message in readable])
                 made, fates = _sorted(readable, outcomes)
                 await self._publish(made)
@@ -225,9 +230,14 @@ class ServedRow(ABC):
         await self._answer_dead(envelope, dead)
         why = dead.reason
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why, extra=_about(delivery))
-        letter = letter_of(envelope, queue, dead.reason, dead.trace, self._clock.now())
+        now, sender = self._clock.now(), dead.sender or delivery.sender
+        letter = letter_of(envelope, queue, dead.reason, dead.trace, now, sender)
         await self._transport.store_dead_letter(letter)
         delivery.done()
+
+
+def _is_repeated(delivery: Delivery) -> bool:
+    return delivery.crashes > 0 or delivery.envelope.attempt > 1
 
 
 def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:

@@ -133,7 +133,7 @@ class Suspects:
         if not envelope.suspect_of:
             reason = delivery.problem or "it does not name the queue it came from"
             await self._transport.store_dead_letter(
-                letter_of(envelope, self.queue.name, reason, "", self._clock.now())
+                letter_of(envelope, self.queue.name, reason, "", self._clock.now(), delivery.sender)
             )
             delivery.done()
         elif row is None:  # this process does not read the original queue, or not yet

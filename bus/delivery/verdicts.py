@@ -37,6 +37,7 @@ class Dead:
     reason: str
     trace: str = ""
     invalid: bool = False  # the message itself is the cause: its sender gets an answer
+    sender: str = ""  # as in DeadLetter
 
 
 def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
@@ -63,8 +64,12 @@ def _pause(envelope: Envelope) -> float:
     return min(0.5 * envelope.attempt, LONGEST_PAUSE)
 
 
-def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: float) -> DeadLetter:
-    """Return the dead letter for a message of this queue that could not be handled."""
+def letter_of(
+    envelope: Envelope, queue: str, reason: str, trace: str, now: float, sender: str = ""
+) -> DeadLetter:
+    """Return the dead letter for a message of this queue that could not be handled. `sender`: as in
+    DeadLetter.
+    """
     return DeadLetter(
         id=envelope.id,
         queue=queue,
@@ -78,6 +83,7 @@ def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: floa
         body=bytes(envelope.body),
         traceback=trace,
         cell=cell_of(queue),
+        sender=sender,
     )
 
 

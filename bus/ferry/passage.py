@@ -65,7 +65,7 @@ class Passage:
             except Undecodable as problem:
                 await self._forward(load)
                 load = []
-                await self._bury(delivery, str(problem))
+                await self._bury(delivery, str(problem), sender=delivery.sender or delivery.envelope.key)
         await self._forward(load)
 
     def _read(self, delivery: Delivery) -> Envelope:
@@ -138,11 +138,11 @@ class Passage:
             await self._insist(lambda: self.here.publish([refusal], expected=[False]))
         return True
 
-    async def _bury(self, delivery: Delivery, why: str, trace: str = "") -> None:
+    async def _bury(self, delivery: Delivery, why: str, trace: str = "", sender: str = "") -> None:
         """Store a dead letter at the broker where the message was published: operators replay it there."""
         envelope, queue = delivery.envelope, self.crossing.queue.name
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why)
-        letter = letter_of(envelope, queue, why, trace, self._clock.now())
+        letter = letter_of(envelope, queue, why, trace, self._clock.now(), sender)
         await self._insist(lambda: self.here.store_dead_letter(letter))
         delivery.done()
 

@@ -294,6 +294,7 @@ class SocketTransport(asyncio.Protocol):
 
 class _SocketDelivery:
     problem = ""
+    sender = ""
 
     def __init__(self, transport: SocketTransport, reply: SocketReply, envelope: Envelope) -> None:
         self.envelope = envelope

@@ -32,6 +32,7 @@ class _LocalDelivery:
     item: QueuedItem
     inbox: "_LocalInbox"
     problem: str = ""
+    sender: str = ""
 
     def done(self) -> None:
         if self.inbox.settle(self):
@@ -158,7 +159,7 @@ class LocalTransport:
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         target = self.broker.queues.get(queue)
         if target is not None:
-            self.broker.put(target, msgspec.structs.replace(envelope, key=queue))
+            self.broker.put(target, msgspec.structs.replace(envelope))
         elif expected:
             raise Unroutable(f"there is no queue {queue}")
         await self.broker.safe()

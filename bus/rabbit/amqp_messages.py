@@ -4,6 +4,7 @@ published never raises an exception here, whatever it contains.
 
 import math
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,8 +77,9 @@ def open_message(
     """Return the envelopes in an AMQP message, and why the message cannot be processed (empty if it can).
 
     `key` is the routing key of the AMQP message. With `names_key`, an envelope has the key that is stored in
-    it, without `names_key`, the AMQP message's key. If the caller already knows a `problem`, the message is
-    not split into envelopes, so that it is requeued as a whole.
+    it, without `names_key`, the AMQP message's key, and then the message counts as its first attempt. If the
+    caller already knows a `problem`, the message is not split into envelopes, so that it is requeued as a
+    whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem
@@ -93,17 +95,20 @@ def open_message(
         return [_alone(message, key, names_key)], str(problem)
     if not names_key:
         for envelope in envelopes:
-            envelope.key, envelope.suspect_of, envelope.strikes = key, "", 0
+            envelope.key, envelope.suspect_of, envelope.strikes, envelope.attempt = key, "", 0, 1
     return envelopes, ""
 
 
 def crashes(message: Arrived) -> int:
     """Return how often the broker delivered this AMQP message before without getting an acknowledgement;
-    UNCOUNTED if it was redelivered and the broker does not count.
+    UNCOUNTED if it was redelivered and the broker does not count. A header of a first delivery is the
+    sender's.
     """
     counted = message.headers.get("x-delivery-count")
+    if not message.redelivered:
+        return 0
     if counted is None:
-        return UNCOUNTED if message.redelivered else 0
+        return UNCOUNTED
     return _whole(counted, 0)
 
 
@@ -119,7 +124,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
         body=msgspec.Raw(message.body),
         correlation=_text(message.correlation),
         causation=_short(_text(headers.get("causation_id"))),
-        attempt=_whole(headers.get("attempt"), 1) or 1,
+        attempt=(names_key and _whole(headers.get("attempt"), 1)) or 1,
         faults=_whole(headers.get("faults"), 0),
         unheard=_whole(headers.get("unheard"), 0),
         sent_at=sent_at,
@@ -149,6 +154,7 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
         "x-first-died": repr(letter.first_died),
         "x-died": repr(letter.died),
         "x-attempt": _bounded(letter.attempt),
+        "x-sender": _cut(letter.sender, MAX_HEADER),
     }
     return Properties(
         delivery_mode=PERSISTENT,
@@ -188,7 +194,23 @@ def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
         body=message.body,
         traceback=_text(headers.get("x-traceback")),
         cell=cell,
+        sender=_sender(headers),
     )
+
+
+# how the reasons begin with which earlier versions, which stored no sender, refused one
+_REFUSED_SENDERS = (
+    "it was sent to ",
+    "it was forwarded by ",
+    "it was published to the exchange ",
+    "it came by the key ",
+)
+
+
+def _sender(headers: Mapping[str, Any]) -> str:
+    if "x-sender" in headers:
+        return _text(headers["x-sender"])
+    return "?" if _text(headers.get("x-reason")).startswith(_REFUSED_SENDERS) else ""
 
 
 def letter_id(message: Arrived) -> str:

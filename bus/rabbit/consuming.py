@@ -12,7 +12,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
-from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, routing_of, sender_of
+from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, client_of, routing_of, sender_of
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.wire import Arrived
@@ -260,10 +260,11 @@ class RabbitInbox(OpenInbox):
         while reading.deliveries:
             message = reading.deliveries.popleft()
             key, names_key, problem = routing_of(message, self._link.names, self._name)
-            sender = sender_of(message, self._link.names, problem)
+            sender = sender_of(message, self._link.names) if problem else ""
+            client = client_of(message, self._link.names, sender)
             envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
-            for envelope in envelopes if sender else ():
-                envelope.sent_by(sender)
+            for envelope in envelopes if client else ():
+                envelope.sent_by(client)
             self._size += (len(envelopes) - self._size) / 8
             crashed = crashes(message)
             parcel = Parcel(
@@ -272,7 +273,9 @@ class RabbitInbox(OpenInbox):
             if not envelopes:
                 reading.ack(parcel.tag)
             else:
-                reading.opened.extend(RabbitDelivery(each, problem, crashed, parcel) for each in envelopes)
+                reading.opened.extend(
+                    RabbitDelivery(each, problem, crashed, parcel, sender) for each in envelopes
+                )
                 if not self._fits(reading.in_advance):
                     reading.wake.set()
                 return True

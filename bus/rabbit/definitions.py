@@ -71,7 +71,9 @@ def _queues_of_others(definitions: _Definitions, vhost: str, exchange: str) -> s
     exchanges = {each.name for each in definitions.exchanges if each.vhost in (None, vhost)}
     others = {name for name in exchanges if BrokerNames(name).queues in exchanges} - {exchange}
     names = map(BrokerNames, others)
-    foreign = {name for each in names for name in (each.exchange, each.queues, each.delay, each.dead)}
+    foreign = {
+        name for each in names for name in (each.exchange, each.clients, each.queues, each.delay, each.dead)
+    }
     sources: dict[str, set[str]] = {}
     for binding in definitions.bindings:
         if binding.vhost in (None, vhost) and binding.destination_type == "queue":

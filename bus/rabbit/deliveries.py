@@ -131,11 +131,14 @@ class RabbitDelivery:
     redelivers the envelope.
     """
 
-    __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
+    __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem", "sender")
 
-    def __init__(self, envelope: Envelope, problem: str, crashes: int, parcel: Parcel) -> None:
+    def __init__(
+        self, envelope: Envelope, problem: str, crashes: int, parcel: Parcel, sender: str = ""
+    ) -> None:
         self.envelope = envelope
         self.problem = problem
+        self.sender = sender
         self.crashes = crashes
         self._parcel = parcel
         self._alone = parcel.left == 1
@@ -191,19 +194,34 @@ def routing_of(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, b
     if message.exchange == "":  # the default exchange, to which berth's RabbitMQ users may not publish
         return message.key, True, ""
     problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's" if forwarded else ""
-    if message.exchange != names.exchange:
+    if message.exchange not in (names.exchange, names.clients):
         problem = f"it was published to the exchange {message.exchange}, not to {names.exchange}"
     return message.key, False, problem
 
 
-def sender_of(message: Arrived, names: BrokerNames, problem: str) -> str:
-    """Return `Envelope.sender` of an AMQP message: the client in its `user_id`, which the broker compares
-    with the user of the connection. `problem`: why `routing_of` refuses the message.
+def sender_of(message: Arrived, names: BrokerNames) -> str:
+    """Return what the broker verified about the sender of an AMQP message that `routing_of` refuses: the
+    queue or exchange that forwarded the message, which only its owner can declare, or the routing key to
+    which it was published.
+    """
+    forwarded = _dead_lettered_from(message.headers.get("x-death"))
+    if forwarded and not forwarded.startswith(f"{names.delay}."):
+        return forwarded
+    berths = names.exchange, names.clients, names.queues
+    return message.key if message.exchange in berths else message.exchange
+
+
+def client_of(message: Arrived, names: BrokerNames, sender: str) -> str:
+    """Return `Envelope.client` of an AMQP message: the client in its `user_id`, which the broker compares
+    with the user of the connection, or the client that owns the queue or exchange `sender` (as `sender_of`
+    returns it; empty if the routing key is proven).
     """
     user, prefix = str(message.properties.user_id or ""), client_user("", names.exchange)
     if user.startswith(prefix):
         return user.removeprefix(prefix)
-    return UNVERIFIED if problem else ""
+    word, _, rest = names.plain(sender).partition(".")
+    owner = rest.partition(".")[0] if word == "client" else ""
+    return owner or (UNVERIFIED if sender else "")
 
 
 def _dead_lettered_from(deaths: object) -> str:

@@ -1,4 +1,6 @@
-"""Reads the state of a RabbitMQ broker for `berth doctor`; deletes queues of removed cells and clients."""
+"""Reads the state of a RabbitMQ broker for `berth doctor`; deletes queues of removed cells and clients, and
+exchanges of clients.
+"""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -147,6 +149,18 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
     finally:
         await hang_up(connection)
     return result
+
+
+async def delete_exchanges(url: str, names: Iterable[str]) -> None:
+    connection = await dial(broker_url(url, "berth client"))
+    try:
+        with plainly(url, " while exchanges were deleted"):
+            channel = await open_channel(connection, confirms=False)
+            for name in names:
+                async with answered():
+                    await channel.exchange_delete(name)
+    finally:
+        await hang_up(connection)
 
 
 async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> int | None:

@@ -133,7 +133,8 @@ class RpcAddress:
     """The exchange and topic on which an RPC server receives calls, and the properties of its queues.
 
     Existing exchanges and queues are used as they are. If missing, they are declared as oslo.messaging would
-    with `amqp_durable_queues` (durable) and `rabbit_quorum_queue` (quorum, which implies durable).
+    with `amqp_durable_queues` (durable), `rabbit_quorum_queue` (quorum, which implies durable) and
+    `rabbit_transient_quorum_queue` (durable_fanout).
     """
 
     url: str
@@ -141,6 +142,15 @@ class RpcAddress:
     topic: str
     durable: bool = False
     quorum: bool = False
+    durable_fanout: bool = False
+
+    @property
+    def servers_queue(self) -> str:
+        """Return the name of a queue that all servers of berth for this topic consume. While no server runs,
+        it keeps the exchange for fan-out casts, which RabbitMQ deletes with the last queue bound to it; then
+        Nova's services could not publish such a cast.
+        """
+        return f"{self.topic}_fanout_berth"
 
 
 class RpcServer:
@@ -187,9 +197,16 @@ class RpcServer:
                 running.add(task)
                 task.add_done_callback(running.discard)
 
+            def ignored(message: Arrived) -> None:  # the server's own queue has the same cast
+                channel.acknowledge(message.tag)
+
             consumers = [
-                await channel.consume(queue, PREFETCH, received, priority=PRIORITY)
-                for queue in (self._address.topic, fanout)
+                await channel.consume(queue, PREFETCH, on_message, priority=PRIORITY)
+                for queue, on_message in (
+                    (self._address.servers_queue, ignored),
+                    (self._address.topic, received),
+                    (fanout, received),
+                )
             ]
             self.listens.set()
             log.warning("serving calls of topic %s at %s", self._address.topic, place(self._url))
@@ -208,13 +225,17 @@ class RpcServer:
         """
         topic, durable = self._address.topic, self._address.durable or self._address.quorum
         await self._exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)
-        await self._exchange(connection, f"{topic}_fanout", ExchangeType.FANOUT, auto_delete=True)
+        fanout_options = {"durable": self._address.durable_fanout, "auto_delete": True}
+        await self._exchange(connection, f"{topic}_fanout", ExchangeType.FANOUT, **fanout_options)
         arguments: dict[str, Any] = {"x-queue-type": "quorum"} if self._address.quorum else {}
         await self._queue(connection, topic, durable=durable, arguments=arguments)
+        kept, limit = self._address.servers_queue, {"x-max-length": 1}
+        await self._queue(connection, kept, durable=True, arguments=arguments | limit)
         channel = await open_channel(connection, confirms=False)
         async with answered():
             queue = await channel.get_queue(topic, ensure=False)
             await queue.bind(self._address.exchange, topic)
+            await (await channel.get_queue(kept, ensure=False)).bind(f"{topic}_fanout")
             fanout = await channel.declare_queue(
                 f"{topic}_fanout_{self._clock.uuid()}", exclusive=True, auto_delete=True
             )

@@ -14,11 +14,14 @@ from bus.rabbit.underlay import hang_up
 
 @dataclass(frozen=True)
 class TopicQueue:
-    """The state of a topic's queue: messages, consumers, and which properties contradict berth's settings."""
+    """The state of a topic's queue: messages, consumers, how many of the consumers are servers of berth, and
+    which properties contradict berth's settings.
+    """
 
     exists: bool = False
     messages: int = 0
     consumers: int = 0
+    ours: int = 0
     mismatch: str = ""  # why RabbitMQ refuses to declare the queue with berth's settings
     problem: str = ""  # why the state could not be read
 
@@ -38,6 +41,7 @@ async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
 
 async def _observed(connection: AbstractConnection, address: RpcAddress) -> TopicQueue:
     try:
+        servers = await queue_state(connection, address.servers_queue)
         found = await queue_state(connection, address.topic)
     except RequestRefused as refused:
         return TopicQueue(problem=str(refused))
@@ -52,4 +56,5 @@ async def _observed(connection: AbstractConnection, address: RpcAddress) -> Topi
             )
     except RequestRefused as refused:
         mismatch = str(refused)
-    return TopicQueue(True, found.messages, found.consumers, mismatch)
+    ours = servers.consumers if servers is not None else 0
+    return TopicQueue(True, found.messages, found.consumers, min(ours, found.consumers), mismatch)

@@ -247,9 +247,15 @@ def client_user(name: str, exchange: str = "berth") -> str:
     return f"{exchange}.client.{name}"
 
 
-def of_client(name: str, exchange: str = "berth", *, has_role: bool = False) -> Permissions:
+def of_client(
+    name: str, exchange: str = "berth", *, has_role: bool = False, is_former: bool = False
+) -> Permissions:
     """Return an API client's broker permissions: to publish requests and queries, and consume results. A
     client with a role may also relay messages, and declares private queues with random names.
+
+    A client may not write to the exchange of berth's workers, because RabbitMQ 3.10 does not check the
+    additional keys (CC, BCC) of a message, nor the keys of messages that another exchange or a queue forwards
+    to it. With `is_former` it may, as before berth 0.2: it can then forge messages to all other clients.
     """
     names, client = BrokerNames(exchange), re.escape(name)
     below = rf"client\.{client}\.[A-Za-z0-9._-]+"
@@ -266,12 +272,14 @@ def of_client(name: str, exchange: str = "berth", *, has_role: bool = False) -> 
     any_cell = rf"({_WORD}|\\*)"
     patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in CLIENT_TOPICS]
     results = [rf"{pattern}\.{client_key}" for pattern in patterns]
+    writable = _exchanges(names, "clients", *([""] if is_former else []))
     return Permissions(
         configure=_any_of(queues),
-        write=_any_of([*queues, *_exchanges(names, "")]),
+        write=_any_of([*queues, *writable]),
         read=_any_of([*queues, *_exchanges(names, *shared)]),
         keys=(
-            KeyPatterns(names.exchange, _any_of(keys), _any_of([*results, below])),
+            KeyPatterns(names.clients, _any_of(keys), _NONE),
+            KeyPatterns(names.exchange, _any_of(keys) if is_former else _NONE, _any_of([*results, below])),
             KeyPatterns(names.queues, _NONE, to_queues),
             *(KeyPatterns(exchange_name, _NONE, _NONE) for exchange_name in (names.delay, names.dead)),
         ),

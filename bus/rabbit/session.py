@@ -185,7 +185,9 @@ class Session:
         await self._mind_the_unconfirmed()
         if not self._missed.is_set():
             try:
-                missing = await self.topology.missing(delays=bool(self._declared.delays))
+                missing = await self.topology.missing(
+                    delays=bool(self._declared.delays), clients=self._declared.serves_clients
+                )
             except (*BROKEN, BrokerRefused) as problem:
                 if cancelled_by_us(problem):
                     raise

@@ -1,6 +1,7 @@
 """berth's objects on a broker: names, exchanges, queues, and how each is declared.
 
-    <exchange>          every publication, with its routing key
+    <exchange>          every publication of berth's workers, with its routing key
+    <exchange>.clients  the publications of clients; only the scheduler's queues for clients are bound to it
     <exchange>.queues   to one queue by name, under the key 0.<queue>
     <exchange>.delay    to one queue after a delay, under the key <ms>.<queue>, through the queue
                         <exchange>.delay.<ms>, which dead-letters expired messages to <exchange>.queues
@@ -10,7 +11,7 @@
 The placement worker declares the dead-letter queue and the usual delay queues, for workers whose RabbitMQ
 users lack the permission.
 
-All four exchanges are topic exchanges, and the default exchange is not used, so that topic permissions can
+All five exchanges are topic exchanges, and the default exchange is not used, so that topic permissions can
 state which keys a user may publish and bind, and which queues it may reach: RabbitMQ checks keys nowhere
 else. A user needs `write` on exchanges to publish, and to consume a queue `configure`, `write` and `read` on
 it and `read` on <exchange> and <exchange>.queues. An existing object that a user may not configure is used as
@@ -31,6 +32,7 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 from bus.errors import BrokerRefused
 from bus.protocol import QueueSpec
 from bus.rabbit.connection import RequestRefused, answered, open_channel
+from bus.topics import is_of_client
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,14 @@ class BrokerNames:
         if exchange not in (self.queues, self.delay):
             return key
         return self.plain(key.partition(".")[2])
+
+    def exchange_of(self, key: str) -> str:
+        """Return the exchange to which a message with this routing key is published."""
+        return self.clients if is_of_client(key) else self.exchange
+
+    @property
+    def clients(self) -> str:
+        return f"{self.exchange}.clients"
 
     @property
     def queues(self) -> str:
@@ -115,6 +125,11 @@ class Declared:
     dead: bool = False  # whether the dead-letter queue was declared
     central: tuple[QueueSpec, ...] = ()  # queues to declare before a missing exchange is declared
 
+    @property
+    def serves_clients(self) -> bool:
+        """Return whether one of the queues receives what clients publish."""
+        return any(is_of_client(key) for spec in self.queues.values() for key in spec.keys)
+
 
 class ExchangeMissing(Exception):
     """Raised if an exchange that existed before was deleted from the broker."""
@@ -133,12 +148,13 @@ class Topology:
     _dead_is_ours: bool = False
     _without_locator: set[str] = field(default_factory=set)
 
-    async def missing(self, *, delays: bool) -> list[str]:
-        """Return the names of berth's exchanges that do not exist; with `delays`, check the exchange of
-        delayed messages too.
+    async def missing(self, *, delays: bool, clients: bool = False) -> list[str]:
+        """Return the names of berth's exchanges that do not exist; with `delays` or `clients`, check the
+        exchange of delayed messages or of clients too.
         """
         names = self.names
-        wanted = [names.exchange, names.dead, names.queues, *([names.delay] if delays else [])]
+        wanted = [names.exchange, names.dead, names.queues]
+        wanted += [names.delay] * delays + [names.clients] * clients
         async with self._one_at_a_time:
             return [name for name in wanted if not await self._exists(name)]
 
@@ -187,6 +203,9 @@ class Topology:
             return
         for key in spec.keys:
             await self._bind(name, self.names.exchange, key)
+            if is_of_client(key):
+                await self._exchange(self.names.clients)
+                await self._bind(name, self.names.clients, key)
         await self._bind(name, self.names.queues, f"*.{name}")
 
     async def depth(self, name: str) -> tuple[int, int]:

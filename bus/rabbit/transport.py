@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 
-import msgspec
-
 from bus.clock import Clock
 from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec, page_of
 from bus.rabbit.connection import RequestRefused, broker_url
@@ -75,14 +73,15 @@ class RabbitTransport:
         await self._link.declare(*queues)
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        await self._publisher.send(
-            self._names.exchange,
-            [(envelope.key, envelope, must) for envelope, must in zip(envelopes, expected, strict=True)],
-        )
+        sent: dict[str, list[tuple[str, Envelope, bool]]] = {}
+        for envelope, must in zip(envelopes, expected, strict=True):
+            exchange = self._names.exchange_of(envelope.key)
+            sent.setdefault(exchange, []).append((envelope.key, envelope, must))
+        for exchange, items in sent.items():
+            await self._publisher.send(exchange, items)
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        sent = msgspec.structs.replace(envelope, key=queue)
-        await self._publisher.send(self._names.queues, [(self._names.address(queue), sent, expected)])
+        await self._publisher.send(self._names.queues, [(self._names.address(queue), envelope, expected)])
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         if seconds <= 0:

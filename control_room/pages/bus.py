@@ -42,6 +42,7 @@ def letter_row(letter: DeadLetter) -> DeadLetter:
         letter,
         queue=printable(letter.queue),
         key=printable(letter.key),
+        sender=printable(letter.sender),
         type=printable(letter.type),
         reason=printable(reason[:_SHORT]) + (" …" if len(reason) > _SHORT else ""),
         cell="unknown" if letter.cell == "?" else printable(letter.cell),

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from bus.reports import HostState
 
+DISCOVER = "its host is mapped to no cell: run nova-manage cell_v2 discover_hosts"
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
@@ -56,7 +57,13 @@ class NovaCloud:
     cells: Mapping[str, NovaCell] = field(default_factory=dict)  # by uuid
     hosts: Mapping[str, NovaHost] = field(default_factory=dict)  # by root
     aggregates: Mapping[str, MirroredAggregate] = field(default_factory=dict)  # by uuid
+    # by root; compute nodes whose host is mapped to no cell, so Nova cannot build there
+    unmapped: Mapping[str, NovaHost] = field(default_factory=dict)
     other_cells: tuple[str, ...] = ()  # names of berth's cells that are not Nova's
+
+    def is_unmapped(self, host: str) -> bool:
+        """Return whether a host of this name (in any case) has compute nodes, but is mapped to no cell."""
+        return any(node.host.lower() == host.lower() for node in self.unmapped.values())
 
     @cached_property
     def berth_names(self) -> frozenset[str]:

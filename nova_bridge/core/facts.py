@@ -15,6 +15,7 @@ class DatabaseFacts:
     is_template: bool = False  # the URL in cell_mappings has variables of Nova's configuration
     can_write: bool = False  # berth's user may change data
     ahead: float = 0.0  # seconds that its clock is ahead of this machine's
+    is_needed: bool = True  # False: cell0, which has no hosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,4 +77,6 @@ class NovaFacts:
 
     @property
     def is_complete(self) -> bool:
-        return bool(self.databases) and not any(database.problem for database in self.databases)
+        return bool(self.databases) and not any(
+            database.problem for database in self.databases if database.is_needed
+        )

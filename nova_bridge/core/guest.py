@@ -4,7 +4,10 @@ Nova and berth interpret some properties differently. This module changes the pr
 requires of a host what Nova's pre-filters and `ResourceRequest.from_request_spec` require.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+
+import os_resource_classes  # type: ignore[import-untyped]
 
 from bus.requests import Flavor, Image
 from nova_bridge.core.request_spec import RequestSpec
@@ -13,6 +16,13 @@ from nova_bridge.core.request_spec import RequestSpec
 _IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
 # Properties for which Nova demands nothing of a host if the flavor has them.
 _NO_DEMANDS = ("hw:viommu_model", "hw:firmware_stateless")
+# Extra specs that are true or false.
+_SWITCHES = ("hw:mem_encryption", "hw:virtio_packed_ring", "hw:ephemeral_encryption")
+_TRUE = ("1", "t", "true", "on", "y", "yes")
+_GROUP_POLICIES = ("none", "isolate")
+_GRANULAR = re.compile(r"(resources|trait)([A-Za-z0-9_-]*):(.*)", re.DOTALL)
+_MAX_SUFFIX = 64
+_TRAIT_VALUE = re.compile(r"required|forbidden|preferred(:.*)?|any[A-Za-z0-9_-]*")
 _DEFAULTS_OF_TPM = {"hw:tpm_model": "tpm-tis", "hw:tpm_secret_security": "user"}
 # Nova compares the version and the address width only for images with one of the properties in `_KINDS`.
 _KINDS = ("hw_architecture", "img_hv_type", "hw_vm_mode")
@@ -22,9 +32,7 @@ _ONLY_WITH_KIND = ("img_hv_requested_version", "hw_maxphysaddr_bits")
 def flavor_of(spec: RequestSpec) -> Flavor:
     flavor = spec.flavor
     disk = flavor.ephemeral_gb + -(-flavor.swap // 1024) + (0 if spec.is_bfv else flavor.root_gb)
-    extra = {
-        key: value for key, value in flavor.extra_specs.items() if key not in (*_IN_GROUPS, *_NO_DEMANDS)
-    }
+    extra = dict(_read_by_nova(flavor.extra_specs))
     if _property(spec, "hw:sound_model") != "virtio":
         extra.pop("hw:sound_model", None)
     if bits := extra.pop("hw:maxphysaddr_bits", ""):
@@ -40,6 +48,40 @@ def flavor_of(spec: RequestSpec) -> Flavor:
         disk_gb=disk,
         extra_specs=extra,
     )
+
+
+def _read_by_nova(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the extra specs that demand something, with the values that Nova reads. Nova ignores unknown
+    values of resources, traits and `group_policy`, and any value of a switch that is not true is false.
+    """
+    for key, value in extra_specs.items():
+        if key in (*_IN_GROUPS, *_NO_DEMANDS) or (key == "group_policy" and value not in _GROUP_POLICIES):
+            continue
+        if key in _SWITCHES:
+            yield key, str(value.strip().lower() in _TRUE).lower()
+        elif (parts := _GRANULAR.fullmatch(key)) is None:
+            yield key, value
+        elif (read := _granular(parts[1], parts[2], parts[3], value)) is not None:
+            yield key, read
+
+
+def _granular(kind: str, suffix: str, name: str, value: str) -> str | None:
+    """Return the amount of a resource, or whether a trait is required, as Nova reads it; None if Nova ignores
+    it. Values that only berth knows, such as `preferred`, are returned as they are.
+    """
+    if len(suffix) > _MAX_SUFFIX:
+        return None
+    if kind == "trait":
+        return value if _TRAIT_VALUE.fullmatch(value) else None
+    if not name.startswith("CUSTOM_") and name not in os_resource_classes.STANDARDS:
+        return None
+    if value.startswith("preferred:"):
+        return value
+    try:
+        amount = int(value)
+    except ValueError:
+        return None
+    return str(amount) if amount >= 0 else None
 
 
 def image_of(spec: RequestSpec) -> Image | None:

@@ -11,9 +11,9 @@ from bus.groups import GroupPolicy, MakeGroup
 from bus.messages import BuildRequested, HostsAsked
 from bus.requests import Hints, ResourceGroup
 from bus.vocabulary import UNSAID_ID
-from nova_bridge.core.cloud import NovaCloud, NovaHost
+from nova_bridge.core.cloud import DISCOVER, NovaCloud, NovaHost
 from nova_bridge.core.guest import flavor_of, image_of, root_traits_of
-from nova_bridge.core.request_spec import RequestedDestination, RequestSpec
+from nova_bridge.core.request_spec import RequestedDestination, RequestedGroup, RequestSpec
 
 OWNER_NOVA = "OWNER_NOVA"
 OWNER_SINCE = 73  # service version from which on nova-compute sets the trait OWNER_NOVA
@@ -79,7 +79,7 @@ def translated(
         forced_host=place.forced,
         wanted_host=place.wanted,
         ignore_hosts=_ignored(spec, cloud),
-        groups=tuple(_groups(spec)),
+        groups=tuple(_groups(spec, cloud)),
         same_subtree=tuple(tuple(suffixes) for suffixes in spec.request_level_params.same_subtree),
         root_required=required,
         root_forbidden=forbidden,
@@ -95,9 +95,7 @@ def unjudged(spec: RequestSpec, options: BridgeOptions) -> str:
     (docs/nova.md)."""
     if spec.numa_topology is not None and not spec.is_rebuild:
         return "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
-    in_placement = {
-        group.requester_id.rsplit("-", 1)[0] for group in spec.requested_resources or () if group.requester_id
-    }
+    in_placement = {_requester(group) for group in spec.requested_resources or ()}
     for request in spec.pci_requests.requests if spec.pci_requests is not None else ():
         if request.request_id not in in_placement:
             device = f"alias {request.alias_name!r}" if request.alias_name else f"port {request.requester_id}"
@@ -143,6 +141,8 @@ def _named(host: str, node: str, cloud: NovaCloud) -> str:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
     nodes = [each for each in found if not host or each.host.lower() == host.lower()]
+    if not nodes and cloud.is_unmapped(host):
+        raise NoSuchDestination(f"{host}: {DISCOVER}")
     if not nodes:
         raise NoSuchDestination(f"no such host: host {host or 'any'}, node {node or 'any'}")
     return nodes[0].root if len(nodes) == 1 else nodes[0].host
@@ -187,14 +187,24 @@ def _first(spec: RequestSpec, hint: str) -> str:
     return values[0] if values else ""
 
 
-def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
-    """Yield a request group for each port or accelerator of a RequestSpec, with its id as the suffix."""
+def _requester(group: RequestedGroup) -> str:
+    """Return the id of the PCI request, port or accelerator to which a group belongs, without its number."""
+    return (group.requester_id or "").rsplit("-", 1)[0]
+
+
+def _groups(spec: RequestSpec, cloud: NovaCloud) -> Iterable[ResourceGroup]:
+    """Yield a request group for each port, accelerator or PCI device of a RequestSpec, with its id as the
+    suffix. Devices of an alias must belong to Nova, if all hosts report which do.
+    """
+    requests = spec.pci_requests.requests if spec.pci_requests is not None else ()
+    of_aliases = {request.request_id for request in requests if request.alias_name is not None}
     for number, group in enumerate(spec.requested_resources or (), 1):
         resources = {name: amount for name, amount in group.resources.items() if amount}
+        owners = {OWNER_NOVA} if _has_owners(cloud) and _requester(group) in of_aliases else set()
         yield ResourceGroup(
             suffix=group.requester_id or f"_group{number}",
             resources=resources,
-            required=tuple(sorted(group.required_traits)),
+            required=tuple(sorted({*group.required_traits, *owners})),
             forbidden=tuple(sorted(group.forbidden_traits)),
             member_of=tuple(tuple(any_of) for any_of in group.aggregates),
             not_member_of=tuple(sorted(group.forbidden_aggregates)),
@@ -202,8 +212,12 @@ def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
         )
 
 
+def _has_owners(cloud: NovaCloud) -> bool:
+    return cloud.least_version >= OWNER_SINCE
+
+
 def _root_traits(spec: RequestSpec, cloud: NovaCloud) -> tuple[tuple[str, ...], tuple[str, ...]]:
     required = {*spec.request_level_params.root_required, *root_traits_of(spec)}
-    if cloud.least_version >= OWNER_SINCE:
+    if _has_owners(cloud):
         required.add(OWNER_NOVA)
     return tuple(sorted(required)), tuple(sorted(spec.request_level_params.root_forbidden))

@@ -11,7 +11,14 @@ from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
 from placement_worker.core import drawing
 from placement_worker.core import shared_pools as pools
-from placement_worker.core.charging import Charges, charge, charging_order, mark_moves, undo_charges
+from placement_worker.core.charging import (
+    Charges,
+    charge,
+    charging_order,
+    mark_moves,
+    state_whole_growth,
+    undo_charges,
+)
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
@@ -156,6 +163,7 @@ def _judge(
         for at in charging_order(holders):
             if type(results[at]) is claims.Claimed:
                 results[at] = charge(order.claims[at], formerly, charges, world) or results[at]
+        state_whole_growth(results, charges)
     return results
 
 

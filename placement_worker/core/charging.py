@@ -9,7 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import structs
+
 from bus import claims
+from bus.quotas import GROUP_MEMBERS, OverQuota
 from bus.vocabulary import Allocations
 from placement_worker.core import quotas
 from placement_worker.core.claim_world import ClaimWorld, Holder
@@ -103,6 +106,11 @@ def charge(
     if claim.group is not None and holder.group is not None and holder.held:
         members = world.groups[holder.group].size
     if (refusal := budget.refusal(growth, members)) is not None:
+        if refusal.resource == GROUP_MEMBERS:
+            joined = _joined(holder.group, former, world)
+            refusal = structs.replace(refusal, used=members - joined, asked=joined)
+        else:
+            refusal = structs.replace(refusal, used=refusal.used - _charged(refusal, charges))
         return claims.Refused(refusals=(refusal,) * len(claim.choices))
     budget.take(growth)
     charges.append(Charge(budget, growth, holder, holder.project, instance, parts))
@@ -110,6 +118,42 @@ def charge(
     if is_moved:
         budget.usage.parts[instance] = after
     return None
+
+
+def state_whole_growth(results: list[claims.ClaimResult], charges: Charges) -> None:
+    """Let each refusal by a limit of a resource state what the consumers of the request ask together: those
+    that were charged, and those that the quota refused. The usage that it states is that before the request.
+    """
+    overs = {at: over for at, result in enumerate(results) if (over := _over_quota(result)) is not None}
+    for at, over in overs.items():
+        if over.resource == GROUP_MEMBERS:
+            continue
+        equal = [each.asked for each in overs.values() if _names(each) == _names(over)]
+        whole = structs.replace(over, asked=max(_charged(over, charges) + sum(equal), over.asked))
+        results[at] = claims.Refused(refusals=(whole,) * len(_refusals(results[at])))
+
+
+def _names(over: OverQuota) -> tuple[str, str]:
+    return over.project, over.resource
+
+
+def _charged(over: OverQuota, charges: Charges) -> int:
+    """Return how much of the resource of a refusal the request was charged before."""
+    mine = [each for each in charges if each.budget.project == over.project]
+    return sum(each.growth.get(over.resource, 0) for each in mine)
+
+
+def _joined(group: int | None, former: HeldBefore, world: ClaimWorld) -> int:
+    """Return how many consumers of the request are new members of a server group."""
+    return sum(world.holders[each].group == group for each, before in former.items() if not before)
+
+
+def _over_quota(result: claims.ClaimResult) -> OverQuota | None:
+    return next((each for each in _refusals(result) if isinstance(each, OverQuota)), None)
+
+
+def _refusals(result: claims.ClaimResult) -> Sequence[claims.Refusal]:
+    return result.refusals if isinstance(result, claims.Refused) else ()
 
 
 def _held_in_project(consumer: str, project: str, former: HeldBefore, world: ClaimWorld) -> Allocations:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
+from bus.moves import SHELVED
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
@@ -88,7 +89,8 @@ _INSERT_RETIRED = sql("""
 """)
 # Deletes the retirement of shelved instances that get allocations again, or are deleted.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
-PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before")
+# Shelved instances stay retired: their ids are not free.
+PRUNE_RETIRED = sql(f"DELETE FROM retired_consumers WHERE at < :before AND why <> '{SHELVED}'")
 
 
 # The order of the statements: _SET_HOLDERS reads consumers that _DELETE_CONSUMERS deletes.

@@ -106,6 +106,13 @@ _HELD_OF = sql(f"""
     LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id
     {_OWNERS}
 """)
+_OTHERS = sql("""
+    SELECT n.uuid, g.project, g.uuid AS found, COALESCE(v.uuid, s.uuid) AS reserved, r.cell AS retired
+    FROM {n: uuid str} LEFT JOIN server_groups g ON g.uuid = n.uuid
+    LEFT JOIN reservations v ON v.uuid = n.uuid LEFT JOIN reservation_slots s ON s.uuid = n.uuid
+    LEFT JOIN retired_consumers r ON r.uuid = n.uuid
+    WHERE COALESCE(g.uuid, v.uuid, s.uuid, r.uuid) IS NOT NULL
+""")
 _OF_PROJECT = """
     LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
     WHERE c.project_id = (SELECT j.id FROM projects j WHERE j.external_id = :project)
@@ -260,6 +267,18 @@ async def holdings(
         fields["allocations"].setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]
         fields["updated"] = max(fields["updated"], row["updated_at"], row["allocated_at"])
     return [Consumer(**fields) for fields in found.values()], generations
+
+
+async def others(
+    tx: Transaction, ids: Collection[str]
+) -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
+    """Return what has these ids and may hold nothing: server groups with their projects, reservations and
+    their slots, and retired consumers with the cells that retired them.
+    """
+    rows = await _OTHERS(tx, [(id_,) for id_ in sorted(set(ids))])
+    groups = {row["uuid"]: row["project"] for row in rows if row["found"] is not None}
+    reserved = tuple(row["uuid"] for row in rows if row["reserved"] is not None)
+    return groups, reserved, {row["uuid"]: row["retired"] for row in rows if row["retired"] is not None}
 
 
 async def usages(

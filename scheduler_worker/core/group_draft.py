@@ -35,7 +35,7 @@ _SWITCHES = {
     "hw:firmware_stateless": "COMPUTE_SECURITY_STATELESS_FIRMWARE",
     "hw:ephemeral_encryption": "COMPUTE_EPHEMERAL_ENCRYPTION",
 }
-_NEEDS = {  # extra spec → the extra spec that it requires
+_ONLY_WITH = {  # extra spec → the extra spec without which it has no effect, as in Nova
     "hw:tpm_model": "hw:tpm_version",
     "hw:tpm_secret_security": "hw:tpm_version",
     "hw:mem_encryption_model": "hw:mem_encryption",
@@ -218,7 +218,8 @@ def _traits(prefix: str, *values: str) -> dict[str, str]:
     return {value: prefix + re.sub(r"[-.]", "_", value.upper()) for value in values}
 
 
-_MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp")
+_MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx")
+_DEFAULT_MODEL = "amd-sev"
 # Values of extra specs → the trait that the host must have; empty: none.
 _TRAITS = {
     "hw:tpm_version": _traits("COMPUTE_SECURITY_TPM_", "1.2", "2.0"),
@@ -238,17 +239,13 @@ _TOPOLOGY = """
     hw:mem_page_size hw:mem_encryption hw:pmem hw:pci_numa_affinity_policy pci_passthrough:alias
 """
 # Extra specs from which request groups and required traits are made.
-READ = frozenset({*_TRAITS, *_SWITCHES, *_NEEDS, *_TOPOLOGY.split(), "group_policy", "same_subtree"})
+READ = frozenset({*_TRAITS, *_SWITCHES, *_ONLY_WITH, *_TOPOLOGY.split(), "group_policy", "same_subtree"})
 
 
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
     """Add to the draft request the host traits and memory encryption context that extra specs require."""
-    for key, other in _NEEDS.items():
-        spec = specs.get(key)
-        if spec is not None and specs.get(other) is None:
-            raise Unreadable(f"{spec.at}: only with {other}")
     for key, known in _TRAITS.items():
-        spec = specs.get(key)
+        spec = specs.get(key) if _has_effect(key, specs) else None
         if spec is not None and (trait := known[spec.one_of(*known)]):
             draft.root_required[trait] = spec.at
     for key, trait in _SWITCHES.items():
@@ -267,6 +264,14 @@ def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
             draft.ask("", f"CUSTOM_PMEM_NAMESPACE_{name}", 1)
 
 
+def _has_effect(key: str, specs: GuestSpecs) -> bool:
+    """Return whether the extra spec that `key` needs is present, and not false if it is true or false."""
+    if (other := _ONLY_WITH.get(key)) is None:
+        return True
+    spec = specs.get(other)
+    return spec is not None and (other not in _SWITCHES or spec.yes())
+
+
 def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
     spec = specs.get("hw:mem_encryption")
     if spec is None or not spec.yes():
@@ -275,9 +280,8 @@ def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
     if firmware is not None and firmware.value.lower() != "uefi":
         raise Unreadable(f"{spec.at}: it needs UEFI, and {firmware.at}: {firmware.value!r}")
     draft.ask("_mem_encryption", "MEM_ENCRYPTION_CONTEXT", 1)
-    model = specs.one_of("hw:mem_encryption_model", *_MODELS)
-    if model:
-        draft.groups["_mem_encryption"].required[_MODELS[model]] = spec.at
+    model = specs.one_of("hw:mem_encryption_model", *_MODELS) or _DEFAULT_MODEL
+    draft.groups["_mem_encryption"].required[_MODELS[model]] = spec.at
 
 
 def add_devices(

@@ -73,19 +73,66 @@ _FILTERS = _Kind("filter", Rule, RULES, RULES_CALLED, RULES_OF_PLACEMENT, partia
 _WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS, _plain_weigher)
 
 
-def rules_named(names: Iterable[str] | None, options: Options, custom: Custom) -> tuple[Rule, ...]:
-    """Return the filters with the given names in their sequence, or the default filters for None."""
+def filter_names(names: Iterable[str] | None, options: Options) -> list[str]:
+    """Return the names of the enabled filters: `names`, or the default filters (None), or the default filters
+    with the changes `+NAME` and `-NAME`. By default, an option of a filter enables the filter.
+    """
+    of_options = [name for name in options if name in RULES and name != "metrics"]
+    default = [*dict.fromkeys((*DEFAULT_RULES, *of_options))]
+    return default if names is None else with_changes(default, names)
+
+
+def with_changes(enabled: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return `names` or, if they are changes, the enabled filters without each `-NAME` and with each `+NAME`.
+    Raise BadChoice if a removed filter is not enabled, or if only some names are changes.
+    """
+    given = [*names]
+    if not _are_changes("filter", given):
+        return given
+    removed: set[str] = set()
+    for name in [name[1:] for name in given if name[0] == "-"]:
+        ours = {name} if name in enabled else set(_ours(_FILTERS, name, {}))
+        if not ours <= {*enabled}:
+            raise BadChoice(f"-{name}: this filter is not enabled; enabled are: {', '.join(enabled)}", name)
+        removed |= ours
+    left = [name for name in enabled if name not in removed]
+    return [*left, *(name[1:] for name in given if name[0] == "+")]
+
+
+def _are_changes(kind: str, names: Sequence[str]) -> bool:
+    plain = [name for name in names if name[:1] not in ("+", "-")]
+    if plain and len(plain) < len(names):
+        raise BadChoice(
+            f"{plain[0]!r} has no + or -, and other names have: either list all {kind}s, or only changes of"
+            " the default ones",
+            plain[0],
+        )
+    return bool(names) and not plain
+
+
+def rules_named(names: Iterable[str], options: Options, custom: Custom) -> tuple[Rule, ...]:
+    """Return the filters with the given names in their sequence."""
     found: dict[str, Rule] = {}
-    for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, custom):
+    for _, rule in _named(_FILTERS, names, options, custom):
         found.setdefault(rule.name, rule)
     return tuple(found.values())
 
 
 def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weigher, ...]:
-    """Return the weighers named in `names` (None: the defaults); a mapping gives each a multiplier."""
+    """Return the weighers named in `names` (None: the defaults); a mapping gives each a multiplier. Names
+    that begin with + change or extend the default weighers.
+    """
     found: dict[str, Weigher] = {}
-    multipliers = names if isinstance(names, Mapping) else {}
-    for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, custom):
+    multipliers = dict(names) if isinstance(names, Mapping) else {}
+    given = [*WEIGHERS] if names is None else [*names]
+    if _are_changes("weigher", given):
+        if removed := [name for name in given if name[0] == "-"]:
+            raise BadChoice(
+                f"{removed[0]}: the multiplier 0 disables a weigher: +{removed[0][1:]}", removed[0]
+            )
+        multipliers = {name.removeprefix("+"): by for name, by in multipliers.items()}
+        given = [*WEIGHERS, *(name[1:] for name in given)]
+    for name, weigher in _named(_WEIGHERS, given, options, custom):
         multiplier = multipliers.get(name, weigher.multiplier)
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
@@ -96,17 +143,20 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
 
 def _named(kind: _Kind, names: Iterable[str], options: Options, custom: Custom) -> Iterator[tuple[str, Any]]:
     for chosen in names:
-        last = chosen.rsplit(".", 1)[-1]
-        if chosen in kind.built_in or chosen in custom:
-            ours: tuple[str, ...] = (chosen,)
-        elif last in kind.called or last in kind.needless:
-            ours = kind.called.get(last, ())
-        else:
-            nearest = _nearest(chosen, {*kind.built_in, *kind.called, *kind.needless})
-            known = f"known {kind.word}s: {', '.join(kind.built_in)}"
-            raise BadChoice(f"unknown {kind.word} {chosen!r}{nearest}; {known}", chosen)
-        for name in ours:
+        for name in _ours(kind, chosen, custom):
             yield (chosen, _made(kind, name, custom.get(name) or kind.built_in[name], options.get(name, {})))
+
+
+def _ours(kind: _Kind, chosen: str, custom: Custom) -> tuple[str, ...]:
+    """Return the names here of a filter or weigher, which may be named as in another scheduler."""
+    last = chosen.rsplit(".", 1)[-1]
+    if chosen in kind.built_in or chosen in custom:
+        return (chosen,)
+    if last in kind.called or last in kind.needless:
+        return kind.called.get(last, ())
+    nearest = _nearest(chosen, {*kind.built_in, *kind.called, *kind.needless})
+    known = f"known {kind.word}s: {', '.join(kind.built_in)}"
+    raise BadChoice(f"unknown {kind.word} {chosen!r}{nearest}; {known}", chosen)
 
 
 def check_options(options: Options, custom: Custom) -> None:
@@ -211,7 +261,7 @@ def _options(name: str, made: Made, given: Mapping[str, Any]) -> dict[str, Any]:
 class ChoicePolicy:
     """The enabled filters and weighers with their options."""
 
-    rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(None, {}, {}))
+    rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(DEFAULT_RULES, {}, {}))
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
     # cells that the settings list; registered cells are added; None: all cells
     cells: frozenset[str] | None = None
@@ -230,17 +280,16 @@ class ChoicePolicy:
         max_builds: int | None = None,
     ) -> "ChoicePolicy":
         """Return the scheduling policy with the filters and weighers of the given names; None: the defaults.
-        `weighers` may be a mapping of weighers' names to multipliers. `options` is a mapping of filters' and
-        weighers' names to their options. `max_builds` limits the builds in progress on a host.
+        Names may be changes of the default ones (`filter_names`). `weighers` may be a mapping of weighers'
+        names to multipliers. `options` is a mapping of filters' and weighers' names to their options.
+        `max_builds` limits the builds in progress on a host.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:
             given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
         custom = custom or {}
-        if filters is None:  # setting an option of a filter enables the filter
-            filters = (*DEFAULT_RULES, *(name for name in given if name in RULES and name != "metrics"))
         check_options(given, custom)
-        rules = rules_named(filters, given, custom)
+        rules = rules_named(filter_names(filters, given), given, custom)
         weighed = weighers_named(weighers, given, custom)
         counted = given.get("metrics", {})
         if counted.get("weight_setting") and counted.get("required", True):

@@ -102,6 +102,9 @@ _ADOPT = sql(f"""
     strikes = CASE WHEN owner = '' OR strikes > 0 THEN strikes ELSE 1 END WHERE request IN
     (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}
 """)
+_OWNED_OF = sql(f"""
+    SELECT {_KEPT} FROM parked JOIN {{n: id str}} ON n.id = parked.request WHERE owner = :owner
+""")
 _STRIKE = sql("""
     UPDATE parked SET strikes = n.strikes FROM {n: request str, strikes int}
     WHERE parked.request = n.request RETURNING parked.request
@@ -209,6 +212,12 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
 async def owned(tx: Transaction, owner: str) -> set[Id]:
     """Return the ids of the waiting requests that a scheduler owns."""
     return {row["request"] for row in await _OF_OWNER(tx, owner=owner)}
+
+
+async def owned_of(tx: Transaction, owner: str, requests: Collection[Id]) -> list[ParkedRequest]:
+    """Return the given waiting requests, without those of other schedulers and unreadable ones."""
+    rows = await _OWNED_OF(tx, [(id_,) for id_ in sorted(requests)], owner=owner)
+    return [request for row in rows if (request := _parked(row)) is not None]
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:

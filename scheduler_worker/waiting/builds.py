@@ -62,8 +62,10 @@ class WaitingBuilds:
             request = order.request
             if verdicts[index] is not None:
                 continue
-            if request.request in store.requests:
-                verdicts[index] = ()
+            if (known := store.requests.get(request.request)) is not None:
+                # An earlier delivery has stored it, perhaps without publishing the ends of other instances.
+                ended = {*order.instances}.difference(known.message.instances)
+                verdicts[index] = await self._answer_again(order, ended) if ended else ()
             elif not event.refusal and request.wait and store.is_behind(order, now):
                 waits.append((index, store.behind(order, now, seen, stored_context(requests[index])), None))
             else:

@@ -105,7 +105,15 @@ class Cancelling:
             ended = await self._ended(found, fenced)
             with resumed(found.parked.story):
                 await self._publish(ended)
+        deletes = await self._answer_waiting(asked, found, fenced, builds)
+        if fenced.ended:
+            # Last: after an error the message is handled again, and must find the request again.
             await self._remove_request(found, set(fenced.ended))
+        return deletes
+
+    async def _answer_waiting(
+        self, asked: BuildCancelRequested, found: FoundParked, fenced: _Fenced, builds: Sequence[Id]
+    ) -> Deletes:
         placed = len(fenced.held) + len(fenced.shelved) + len(fenced.ended_builds)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
         if placed and found.parked.start is not None:
@@ -171,22 +179,27 @@ class Cancelling:
         A request in the backlog is not changed: when its scheduler evaluates it, the retired builds get the
         same result again.
         """
-        store, entry, left = self._store, found.parked, None
+        store, entry = self._store, found.parked
         if found.backlogged is not None:
             return
         ours = found.owner in (store.name, "")
-        async with store.database.write() as tx:
-            if not removed.issuperset(entry.message.instances):
-                left = await parked.without(tx, entry, removed)
-            elif ours:
-                await parked.drop(tx, (entry.request,))
-            else:
-                await parked.cancel(tx, {entry.request: CANCELLED})
+        with store.noting_unknown_commits():
+            left = await self._removed(entry, removed, ours=ours)
         if ours:
             if left is None:
                 store.leave((entry.request,))
             else:
                 store.enter_again(left)
+
+    async def _removed(self, entry: ParkedRequest, removed: set[Id], *, ours: bool) -> ParkedRequest | None:
+        async with self._store.database.write() as tx:
+            if not removed.issuperset(entry.message.instances):
+                return await parked.without(tx, entry, removed)
+            if ours:
+                await parked.drop(tx, (entry.request,))
+            else:
+                await parked.cancel(tx, {entry.request: CANCELLED})
+        return None
 
     async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
         answer = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)

@@ -7,13 +7,14 @@ import msgspec
 from bus.clock import Clock
 from bus.decisions import FindRefused, RefusedFound
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.backlog import RequestBacklog
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.core.reserved_hosts import Root
 from scheduler_worker.core.waiting_shares import QueueKey
 from scheduler_worker.store import backlog, decisions, parked
-from scheduler_worker.store.parked import FoundParked, OtherScheduler
+from scheduler_worker.store.parked import FoundParked, OtherScheduler, ParkedRequest
 from scheduler_worker.waiting.cancelling import find_waiting
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.start_estimates import Listed, expected_evaluation, paces_of
@@ -39,12 +40,20 @@ class WaitingOwner:
         self._clock = clock
         # owner → number of its last heartbeat, and when this number changed
         self._received: dict[str, tuple[int, float]] = {}
+        self._compared = 0  # `unknown_commits` at the last comparison with the database
+        self._missing: set[Id] = set()  # requests that were stored then, and not in memory
 
     async def beat(self) -> None:
         """Store this scheduler's heartbeat if it owns waiting requests, read the other schedulers'
         heartbeats, and take over the waiting requests of silent schedulers.
         """
+        with self._store.noting_unknown_commits():
+            await self._beat()
+
+    async def _beat(self) -> None:
         store = self._store
+        unknown = store.unknown_commits
+        before = {*store.requests}
         async with store.database.write() as tx:
             if store.requests or store.entered:
                 await store.live(tx, store.starts.encoded())
@@ -53,20 +62,23 @@ class WaitingOwner:
                     for of_projects in (self._backlog.served(), self._backlog.paces())
                 )
                 await parked.SERVED(tx, owner=store.name, served=served, paces=paces)
-            if store.taken_for_dead:
-                store.taken_for_dead = False
-                ours = await parked.owned(tx, store.name)
-                lost = [request for request in store.requests if request not in ours]
-                if lost:
-                    log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
-                    store.starts.forget(lost)
-                    store.leave(lost)
+            found: list[ParkedRequest] = []
+            if store.taken_for_dead or unknown != self._compared:
+                found = await self._compare(tx, before)
             others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
             owners = await parked.owners(tx) | await backlog.owners(tx)
             cancelled = await parked.cancelled(tx, store.name)
             if cancelled:
                 await parked.drop(tx, cancelled)
         store.leave(cancelled)
+        store.taken_for_dead = False
+        for entry in found:
+            if entry.request not in store.requests and entry.request not in cancelled:
+                log.warning("request %s is stored, and was not in memory: it is evaluated", entry.request)
+                store.enter_again(entry)
+        store.doubt(found)
+        if not self._missing:
+            self._compared = unknown
         reserved: dict[Root, QueueKey] = {}
         for other in others:
             for root, key in _reserved(other.reserved).items():
@@ -80,11 +92,34 @@ class WaitingOwner:
             await self._adopt(owner, others)
         self._queue.recheck()
 
-    async def sweep(self) -> None:
-        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed. Also
-        check again which requests hold hosts that a former owner claimed.
+    async def _compare(self, tx: Transaction, before: set[Id]) -> list[ParkedRequest]:
+        """Compare the stored requests of this scheduler with those in memory (`before`): leave requests that
+        are not stored any more, or by another scheduler; return those that are to enter memory.
+
+        A request that is being stored or deleted now differs only for a moment, so a request enters memory
+        only if two comparisons have missed it.
         """
         store = self._store
+        ours = await parked.owned(tx, store.name)
+        if lost := sorted(before - ours):
+            log.warning("%d requests are not stored, or wait with another scheduler now", len(lost))
+            store.starts.forget(lost)
+            store.leave(lost)
+        missing = ours - store.requests.keys()
+        again, self._missing = missing & self._missing, missing
+        await self._backlog.stored.recount(tx)
+        if not again:
+            return []
+        self._missing = missing - again
+        return await parked.owned_of(tx, store.name, again)
+
+    async def sweep(self) -> None:
+        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed. Also
+        check again which requests hold hosts that a former owner claimed, and compare the stored requests
+        with those in memory.
+        """
+        store = self._store
+        store.unknown_commits += 1
         store.doubt(())
         store.on_quotas({""})
         store.queues.sweep(self._clock.monotonic())

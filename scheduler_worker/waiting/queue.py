@@ -178,12 +178,16 @@ class WaitingQueue:
     async def _work(self, cell: str | None, lane: _Lane) -> None:
         evaluator = self._builds if cell is None else self._moves
         try:
+            # Each step alone: an error in one must not lose the reasons for the others.
             async with _patient():
                 await self._evaluate(evaluator, lane.woken)
+            async with _patient():
                 await self._end(evaluator, list(lane.expired))
-                if lane.unsure:
+            if lane.unsure:
+                async with _patient():
                     await self._publish_claimed()
-                if lane.recheck:
+            if lane.recheck:
+                async with _patient():
                     waiting = self.store.requests.values()
                     in_cell = [entry for entry in waiting if entry.start and entry.message.cell == cell]
                     seen = self.store.sight.source.seen
@@ -198,14 +202,21 @@ class WaitingQueue:
         woken = [replace(item, parked=requests[item.parked.request]) for item in left]
         if not woken:
             return
-        seen, quota_mark = self.store.sight.source.seen, self.store.quota_waits.mark
         try:
-            results = await self._suspects.evaluate(evaluator.evaluate, evaluator.fail, woken)
+            await self._place(evaluator, woken)
         except BaseException:
-            for item in woken:
-                self.store.queues.requeue(item.parked.request, self._clock.monotonic() + PATIENCE)
-            self.store.doubt(item.parked for item in woken)  # some claims may have succeeded
+            self._put_back(woken)
             raise
+
+    def _put_back(self, woken: Sequence[Woken]) -> None:
+        """Let requests be evaluated again after an error: some may hold hosts, or be published already."""
+        for item in woken:
+            self.store.queues.requeue(item.parked.request, self._clock.monotonic() + PATIENCE)
+        self.store.doubt(item.parked for item in woken if item.parked.request in self.store.requests)
+
+    async def _place(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
+        seen, quota_mark = self.store.sight.source.seen, self.store.quota_waits.mark
+        results = await self._suspects.evaluate(evaluator.evaluate, evaluator.fail, woken)
         for item, result in zip(woken, results, strict=True):
             request = item.parked.request
             if isinstance(result, StillWaiting):
@@ -245,8 +256,8 @@ class WaitingQueue:
                 store.wake()
             if other is not left:
                 changed.append(other)
-        await store.lacking(changed)
         await self._publish(evaluator, results)
+        await store.lacking(changed)
 
     async def _publish_claimed(self) -> None:
         """Publish results of builds that hold their hosts already: now they may fit nowhere else."""
@@ -275,7 +286,8 @@ class WaitingQueue:
 
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
         """Publish the results of waiting requests that got hosts, were refused or cancelled; then delete the
-        requests from the database; after a failure, repeat both.
+        requests from the database; after a failure, repeat both. A request that cannot be published does not
+        keep others from it.
         """
         done: list[Id] = []
         for entry, result in results:
@@ -288,8 +300,9 @@ class WaitingQueue:
                     self.store.starts.started(entry.request)
                     self.store.queues.on_started(entry.request, self._clock.monotonic())
                 done.append(entry.request)
-            except (Unavailable, Retry) as problem:
-                log.warning("request %s: %s", entry.request, problem)
+            except Exception as problem:
+                is_bug = not isinstance(problem, Unavailable | Retry | Unroutable)
+                log.warning("request %s: %s", entry.request, problem, exc_info=is_bug)
                 after = problem.after if isinstance(problem, Retry) else PATIENCE
                 self.store.unsure.add(entry.request)  # the next `sweep` checks whether the builds hold hosts
                 if entry.until <= self._clock.now():

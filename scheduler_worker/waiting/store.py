@@ -4,7 +4,8 @@ A request is stored before its message is acknowledged. The queues decide which 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -69,6 +70,10 @@ class WaitingStore:
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner
         self.taken_for_dead = False
+        # Counts transactions of which it is unknown whether they were committed: the stored requests of this
+        # scheduler must then be compared with those in memory.
+        self.unknown_commits = 0
+        self._unrecorded: set[Id] = set()  # requests whose last evaluation is not stored
         # Requests whose builds may hold hosts: an evaluation was interrupted between its claims and its
         # messages.
         self.unsure: set[Id] = set()
@@ -78,9 +83,7 @@ class WaitingStore:
         self._clock = scheduler.clock
         self._begin = scheduler.begin_stored
         self._changed = changed
-        # Stores new requests. Returns the waiting move of each build that moves, and the ids of the requests
-        # stored for this scheduler.
-        self.add = retrying(self._clock)(self._add_once)
+        self._add = retrying(self._clock)(self._add_once)
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
         """Queue a request in memory. Only hosts changed since `mark` (a number; None: all) are evaluated."""
@@ -314,6 +317,22 @@ class WaitingStore:
             self.taken_for_dead = self.entered
         self.entered = True
 
+    async def add(self, keeping: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
+        """Store new requests. Return the waiting move of each build that moves, and the ids of the requests
+        stored for this scheduler.
+        """
+        with self.noting_unknown_commits():
+            return await self._add(keeping)
+
+    @contextmanager
+    def noting_unknown_commits(self) -> Iterator[None]:
+        """In a `with` block around a write transaction, note an error: the commit may have succeeded."""
+        try:
+            yield
+        except BaseException:
+            self.unknown_commits += 1
+            raise
+
     async def _add_once(self, keeping: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
         moves = [entry.start.asked for entry in reversed(keeping) if entry.start is not None]
         async with self.database.write() as tx:
@@ -324,15 +343,21 @@ class WaitingStore:
             return first, await parked.add(tx, self.name, entries)
 
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
-        if changed:
+        """Store the evaluations of changed requests, and those that an earlier call could not store."""
+        self._unrecorded.update(entry.request for entry in changed)
+        entries = [self.requests[request] for request in self._unrecorded if request in self.requests]
+        if entries:
             async with self.database.write() as tx:
-                await parked.evaluated(tx, changed)
+                await parked.evaluated(tx, entries)
             self._changed()
+        stored = {entry.request for entry in entries if self.requests.get(entry.request) is entry}
+        self._unrecorded = {request for request in self._unrecorded - stored if request in self.requests}
 
     async def drop(self, requests: Sequence[Id]) -> None:
         if requests:
-            async with self.database.write() as tx:
-                await parked.drop(tx, requests)
+            with self.noting_unknown_commits():
+                async with self.database.write() as tx:
+                    await parked.drop(tx, requests)
             self.leave(requests)
 
     def rescue(self, entry: ParkedRequest) -> None:

@@ -1,7 +1,7 @@
 """The audit trail: what a connection of an operator records, and what schedulers store and find."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -61,6 +61,30 @@ async def test_the_last_outcome_of_a_retried_act_counts(trail: AuditTrail) -> No
     await trail.record_many([ActsRecorded(records=(failed,)), ActsRecorded(records=(done,))])
     await trail.record_many([ActsRecorded(records=(failed,))])
     assert await stored(trail) == [done]
+
+
+async def test_a_repeated_delivery_is_recorded_only_if_its_first_left_no_record(trail: AuditTrail) -> None:
+    first, again = a_record(1, target="x", request="r"), a_record(2, target="x", request="r", repeated=True)
+    other = a_record(3, target="x", request="s", repeated=True)
+    for _ in range(2):
+        await trail.record_many([ActsRecorded(records=(again,))])
+    assert await stored(trail) == [again]
+    await trail.record_many([ActsRecorded(records=(first, structs.replace(again, id=uid(4)), other))])
+    assert await stored(trail) == [other, again, first]
+
+
+async def test_a_denial_is_not_replaced_when_the_same_act_is_permitted_later() -> None:
+    region, broker = RecordedRegion(), LocalBroker()
+    async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
+        for role in ("operator", "admin"):
+            who = Caller(operator=structs.replace(ANN, role=role), door="command", request="r")
+            token = caller.set(who)
+            with suppress(OperationRefused):
+                await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+            caller.reset(token)
+        await until(lambda: [each.outcome for each in region.records] == ["denied", "begun", "done"])
+    denied, begun, done = region.records
+    assert denied.id != begun.id == done.id
 
 
 async def test_records_are_found_by_every_filter_the_latest_first(trail: AuditTrail) -> None:

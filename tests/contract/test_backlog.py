@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -101,6 +101,8 @@ class Broker:
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
             sight=SimpleNamespace(source=SimpleNamespace(seen=0)),
             leave=lambda requests: None,
+            noting_unknown_commits=nullcontext,
+            unknown_commits=0,
             doubt=lambda entries: None,
         )
         queue = cast(WaitingQueue, SimpleNamespace(store=store, recheck=lambda: None))
@@ -319,6 +321,50 @@ async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) ->
         left = await backlog.stored.adopt("s1")
         served = {request.request for request in await serve(backlog, left)}
     assert served | handled == {*sent}
+
+
+def lost_after_commit(works: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def failing(tx: Transaction, *args: Any) -> Any:
+        def lost() -> None:
+            raise Unavailable("the connection was lost after the commit")
+
+        tx.after_commit(lost)
+        return await works(tx, *args)
+
+    return failing
+
+
+async def test_a_backlog_is_served_although_its_takeover_seemed_to_fail(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker.backlog("s1"):
+        sent = await broker.publish("p", 2000)
+        await broker.stored()
+    left = await broker.depth()
+    async with broker.backlog("s2") as backlog:
+        with monkeypatch.context() as patch, pytest.raises(Unavailable):
+            patch.setattr(stored_backlog, "adopt", lost_after_commit(stored_backlog.adopt))
+            await backlog.stored.adopt("s1")
+        async with broker.database.read() as tx:
+            await backlog.stored.recount(tx)
+        served = {request.request for request in await serve(backlog, left)}
+    assert len(served) == left and served <= {*sent}
+
+
+async def test_requests_whose_storing_seemed_to_fail_do_not_stay_stored(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker.backlog() as backlog:
+        with monkeypatch.context() as patch:
+            patch.setattr(stored_backlog, "add", lost_after_commit(stored_backlog.add))
+            sent = await broker.publish("p", BOUND + 100)
+            assert [request.request for request in await serve(backlog, 200)] == sent[:200]
+        assert len(await serve(backlog, BOUND - 100)) == BOUND - 100
+        for _ in range(500):
+            if not (depth := await broker.depth()):
+                break
+            await asyncio.sleep(0.01)
+        assert depth == 0
 
 
 async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(broker: Broker) -> None:

@@ -1,6 +1,7 @@
 """`berth cell add` and `remove` can be repeated: user, password and cell stay the same."""
 
 import io
+import re
 import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from berth.commands import cell_making
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool, ferry_user_of, user_of
-from berth.commands.clients import PASSWORD, ClientOptions, given_password
+from berth.commands.clients import PASSWORD, ClientOptions, given_password, permit
 from berth.commands.clients import add as add_client
 from berth.commands.clients import remove as remove_client
 from berth.commands.terminal import Cli
@@ -46,6 +47,9 @@ class FakeBroker:
     def __init__(self, *queues: str) -> None:
         self.known: dict[str, str] = {}
         self.closed: list[str] = []
+        self.may_write: dict[str, str] = {}
+        self.exchanges: list[str] = []
+        self.forwarding = ("client.shop.4", "client.shop2.4")
         self._queues = queues
 
     async def users(self) -> set[str]:
@@ -55,6 +59,7 @@ class FakeBroker:
         if self.refuses:
             raise BrokerRefused("no")
         self.known |= {definition["name"]: definition["password_hash"] for definition in definitions["users"]}
+        self.may_write |= {each["user"]: each["write"] for each in definitions["permissions"]}
 
     async def drop(self, user: str, *policies: str) -> None:
         if self.known.pop(user, None):
@@ -62,6 +67,15 @@ class FakeBroker:
 
     async def queues(self) -> list[str]:
         return list(self._queues)
+
+    async def writers(self) -> dict[str, str]:
+        return self.may_write
+
+    async def forwarders(self) -> tuple[list[str], list[str]]:
+        return self.exchanges, list(self.forwarding)
+
+    async def close_connections(self, user: str) -> None:
+        self.closed.append(user)
 
 
 def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[str]) -> Connect:
@@ -77,6 +91,7 @@ def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[
 
     patch.setattr(broker_users, "broker_users", fake)
     patch.setattr(inspection, "delete_queues", delete)
+    patch.setattr(inspection, "delete_exchanges", delete)
     patch.setattr(wiring, "transport", lambda settings, name: LocalTransport(local))
     return lambda: LocalTransport(local)
 
@@ -308,6 +323,12 @@ class Clients:
         await plainly(add_client(cli, "shop", options, tool=BrokerTool()))
         return out.getvalue()
 
+    async def permit(self, *names: str, former: bool = False) -> str:
+        out = io.StringIO()
+        cli = Cli(SETTINGS, False, Console(file=out, width=300))
+        await plainly(permit(cli, list(names), former, tool=BrokerTool()))
+        return out.getvalue()
+
     async def remove(self) -> None:
         cli = Cli(SETTINGS, False, Console(file=io.StringIO()))
         await plainly(remove_client(cli, "shop", tool=BrokerTool()))
@@ -369,6 +390,44 @@ async def test_a_failed_step_undoes_the_previous_steps(clients: Clients, before:
         await clients.add("web")
     assert clients.projects == ({"shop": before} if before else {})
     assert clients.broker.known == known
+
+
+def may_write(clients: Clients, exchange: str) -> bool:
+    return re.search(clients.broker.may_write[USER], exchange) is not None
+
+
+async def test_a_client_may_write_to_the_exchange_of_clients_only(clients: Clients) -> None:
+    await clients.add("web")
+    assert may_write(clients, "berth.clients")
+    assert not any(may_write(clients, f"berth{other}") for other in ("", ".queues", ".delay", ".dead"))
+
+
+async def test_a_client_with_former_permissions_keeps_them_until_it_is_permitted_anew(
+    clients: Clients,
+) -> None:
+    await clients.add("web")
+    assert "may still publish" in await clients.permit(former=True)
+    assert may_write(clients, "berth") and may_write(clients, "berth.clients")
+    assert "berth client permit shop" in await clients.add("web", "batch")
+    assert may_write(clients, "berth") and clients.broker.closed == []
+    await clients.permit("shop")
+    assert not may_write(clients, "berth")
+    assert clients.broker.closed == [USER]
+
+
+async def test_permissions_made_anew_delete_what_forwards_messages(clients: Clients) -> None:
+    await clients.add("web")
+    await clients.permit(former=True)
+    clients.broker.exchanges = ["berth", "client.shop.3", "client.shop2.3"]
+    await clients.permit()
+    assert clients.deleted == ["client.shop.3", "client.shop.4"]
+    await clients.permit()
+    assert clients.broker.closed == [USER], "it had nothing left to lose"
+
+
+async def test_permissions_of_an_unknown_client_are_refused(clients: Clients) -> None:
+    with pytest.raises(OperationRefused, match="client shop is not registered"):
+        await clients.permit("shop")
 
 
 async def test_a_removal_deletes_the_user_and_the_queues_of_the_client(clients: Clients) -> None:

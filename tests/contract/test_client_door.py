@@ -7,10 +7,12 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from bus.audit_trail import ActRecord
-from bus.claims import CLEANUP, Choice
+from bus.audit_trail import ActRecord, FindActs
+from bus.claims import CLEANUP, Choice, holder_consumer
 from bus.client_acts import UNKNOWN
 from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
+from bus.context import handling
+from bus.decisions import Decision
 from bus.errors import NoAnswer, Poison
 from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.messages import (
@@ -35,18 +37,29 @@ from bus.queries import (
     WaitingRequest,
 )
 from bus.requests import BuildSpec, Flavor, Hints
+from bus.reservations import RESERVATION, slot_consumer
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.what_if import WhatIf, WhatIfAnswered
+from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.client_door import ClientDoor
+from scheduler_worker.core.move_start import move_start
+from scheduler_worker.core.order import unplaceable
+from scheduler_worker.owners import Owners
+from scheduler_worker.store import decisions, parked
+from scheduler_worker.store.parked import ParkedRequest
+from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
 VM = Flavor(name="vm", vcpus=1)
 OURS, THEIRS, SHELVED, LEFTOVER, NEW = uid(1, "b"), uid(2, "b"), uid(3, "b"), uid(4, "b"), uid(5, "b")
+THEIR_SHELVED, THEIR_SLOT, FORGOTTEN = uid(6, "b"), uid(7, "b"), uid(8, "b")
 MOVE, THEIR_MOVE = uid(1, "d"), uid(2, "d")
-PROJECTS = {OURS: "p1", THEIRS: "q", SHELVED: "p1"}
+OUR_GROUP, THEIR_GROUP, RESERVED = uid(1, "f"), uid(2, "f"), uid(3, "f")
+PROJECTS = {OURS: "p1", THEIRS: "q", SHELVED: "p1", THEIR_SHELVED: "q"}
+RETIRED = {SHELVED: "c1", THEIR_SHELVED: "c1", MOVE: "", THEIR_MOVE: "", FORGOTTEN: ""}
 
 
 def a_stands(build: str) -> BuildStands:
@@ -61,15 +74,22 @@ def a_consumer(id_: str, project: str, type_: str = "INSTANCE") -> Consumer:
 
 
 class FakeCloud:
-    """Scripted answers: instances of projects p1 and q, a guest left behind of p1, and a shelved instance."""
+    """Scripted answers: instances of projects p1 and q, a guest left behind of p1, shelved instances, server
+    groups, and a reservation with a slot.
+    """
 
     silent = False
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         held = [a_consumer(OURS, "p1"), a_consumer(THEIRS, "q"), a_consumer(LEFTOVER, "p1", CLEANUP)]
+        held.append(a_consumer(THEIR_SLOT, "q", RESERVATION))
+        groups = {OUR_GROUP: "p1", THEIR_GROUP: "q"}
         return AllocationsFound(
             consumers=tuple(consumer for consumer in held if consumer.id in question.consumers),
             generations={},
+            groups={id_: project for id_, project in groups.items() if id_ in question.consumers},
+            reserved=(RESERVED,) if RESERVED in question.consumers else (),
+            retired={id_: cell for id_, cell in RETIRED.items() if id_ in question.consumers},
         )
 
     async def usages(self, question: FindUsages) -> UsagesFound:
@@ -91,6 +111,8 @@ class FakeCloud:
         return InstancesFound(instances=(), last=question.project)
 
     async def moves(self, question: FindMoves) -> MovesFound:
+        if self.silent:
+            raise NoAnswer("silent")
         every = {MOVE: OURS, THEIR_MOVE: THEIRS}
         return MovesFound(
             moves=tuple(
@@ -137,7 +159,8 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, "scheduler_worker")
     fake = cast(Any, cloud)
-    made = ClientDoor(database, fake, fake, fake, fake, fake, TurnedClock(5.0).clock)
+    owners = Owners(database, fake, fake, fake)
+    made = ClientDoor(database, fake, fake, fake, fake, owners, TurnedClock(5.0).clock)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made
@@ -185,7 +208,14 @@ ALLOWED = {
     "beside its own instance": ("shop", boot(hints=Hints(same_host=(OURS,))), {"project": "p1"}),
     "a delete, wherever it is": ("shop", own(OURS), {"anywhere": True, "reply_to": "shop"}),
     "a delete of a shelved one": ("shop", own(SHELVED), {"build": SHELVED}),
-    "a move": ("shop", a_move(), {"reply_to": "shop"}),
+    "a repeated boot of a shelved one": ("shop", boot(instances=(SHELVED,)), {"project": "p1"}),
+    "a repeated boot with a topology, which made a group": (
+        "shop",
+        boot(request=OUR_GROUP),
+        {"project": "p1"},
+    ),
+    "a move": ("shop", a_move(move=NEW), {"reply_to": "shop"}),
+    "a repeated move": ("shop", a_move(), {"reply_to": "shop"}),
     "a steering": ("shop", a_steer(), {"reply_to": "shop"}),
 }
 
@@ -217,6 +247,26 @@ REFUSED = {
     "a delete of an unknown one": ("shop", own(NEW), UNKNOWN),
     "a delete of a leftover": ("shop", own(LEFTOVER), UNKNOWN),
     "a move of another's": ("shop", a_move(build=THEIRS), UNKNOWN),
+    "a move by the id of another's": ("shop", a_move(move=THEIRS, wait="1h"), "move: use a new uuid"),
+    "a move by the id of what a move will leave": (
+        "shop", a_move(move=holder_consumer(THEIRS, 1)), "move: use random uuids",
+    ),
+    "an id that another reservation's slot will have": (
+        "shop", boot(instances=(slot_consumer(RESERVED, 9),)), "use random uuids",
+    ),
+    "a move by the id of another's shelved one": ("shop", a_move(move=THEIR_SHELVED), "move: use a new uuid"),
+    "a move by the id of another's move": ("shop", a_move(move=THEIR_MOVE), "move: use a new uuid"),
+    "a move by the id of another's group": ("shop", a_move(move=THEIR_GROUP), "move: use a new uuid"),
+    "a move by the id of a reservation": ("shop", a_move(move=RESERVED), "move: use a new uuid"),
+    "a move by the id of what is left behind": ("shop", a_move(move=LEFTOVER), "move: use a new uuid"),
+    "a shelved instance of another project": ("shop", boot(instances=(THEIR_SHELVED,)), "use new uuids"),
+    "a group of another project": ("shop", boot(request=THEIR_GROUP), "use new uuids"),
+    "a slot of a reservation": ("shop", boot(instances=(THEIR_SLOT,)), "use new uuids"),
+    "a move of another project": ("shop", boot(instances=(THEIR_MOVE,)), "use new uuids"),
+    "an id that ended, and no worker remembers": ("shop", boot(instances=(FORGOTTEN,)), "use new uuids"),
+    "a delete of another's shelved one": ("shop", own(THEIR_SHELVED), UNKNOWN),
+    "a delete of a group": ("shop", own(OUR_GROUP), UNKNOWN),
+    "a delete of a slot": ("shop", own(THEIR_SLOT), UNKNOWN),
     "a move of an unknown one": ("shop", a_move(build=NEW), UNKNOWN),
     "a move to a forced host": ("shop", a_move(forced_host="h1"), "only operators bypass the filters"),
     "a move with another age": ("shop", a_move(since=1.0), "only preempted instances"),
@@ -239,6 +289,39 @@ async def test_only_the_client_receives_its_refusal(
         case _:
             raise AssertionError(outcome)
     assert outcome.reply_to == client
+
+
+def waiting_under(id_: str) -> ParkedRequest:
+    """Return a waiting move of project p1 with this id."""
+    start = move_start(a_move(move=id_, wait="1h"), a_stands(OURS), "c1")
+    return ParkedRequest(start.request(), "k", 1.0, 2.0, 0, "no room", start=start)
+
+
+@pytest.mark.parametrize("victim", [THEIRS, THEIR_SHELVED])
+@pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
+async def test_the_owner_of_an_instance_outranks_a_waiting_request_with_its_id(
+    door: ClientDoor, cloud: FakeCloud, victim: str, silent: bool
+) -> None:
+    cloud.silent = silent
+    async with door.owners.database.write() as tx:
+        await parked.add(tx, "scheduler", [waiting_under(victim)])
+        refusal = unplaceable(
+            boot(request=victim, instances=(victim,), project="p1"), (victim,), "no room", Decision()
+        )
+        await decisions.add(tx, [(boot(request=victim, project="p1"), refusal)], 1.0)
+    for act in (own(victim), a_move(move=NEW, build=victim, kind="shelve")):
+        outcome = await become(door, "shop", act)
+        assert UNKNOWN in (outcome.why if isinstance(outcome, BuildCancelled) else outcome.reason)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
+async def test_a_client_ends_the_wait_of_its_own_request(
+    door: ClientDoor, cloud: FakeCloud, silent: bool
+) -> None:
+    cloud.silent = silent
+    async with door.owners.database.write() as tx:
+        await parked.add(tx, "scheduler", [waiting_under(NEW)])
+    assert isinstance(await become(door, "shop", own(NEW)), BuildCancelRequested)
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
@@ -264,8 +347,26 @@ async def test_a_permitted_and_a_refused_request_are_recorded(door: ClientDoor) 
     assert (done.door, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
     _, denied = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
     assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
-    _, again = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
-    assert again.id == denied.id != done.id  # a repeated delivery
+
+
+async def test_an_act_that_is_requested_again_is_recorded_again(door: ClientDoor) -> None:
+    asked = ClientRequested(client="shop", delete=own(OURS))
+    envelope = an_envelope(key="client.shop", id="chosen by the client")
+    trail = AuditTrail(door.owners.database, door.clock, 100.0, 100.0)
+
+    async def handled(repeated: bool) -> int:
+        with handling([(envelope, asked)], [asked] if repeated else ()):
+            ((_, message),) = await door.request_many([asked])  # type: ignore[misc]
+        await trail.record_many([message])  # type: ignore[list-item]
+        return len((await trail.find(FindActs())).records)
+
+    assert [await handled(repeated) for repeated in (False, False, True, False)] == [1, 2, 2, 3]
+    await door.edit(ClientEditRequested(client="shop", projects=("p2",)))
+    assert await handled(False) == 4  # the denial replaces no record, and is replaced by none
+    await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
+    assert await handled(False) == 5
+    outcomes = [record.outcome for record in (await trail.find(FindActs())).records]
+    assert sorted(outcomes) == ["denied", *["done"] * 4]
 
 
 async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor) -> None:

@@ -2,18 +2,29 @@
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from berth import wiring
+from berth import dead_letters, wiring
 from berth.commands import dead
 from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.clients import ClientRequested
+from bus.clock import Clock
 from bus.local import LocalBroker, LocalTransport
-from bus.protocol import DeadLetter, QueueSpec
+from bus.messages import BuildDeleted, BuildDeleteRequested, BuildRequested
+from bus.protocol import DeadLetter, QueueSpec, encode
+from bus.requests import Flavor
+from bus.worker import Worker, on
+from tests.support.acting_region import LIMIT, ActingRegion
+from tests.support.buses import serving
 from tests.support.envelopes import a_letter
+from tests.support.ids import uid
+from tests.support.waiting import until
 
 ESC = "\x1b[2J\x1b]0;owned\x07"
 
@@ -200,3 +211,83 @@ async def test_a_letter_of_a_cell_is_replayed_only_into_a_queue_of_its_cell(
     assert await dead.replay(Cli(Settings(), False, say), ["all"]) == (0 if may else 1)
     assert (len(broker.queues[queue].items), len(broker.dead)) == ((1, 0) if may else (0, 1))
     assert may or ("letter stays" in said(say) and queue in said(say))
+
+
+def forged(id_: str = "letter", **more: Any) -> DeadLetter:
+    """Return a boot that a client sent by its own exchange, as a consumer refused it."""
+    boot = BuildRequested(request=uid(1), instances=(uid(1),), flavor=Flavor(name="vm", vcpus=1), project="q")
+    return a_json_letter(id_, body=encode(boot), sender="client.shop.0", **more)
+
+
+async def test_a_letter_of_a_refused_sender_is_not_replayed(broker: LocalBroker, say: Console) -> None:
+    broker.declare(QueueSpec("scheduler:build.requested"))
+    broker.store_dead_letter(forged())
+    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
+    assert list(broker.dead) == ["letter"]
+    assert not broker.queues["scheduler:build.requested"].items
+    assert "refused because of its sender, 'client.shop.0'" in said(say)
+    assert await dead.show_letter(Cli(Settings(), False, say), "letter") == 0
+    assert "sender: client.shop.0\n" in said(say)
+
+
+async def test_a_replayed_letter_keeps_the_key_by_which_its_sender_is_judged(broker: LocalBroker) -> None:
+    queue = "scheduler:client.*"
+    broker.declare(QueueSpec(queue))
+    broker.store_dead_letter(a_json_letter(queue=queue, key="client.shop", type="ClientRequested"))
+    await dead.replay(Cli(Settings()), ["letter"])
+    (item,) = broker.queues[queue].items
+    assert item.envelope.key == "client.shop"
+
+
+async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replayed() -> None:
+    """The consumer repeats the judgement: the body may not name another client than the verified key."""
+    broker, seen = LocalBroker(), list[ClientRequested]()
+
+    async def handle(asked: ClientRequested) -> None:
+        seen.append(asked)
+
+    worker = Worker("scheduler", consumes=[on(topics.CLIENT_REQUESTED, handle)])
+    async with serving(lambda: LocalTransport(broker), worker):
+        for key, id_ in (("client.shop", "theirs"), ("client.rival", "own")):
+            asked = ClientRequested(client="rival")
+            letter = a_json_letter(id_, queue="scheduler:client.*", key=key, type="ClientRequested")
+            broker.store_dead_letter(replace(letter, body=encode(asked)))
+            assert await dead_letters.replay(LocalTransport(broker), Clock(), [id_], print) == 1
+        await until(lambda: seen and list(broker.dead) == ["theirs"])
+    assert len(seen) == 1
+    assert broker.dead["theirs"].sender == "client.shop"
+
+
+async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_recorded(
+    broker: LocalBroker, say: Console
+) -> None:
+    region, queue = ActingRegion(), "scheduler:build.requested"
+    broker.declare(QueueSpec(queue))
+    for id_ in ("a", "b"):
+        broker.store_dead_letter(forged(id_))
+    cli = Cli(Settings(), False, say)
+    with pytest.raises(BadSetting, match="takes ids, not `all`"):
+        await dead.replay(cli, ["all"], as_operator=True)
+    async with serving(lambda: LocalTransport(broker), region.worker()):
+        assert await dead.replay(cli, ["a"], as_operator=True) == 0
+        await until(lambda: [record.outcome for record in region.records] == ["begun", "done"])
+    record = region.records[-1]
+    assert (record.act, record.target) == ("dead letters", "a")
+    assert record.asked.startswith(f"replay --as-operator BuildRequested of client.shop.0 to {queue}: {{")
+    assert said(say).startswith("a as your own: BuildRequested of client.shop.0 to ")
+    (item,) = broker.queues[queue].items
+    assert (item.envelope.key, list(broker.dead)) == (queue, ["b"])
+
+
+@pytest.mark.parametrize(
+    ("message", "act"),
+    [
+        (BuildDeleteRequested(build=uid(1), cell="c1"), "dead letters"),
+        (LIMIT, "quota"),
+        (BuildDeleted(build=uid(1), cell="c1"), "repair"),
+    ],
+    ids=["an operator may request it", "it takes an admin", "a worker's"],
+)
+def test_publishing_a_letter_as_an_own_message_takes_the_role_of_its_act(message: Any, act: str) -> None:
+    letter = a_json_letter(body=encode(message), type=type(message).__name__, sender="client.shop")
+    assert dead_letters.act_of(letter) == act

@@ -80,6 +80,7 @@ async def test_a_drained_host_is_closed_and_its_instances_move_live(
 ) -> None:
     told = (await berth("drain", "host-1")).splitlines()
     assert told[0] == "host-1: disabled, because of drain"
+    assert told[1] == "undone by `berth host enable host-1 --because drain`"
     assert f"{B1} moved to host-9" in told and f"{B2} moved to host-9" in told
     assert told[-1] == "host-1: 2 moved, none stays"
     assert (cloud.on(1), cloud.on(2)) == ([], [B3])

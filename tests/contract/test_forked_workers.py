@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from berth.forked_workers import ForkedWorker
 from berth.services import Supervisor
 from berth.settings import Settings
 from tests.support.berth_processes import alive
+from tests.support.snippets import ROOT
 from tests.support.waiting import until
 
 IDLE = "tests.support.idle_worker"
@@ -68,6 +70,27 @@ async def test_a_worker_prints_only_its_own_output(tmp_path: Path) -> None:
     worker = await ForkedWorker.start(["berth", "--version"], os.environ, tmp_path / "log")
     assert await worker.wait() == 0
     assert (tmp_path / "log").read_text().startswith("berth ")
+
+
+async def test_a_worker_of_the_installed_command_prints_no_warning_of_python(tmp_path: Path) -> None:
+    command = tmp_path / "berth"  # multiprocessing runs this script again in each process that it forks
+    command.write_text(
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from berth.__main__ import main\n"
+        "from berth.forked_workers import ForkedWorker\n\n"
+        "async def start():\n"
+        "    return await (await ForkedWorker.start(['berth', '--version'], os.environ)).wait()\n\n"
+        "if __name__ == '__main__':\n"
+        "    sys.exit(asyncio.run(start()))\n"
+    )
+    ran = await asyncio.create_subprocess_exec(
+        sys.executable, str(command), cwd=ROOT, stdout=PIPE, stderr=PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    said, complained = await ran.communicate()
+    assert (ran.returncode, complained) == (0, b"")
+    assert said.startswith(b"berth ")
 
 
 async def test_a_worker_ends_with_its_exit_code_or_signal() -> None:

@@ -219,6 +219,25 @@ async def test_reports_wait_while_the_disk_is_full(
     assert len(two.guests) == 1
 
 
+async def test_a_line_that_was_written_in_part_does_not_hide_later_lines(
+    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, write = disk(), os.write
+    await built(now, an_order(1))
+
+    def full(file: int, content: Any) -> int:
+        if len(content) < 10:
+            raise OSError(28, "No space left on device")
+        return write(file, content[: len(content) // 2])
+
+    with monkeypatch.context() as broken, pytest.raises(Unavailable):
+        broken.setattr(os, "write", full)
+        await built(now, an_order(2))
+    await built(now, an_order(3))
+    killed(now)
+    assert {*disk().guests} == {uid(number, "b") for number in (1, 2, 3)}
+
+
 async def test_moved_guests_and_their_reports_survive_a_kill(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:

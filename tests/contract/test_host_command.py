@@ -87,7 +87,7 @@ async def test_disabling_a_host_does_not_change_the_agents_report(
     assert await host_command("enable", "host-1") == "host-1: open\n"
     assert await traits(placement, 1) == {"COMPUTE_NODE"}
     assert "unknown: no scheduler answers" in await host_command("list", "--closed")
-    refused = await host_command("enable", "host-3")
+    refused = await host_command("enable", "host-3", ends=1)
     assert refused == "host-3: its agent has disabled it: only that can undo it\n"
 
 
@@ -164,7 +164,7 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(
         ("disable --because disk", "disabled, because of disk"),
         ("disable --because Next-Upgrade", "disabled, because of disk and next_upgrade"),
         ("disable --because disk", "is so already (disabled, because of disk and next_upgrade)"),
-        ("enable", "stays disabled because of disk and next_upgrade: `--because WORD` removes one cause"),
+        ("enable", "stays disabled because of disk and next_upgrade: `--because WORD` removes that cause"),
         ("enable --because disk", "disabled, because of next_upgrade"),
         ("enable --because next_upgrade", "open"),
         ("disable", "disabled"),
@@ -177,10 +177,22 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(
         ("enable --because disk", "open"),
     ]  # fmt: skip
     for words, says in steps:
-        assert await host_command(words.split()[0], "host-1", *words.split()[1:]) == f"host-1: {says}\n", (
-            words
-        )
+        command, *rest = words.split()
+        stays = command == "enable" and says != "open"  # such a command fails
+        assert await host_command(command, "host-1", *rest, ends=int(stays)) == f"host-1: {says}\n", words
     assert await traits(placement, 1) == {"COMPUTE_NODE"}
+
+
+async def test_enable_ends_with_1_and_the_command_if_a_drained_host_stays_disabled(
+    host_command: CommandLine,
+) -> None:
+    await host_command("disable", "host-1", "--because", "drain")
+    await host_command("disable", "host-2")
+    told = await host_command("enable", "host-1", "host-2", ends=1)
+    assert told == (
+        "host-1: stays disabled because of drain: `--because drain` removes that cause\nhost-2: open\n"
+    )
+    assert await host_command("enable", "host-1", "--because", "drain") == "host-1: open\n"
 
 
 @pytest.mark.usefixtures("no_scheduler")

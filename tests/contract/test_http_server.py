@@ -6,7 +6,7 @@ import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,12 @@ class MeasuringSite:
 
 
 @asynccontextmanager
-async def served(
-    idle: float = SECONDS, slow: float = SECONDS, connections: int = 100, tls: TlsFiles | None = None
-) -> AsyncIterator[MeasuringSite]:
+async def served(tls: TlsFiles | None = None, **given: Any) -> AsyncIterator[MeasuringSite]:
     site, listener = MeasuringSite(), listen("127.0.0.1:0")
     site.port = listener.getsockname()[1]
-    limits = HttpLimits(idle=idle, slow=slow, connections=connections)
+    limits = HttpLimits(
+        **{"idle": SECONDS, "keep_alive": SECONDS, "slow": SECONDS, "connections": 100, **given}
+    )
     serving = asyncio.create_task(
         serve(Starlette(routes=[Mount("", site)]), listener, limits=limits, tls=tls)
     )
@@ -104,10 +104,25 @@ async def answered(reader: StreamReader) -> bytes:
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", GET, GET + GET], ids=["nothing", "a line end", "one", "two"])
 async def test_an_idle_connection_is_closed(said: bytes) -> None:
-    async with served(idle=SOON) as site:
+    async with served(idle=SOON, keep_alive=SOON) as site:
         told = await site.answer(said)
         assert told.count(b"200 OK") == said.count(b"GET")
         assert b"HTTP/1.1 40" not in told
+
+
+async def test_a_connection_is_closed_with_its_response_if_none_is_kept() -> None:
+    async with served(keep_alive=0.0) as site:
+        told = await site.answer(GET + GET)  # until the server closes the connection
+        assert told.count(b"200 OK") == 1
+        assert b"connection: close" in told
+
+
+async def test_a_new_connection_may_wait_for_its_request_if_none_is_kept() -> None:
+    async with served(keep_alive=0.0) as site, site.connected() as (reader, writer):
+        await asyncio.wait([waiting := asyncio.create_task(reader.read())], timeout=SOON)
+        assert not waiting.done()
+        writer.write(GET)
+        assert b"200 OK" in await waiting
 
 
 @pytest.mark.parametrize(
@@ -132,7 +147,7 @@ async def test_a_body_that_comes_fast_enough_may_take_long() -> None:
 
 
 async def test_a_client_that_waits_for_a_response_is_not_closed() -> None:
-    async with served(idle=SOON, slow=SOON) as site:
+    async with served(idle=SOON, keep_alive=SOON, slow=SOON) as site:
         async with site.connected(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n" + HALF) as (reader, _):
             await asyncio.wait([waiting := asyncio.create_task(reader.read(1))], timeout=SOON * 4)
             assert not waiting.done()
@@ -292,3 +307,58 @@ async def test_a_client_without_tls_gets_no_answer(tmp_path: Path) -> None:
     made = Authority(tmp_path).certificate("localhost")
     async with served(tls=TlsFiles(str(made.certificate), str(made.key))) as site:
         assert await site.answer() == b""
+
+
+Runner = Callable[[Coroutine[Any, Any, None]], None]
+on_each_loop = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+def own_certificate(directory: Path) -> tuple[TlsFiles, ssl.SSLContext]:
+    authority = Authority(directory)
+    made = authority.certificate("localhost")
+    trusted = ssl.create_default_context(cafile=authority.file)
+    return TlsFiles(str(made.certificate), str(made.key)), trusted
+
+
+@on_each_loop
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["nothing", "half of it"])
+def test_a_connection_without_a_complete_tls_handshake_is_closed(
+    tmp_path: Path, run: Runner, said: bytes
+) -> None:
+    files, trusted = own_certificate(tmp_path)
+
+    async def scene() -> None:
+        async with served(files, handshake=SOON) as site:
+            assert await site.answer(said) == b""
+            assert b"200 OK" in (await answered_over_tls(site.port, trusted))[1]
+
+    run(scene())
+
+
+@on_each_loop
+def test_connections_without_a_tls_handshake_keep_no_client_out(tmp_path: Path, run: Runner) -> None:
+    files, trusted = own_certificate(tmp_path)
+
+    async def scene() -> None:
+        async with served(files, connections=4) as site, AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(site.connected()) for _ in range(3)]
+            assert await silent[0][0].read() == b"", "the oldest is closed for the newest"
+            assert b"200 OK" in (await answered_over_tls(site.port, trusted))[1]
+
+    run(scene())
+
+
+@on_each_loop
+def test_a_refused_tls_handshake_is_not_logged(
+    tmp_path: Path, run: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, _ = own_certificate(tmp_path)
+
+    async def scene() -> None:
+        async with served(files) as site:
+            await site.answer()
+            async with site.connected():
+                pass
+
+    run(scene())
+    assert not caplog.records

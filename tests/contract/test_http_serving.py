@@ -222,6 +222,25 @@ async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: P
     assert door.process.returncode is not None
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_a_connection_is_closed_with_its_response_unless_the_settings_keep_it(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    # Processes that a Nova service forks share the connection of a request before the fork, if it is kept.
+    before = ("--set", "placement_keep_alive=60") if is_kept else ()
+    async with a_door_process(tmp_path, *before, *alone(tmp_path)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        async with asyncio.timeout(SECONDS):
+            writer.write(as_http("GET", "/"))
+            assert (b"connection: close" in await _answer(reader)) is not is_kept
+            if is_kept:
+                writer.write(as_http("GET", "/"))
+                assert b"200 OK" in await _answer(reader)
+            else:
+                assert await reader.read() == b""
+        writer.close()
+
+
 async def test_a_process_serves_metrics_and_healthz(tmp_path: Path) -> None:
     with listen("127.0.0.1:0") as free:
         port = free.getsockname()[1]

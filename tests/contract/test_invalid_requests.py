@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bus import topics
-from bus.clients import ClientEditRequested
+from bus.clients import ClientEditRequested, FindProjects, ProjectsFound
 from bus.decisions import INVALID
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdopted
@@ -28,7 +28,6 @@ from bus.protocol import (
     decode_frame,
     encode_frame,
 )
-from bus.resources import AllocationsFound, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import TOPIC_OF
@@ -212,20 +211,19 @@ class Handled:
         ]
 
 
-class EmptyCloud:
-    async def allocations(self, question: FindAllocations) -> AllocationsFound:
-        return AllocationsFound(consumers=(), generations={})
+class UnusedIds:
+    """Owners of ids: no id is in use."""
 
-    def hosts(self) -> list[Any]:
-        return []
+    async def find(self, question: FindProjects) -> ProjectsFound:
+        return ProjectsFound()
 
 
 @pytest.fixture
 async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, "scheduler_worker")
-    cloud = cast(Any, EmptyCloud())
-    door = ClientDoor(database, cloud, cloud, cloud, cloud, cloud, TurnedClock(5.0).clock)
+    nothing, owners = cast(Any, None), cast(Any, UnusedIds())
+    door = ClientDoor(database, nothing, nothing, nothing, nothing, owners, TurnedClock(5.0).clock)
     await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
     passed_on = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
     refused = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]
@@ -359,7 +357,7 @@ def test_a_copy_of_an_envelope_does_not_prove_its_sender() -> None:
     envelope = Envelope(id="1", type="", key="client.bank", body=msgspec.Raw(b"{}"))
     envelope.sent_by("shop")
     frame = encode_frame([envelope])
-    assert b"shop" not in frame and decode_frame(frame)[0].sender == ""
+    assert b"shop" not in frame and decode_frame(frame)[0].client == ""
 
 
 UNKNOWN = {

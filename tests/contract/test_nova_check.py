@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import aio_pika
 import httpx
@@ -151,6 +152,31 @@ async def test_an_unreachable_cell_and_a_template_are_findings_and_nothing_is_ca
                          " WHERE name = 'cell1'")  # fmt: skip
     [found] = await region.findings("database of cell1")
     assert "template" in found.says and "nova_cell_database_urls.cell1" in found.do
+
+
+async def test_cell0_needs_no_url(region: CheckedRegion) -> None:
+    await region.api.run("UPDATE cell_mappings SET database_connection = '{scheme}://{hostname}/nova_cell0'"
+                         f" WHERE uuid = '{CELL0}'")  # fmt: skip
+    await hold(region.door, uid(9), 2)
+    facts = await region.observe()
+    assert facts.nova.is_complete
+    found = {finding.about: finding.level for finding in judged(facts)}
+    assert (found["database of cell0"], found["allocations"]) == ("note", "warning")
+
+
+async def test_the_options_of_nova_scheduler_are_compared_with_the_settings(
+    region: CheckedRegion, tmp_path: Path
+) -> None:
+    conf = tmp_path / "nova.conf"
+    conf.write_text("[scheduler]\nlimit_tenants_to_placement_aggregate = true\n")
+    [found] = [
+        finding
+        for finding in judged(await region.observe(nova_conf=str(conf)))
+        if finding.about == "options of nova-scheduler"
+    ]
+    assert (found.level, found.do) == ("error", "Set tenant_aggregates = optional.")
+    given = {"nova_conf": str(conf), "tenant_aggregates": "optional"}
+    assert not any(finding.about == found.about for finding in judged(await region.observe(**given)))
 
 
 async def test_orphans_and_missing_allocations_are_found(region: CheckedRegion) -> None:

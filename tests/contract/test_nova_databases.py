@@ -65,6 +65,9 @@ async def test_cells_hosts_and_aggregates_are_read(region: ReadRegion) -> None:
     assert found == {uid(number, "a"): (f"host-{number}", f"host-{number}", CELL, 74) for number in (1, 2)}
     state = cloud.hosts[uid(1, "a")].state
     assert (state.enabled, state.instances, state.hypervisor) == (True, 1, "QEMU")
+    [unmapped] = cloud.unmapped.values()
+    assert (unmapped.host, unmapped.state.enabled) == ("host-3", False)
+    assert "run nova-manage cell_v2 discover_hosts" in unmapped.state.why_disabled
 
 
 async def test_changes_of_services_and_nodes_are_read(region: ReadRegion) -> None:

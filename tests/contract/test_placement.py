@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released
 from bus.messages import InventoryReported
+from bus.moves import SHELVED
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.resources import FindAllocations
@@ -154,14 +155,14 @@ async def test_retired_consumers_are_deleted_after_the_time_to_keep_them(
     placement: Placement, wall: TurnedClock
 ) -> None:
     placement.keep = 60.0
-    await release(placement, a_release(1, None, "ended"))
+    await release(placement, a_release(1, None, "ended"), a_release(3, None, SHELVED))
     wall.now += 50
     await release(placement, a_release(2, None, "ended"))
     await placement.prune()
-    assert await retired(placement.database) == {uid(1), uid(2)}
+    assert await retired(placement.database) == {uid(1), uid(2), uid(3)}
     wall.now += 20
     await placement.prune()
-    assert await retired(placement.database) == {uid(2)}
+    assert await retired(placement.database) == {uid(2), uid(3)}  # the id of a shelved instance is not free
 
 
 # Reports

@@ -157,6 +157,32 @@ async def test_claims_of_one_request_count_together(placement: Placement) -> Non
     assert all(isinstance(result, Claimed) for result in results)
 
 
+async def test_a_refusal_of_several_instances_states_the_usage_before_and_all_that_they_ask(
+    placement: Placement,
+) -> None:
+    await limit(placement, VCPU=4)
+    await must_take(placement, a_claim(9, on_hosts(1, VCPU=1)))
+    claims = [a_claim(number, on_hosts(number, VCPU=2)) for number in (1, 2, 3)]
+    refused = await take(placement, *claims)
+    over = OverQuota(project="p1", resource="VCPU", limit=4, used=1, asked=6)
+    assert [result.refusals for result in refused if isinstance(result, Refused) and result.refusals] == [
+        (over,), (over,),
+    ]  # fmt: skip
+    assert (await quota(placement)).used["VCPU"] == over.used
+
+
+async def test_a_refusal_of_members_of_a_group_states_those_before(placement: Placement) -> None:
+    group = uid(1, "9")
+    make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")
+    await placement.server_groups.edit(GroupEditRequested(edit=make))
+    await limit(placement, **{GROUP_MEMBERS: 2})
+    await must_take(placement, a_claim(9, on_hosts(1), group=group))
+    refused = await take(placement, *[a_claim(number, on_hosts(1), group=group) for number in (1, 2, 3)])
+    over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=1, asked=3)
+    assert (over,) in [result.refusals for result in refused if isinstance(result, Refused)]
+    assert (await quota(placement)).used[GROUP_MEMBERS] == over.used
+
+
 async def test_a_refused_request_leaves_the_budget_to_the_next_of_its_batch(placement: Placement) -> None:
     await limit(placement, VCPU=4)
     both = [

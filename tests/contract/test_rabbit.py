@@ -15,6 +15,7 @@ from aio_pika import ExchangeType, connect
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pika.adapters.blocking_connection import BlockingChannel
 
+from berth import dead_letters
 from berth.doctor.judgement import RABBITMQ
 from bus import topics
 from bus.clock import Clock
@@ -35,7 +36,7 @@ from bus.protocol import (
 from bus.rabbit import RabbitTransport
 from bus.rabbit.connection import dial
 from bus.rabbit.consuming import RabbitInbox
-from bus.rabbit.deliveries import routing_of, sender_of
+from bus.rabbit.deliveries import client_of, routing_of, sender_of
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.wire import Properties, arrived
 from bus.requests import Flavor
@@ -398,6 +399,7 @@ async def test_only_the_routing_key_is_the_key_of_a_message(
         pytest.param("{name}", "", "", id="the key proves it"),
         pytest.param("{name}", "{name}.client.shop", "shop", id="the user of a client"),
         pytest.param("mine", "{name}.client.shop", "shop", id="the user of a client, by its exchange"),
+        pytest.param("mybus:client.shop.0", "", "shop", id="by an exchange that only a client may declare"),
         pytest.param("mine", "", UNVERIFIED, id="by a foreign exchange"),
         pytest.param("mine", "{name}.client", UNVERIFIED, id="another user, by a foreign exchange"),
     ],
@@ -409,7 +411,7 @@ def test_the_sender_of_a_message_is_what_the_broker_has_verified(
     properties = Properties(user_id=user.format(name="mybus") or None)
     message = arrived(1, exchange.format(name="mybus"), "client.bank", False, b"{}", properties)
     _, _, problem = routing_of(message, names, "mybus:scheduler:client.+")
-    assert sender_of(message, names, problem) == sender
+    assert client_of(message, names, sender_of(message, names) if problem else "") == sender
 
 
 async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
@@ -418,7 +420,9 @@ async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
     said = pika.BasicProperties(headers={"CC": [f"0.{bus_name}:reader"], "key": "host.failed.c2"})
     blocking_channel.basic_publish(f"{bus_name}.queues", "0.mine", bytes(a_forged_envelope().body), said)
-    assert "additional key" in (await take(inbox)).problem
+    delivery = await take(inbox)
+    assert "additional key" in delivery.problem
+    assert delivery.sender == "0.mine"
 
 
 @pytest.mark.parametrize(
@@ -443,15 +447,19 @@ async def test_messages_forwarded_by_a_foreign_queue_are_refused(
     ).method.queue
     said = pika.BasicProperties(headers={"key": "host.failed.c2"})
     blocking_channel.basic_publish("", mine, bytes(a_forged_envelope().body), said)
-    assert mine in (await take(inbox)).problem
+    delivery = await take(inbox)
+    assert mine in delivery.problem
+    assert delivery.sender == mine
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["a message", "a frame"])
 async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again(
     amqp_url: str, bus_name: str, blocking_channel: BlockingChannel, count: int
 ) -> None:
-    """RabbitMQ delivers messages again after a crash, a stop, or a change of the prefetch count."""
-    handled: list[str] = []
+    """RabbitMQ delivers messages again after a crash, a stop, or a change of the prefetch count. An operator
+    replays their dead letters.
+    """
+    handled, stays = list[str](), list[str]()
 
     async def handle(request: BuildRequested) -> None:
         handled.append(request.request)
@@ -474,8 +482,12 @@ async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again
         await bus.publish(a_request_of(REQUEST))
         letters = await buried(transport)
         await until(lambda: handled)
+        assert await dead_letters.replay(transport, Clock(), None, stays.append) == 0
+        assert len(await transport.dead_letters()) == 1
         stopping.set()
     assert ["published to the exchange outside" in letter.reason for letter in letters] == [True]
+    assert [letter.sender for letter in letters] == ["outside"]
+    assert "refused because of its sender, 'outside'" in stays[0]
     assert handled == [REQUEST]
 
 

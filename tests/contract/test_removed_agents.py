@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.clock import Clock
+from bus.errors import Unavailable
 from bus.leases import AgentEditRequested, LeaseAsked, NodesReported
 from bus.messages import AgentReported, BuildDeleted, BuildEnded, BuildOrdered, HostFailed
 from bus.moves import MoveEnded, MoveProgress, MoveReported
@@ -244,6 +245,23 @@ async def test_orders_for_shared_nodes_wait_for_another_agent(cell: RemovingCell
     (moved,) = await cell.builds.move()
     assert isinstance(moved, BuildOrdered) and moved.agent == "b"
     assert await cell.assumed() == []
+
+
+async def test_orders_of_a_removed_agent_end_although_reading_them_failed_at_first(
+    cell: RemovingCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cell.place(ONE)
+    await cell.edit("agent0", "remove")
+
+    async def away(*_: object) -> None:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as broken, pytest.raises(Unavailable):
+        broken.setattr(cell.builds, "_silent", away)
+        await cell.builds.end_orders_of_removed()
+    (report,) = await cell.builds.end_orders_of_removed()
+    assert (report.agent, report.outcome) == ("agent0", "failed")
+    assert await cell.builds.end_orders_of_removed() == []
 
 
 async def test_an_adopted_guest_is_not_ordered_from_a_removed_agent() -> None:

@@ -16,7 +16,11 @@ from bus.claims import (
     NotReserved,
     Refused,
     Released,
+    ReleaseRequested,
 )
+from bus.errors import Unavailable
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.moves import SHELVED
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -33,8 +37,10 @@ from bus.reservations import (
     ReservationResult,
     slot_consumer,
 )
+from bus.resources import FindAllocations
 from bus.vocabulary import UNSAID_ID, Missing, Taken
 from placement_worker import Placement
+from placement_worker.store import reservations as stored
 from placement_worker.store.audit import breaches, holdings
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
@@ -305,6 +311,23 @@ async def test_only_slots_from_which_no_instance_drew_are_forgotten(placement: P
     assert await is_sound(placement)
 
 
+async def test_a_slot_whose_record_cannot_be_deleted_keeps_its_capacity(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await reserve(placement)
+
+    async def away(*_: object) -> None:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as broken, pytest.raises(Unavailable):
+        broken.setattr(stored, "forget_empty_slots", away)
+        await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))
+    assert [held for held, _ in (await slots(placement)).values()] != [{}]
+    await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))
+    assert await slots(placement) == {}
+    assert await is_sound(placement)
+
+
 # Ends
 
 
@@ -355,6 +378,20 @@ async def test_a_forgotten_reservation_leaves_its_instances(placement: Placement
     assert missing == Missing(what="reservation", names=(R1,))
     await release(placement, 2)
     assert await held(placement) == {uid(9): on_hosts(1, VCPU=4)}
+
+
+async def test_a_query_for_an_id_finds_what_else_has_it(placement: Placement) -> None:
+    await reserve(placement)
+    await take(placement, draws(2))  # the slot holds nothing any more
+    group = MakeGroup(group=uid(3, "9"), name="web", policy="affinity", project="p2")
+    await placement.server_groups.edit(GroupEditRequested(edit=group))
+    shelved = ReleaseRequested(consumer=uid(5), generation=None, retire=SHELVED, cell="c1")
+    await placement.claims.release_many([shelved])
+    ids = (R1, S1, uid(2), uid(3, "9"), uid(5), uid(6))
+    found = await placement.lookups.allocations(FindAllocations(consumers=ids, others=True))
+    assert [consumer.id for consumer in found.consumers] == [uid(2)]
+    assert (found.groups, {*found.reserved}) == ({uid(3, "9"): "p2"}, {R1, S1})
+    assert found.retired == {uid(5): "c1"}
 
 
 async def test_names_are_unique_in_a_project_and_creation_is_repeatable(placement: Placement) -> None:

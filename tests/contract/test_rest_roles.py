@@ -19,11 +19,11 @@ from berth.settings import Settings
 from bus import topics
 from bus.acts import BY_NAME, RANK, act_of
 from bus.audit_trail import ActRecord, ActsRecorded, Role
-from bus.clients import FindProjects, ProjectsFound
+from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildRequested
-from bus.moves import FindMoves, MovesFound, MoveStands
+from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, InstancesFound, WaitingFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -37,6 +37,7 @@ from tests.support.waiting import until
 
 # An instance of the project p1 in cell c1 with a move, a request that waits, and an instance of p2.
 BUILD, MOVE, WAITS, OTHER = uid(1, "b"), uid(1, "d"), uid(7), uid(8)
+TAKEN = uid(2, "f")  # the id of a server group of another project
 
 
 class TwoCellBus:
@@ -71,7 +72,10 @@ class TwoCellBus:
         return ask
 
     def _projects(self, question: FindProjects) -> ProjectsFound:
-        return ProjectsFound(projects={BUILD: "p1", WAITS: "p1", OTHER: "p2"})
+        place = BuildPlace(cell="c1", root=uid(9), host="h1")
+        return ProjectsFound(
+            projects={BUILD: "p1", WAITS: "p1", OTHER: "p2", TAKEN: ""}, places={BUILD: place, OTHER: place}
+        )
 
     def _builds(self, question: FindBuilds) -> BuildsFound:
         found = question.cell == "c1" and BUILD in question.builds
@@ -300,7 +304,8 @@ async def test_a_member_has_the_limits_of_a_client(path: str, body: Callable[[],
 async def test_the_id_of_a_move_is_not_the_id_of_an_instance_of_another_project() -> None:
     async with a_region() as region:
         member = a_caller("member", project="p1")
-        assert (await region.send(member, "POST", "/v1/moves", a_move(move=OTHER))).status_code == 409
+        for taken in (OTHER, TAKEN):
+            assert (await region.send(member, "POST", "/v1/moves", a_move(move=taken))).status_code == 409
         for method in ("GET", "DELETE"):
             assert (await region.send(member, method, f"/v1/builds/{OTHER}")).status_code == 404
 
@@ -315,6 +320,21 @@ async def test_a_limited_role_acts_on_the_cell_of_the_instance_and_not_on_the_on
         (order,) = region.cloud.published
         assert isinstance(order, BuildDeleteRequested)
         assert (order.build, order.cell) == (BUILD, "c1")
+        assert (await region.send(of_c1, "POST", "/v1/moves", a_move(cell="c2"))).status_code == 202
+        (move,) = region.cloud.published
+        assert isinstance(move, MoveRequested)
+        assert (move.cell, move.source) == ("c1", uid(9))  # refused if it is elsewhere by then
+        assert (await region.send(of_c1, "POST", "/v1/moves", a_move(source="h2"))).status_code == 403
+
+
+async def test_a_limited_role_gives_no_id_that_is_in_use_to_a_new_object() -> None:
+    async with a_region() as region:
+        of_c1 = a_caller("operator", cells=("c1",))
+        for taken in (TAKEN, WAITS):  # a server group, and a request that waits in no cell
+            body = a_body(instances=[taken])
+            assert (await region.send(of_c1, "POST", "/v1/requests", body)).status_code == 403
+            assert (await region.send(of_c1, "POST", "/v1/moves", a_move(move=taken))).status_code == 403
+        assert (await region.send(of_c1, "POST", "/v1/requests", a_body())).status_code == 202
 
 
 async def test_a_request_without_a_project_is_of_the_project_of_the_token() -> None:

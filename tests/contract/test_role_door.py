@@ -9,15 +9,19 @@ import pytest
 from bus import topics
 from bus.acts import ACTS, RANK
 from bus.addressing import Query, Topic
+from bus.claims import holder_consumer
 from bus.clients import ClientRelay, RegisteredClient
+from bus.context import handling
 from bus.delivery.recording import RecordingBus
 from bus.delivery.relaying import RelayedBus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildDeleteRequested, BuildEnded
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
+from bus.moves import MoveRequested, MoveSteered
 from bus.protocol import decode, encode
 from bus.queries import FindInstances, InstancesFound
 from bus.quotas import FindQuotas, QuotaEdited
+from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
@@ -27,6 +31,7 @@ from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
 from tests.support.acting_region import LIMIT, ActingRegion
 from tests.support.buses import serving
+from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.waiting import until
 
@@ -80,6 +85,17 @@ async def test_an_admin_edits_and_the_record_names_the_client() -> None:
     )
 
 
+async def test_an_act_with_a_used_message_id_is_recorded_again() -> None:
+    relay = ClientRelay(client="ann", to="placement.quota", message=encode(LIMIT).decode())
+    envelope = an_envelope(id="chosen by the client")
+    async with a_client("admin") as (_, region):
+        for _ in range(2):
+            with handling([(envelope, relay)]):
+                await region.door.relay(relay)
+        await until(lambda: [each.outcome for each in region.records] == ["begun", "done"] * 2)
+    assert len({record.id for record in region.records}) == 2
+
+
 async def test_an_operator_is_denied_what_takes_an_admin() -> None:
     async with a_client("operator") as (bus, region):
         with pytest.raises(OperationRefused, match="quota takes the role admin; ann has operator"):
@@ -120,6 +136,42 @@ async def test_a_role_limited_to_a_project_deletes_its_instances_only(build: str
             with pytest.raises(OperationRefused, match="in the projects p1 only"):
                 await bus.publish(order)
     assert [deleted.reply_to for deleted in region.deleted] == (["ann_x"] if passes else [])
+
+
+IN_C1 = {
+    "a move of the other cell's instance": MoveRequested(move=uid(5), build=uid(2), kind="shelve", cell="c1"),
+    "a delete of the other cell's instance": BuildDeleteRequested(build=uid(2), cell="c1"),
+    "a move of an unknown instance": MoveRequested(move=uid(5), build=uid(3), kind="shelve", cell="c1"),
+    "a move to the other cell": MoveRequested(move=uid(5), build=uid(1), kind="migrate", to_cell="c2"),
+    "a move by the id of the other cell's instance": MoveRequested(move=uid(2), build=uid(1), kind="shelve"),
+    "a move by the id of what a move will leave": MoveRequested(
+        move=holder_consumer(uid(2), 1), build=uid(1), kind="shelve"
+    ),
+    "a boot of the other cell's instance": BuildRequested(
+        request=uid(5), instances=(uid(2),), cell="c1", flavor=Flavor(name="small", vcpus=1)
+    ),
+    "a steering of a move that its cell has not recorded": MoveSteered(
+        move=uid(5), build=uid(1), cell="c1", to="abort"
+    ),
+}
+
+
+@pytest.mark.parametrize("order", IN_C1.values(), ids=IN_C1.keys())
+async def test_a_role_limited_to_a_cell_is_judged_on_the_real_cell(order: Message) -> None:
+    async with a_client("operator", cells=("c1",)) as (bus, region):
+        with pytest.raises(OperationRefused, match=r"in the cells c1 only|use (new|random) uuids"):
+            await bus.publish(order)
+        await until(lambda: [record.outcome for record in region.records] == ["denied"])
+    assert not region.moved
+    assert not region.deleted
+
+
+async def test_a_move_by_a_limited_role_is_bound_to_the_host_on_which_it_was_judged() -> None:
+    order = MoveRequested(move=uid(5), build=uid(1), kind="shelve", cell="c2")
+    async with a_client("operator", cells=("c1",)) as (bus, region):
+        await bus.publish(order)
+        await until(lambda: region.moved)
+    assert [(move.cell, move.source) for move in region.moved] == [("c1", uid(9))]
 
 
 async def test_a_role_limited_to_a_project_reads_its_instances_only() -> None:

@@ -163,7 +163,7 @@ async def test_a_message_is_sent_to_a_queue_by_name(transport: Transport) -> Non
     await transport.send("reply:1", an_envelope(3, "some.key"))
     delivery = await take(inbox)
     assert number_in(delivery) == 3
-    assert delivery.envelope.key == "reply:1"
+    assert delivery.envelope.key == "some.key"
 
 
 async def test_a_message_to_a_deleted_queue_is_dropped_unless_expected(transport: Transport) -> None:

@@ -58,6 +58,7 @@ class _Lasting:
 class PageReader:
     directory: Path
     services: Mapping[str, str] = field(default_factory=dict)  # what the page calls them: what they are here
+    variables: Mapping[str, str] = field(default_factory=dict)  # those that `make services` prints
     tools: Path | None = None
     seconds: float = 2 * DEADLINE
     _instead: dict[str, str] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class PageReader:
             cwd=self.directory,
             env={
                 **kept, "PATH": ":".join(places), "HOME": str(self.directory / "home"), "NO_COLOR": "1",
-                "COLUMNS": "200", "PYTHONPATH": f"{ROOT}:{self.directory}",
+                "COLUMNS": "200", "PYTHONPATH": f"{ROOT}:{self.directory}", **self.variables,
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

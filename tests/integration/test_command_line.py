@@ -185,6 +185,21 @@ def test_a_load_of_the_running_berth(berth: Up) -> None:
     assert (figures["boots"], figures["ended"], figures["audit"]) == (20, {"active": 20}, [])
     assert figures["hosts"] >= 20
     ElementTree.parse(berth.directory / "load.svg")
+    assert figures["not_deleted"] == 0
+    assert says(berth.berth("instances", "--name", figures["name"], "--json")) == ""
+
+
+def test_a_load_keeps_its_instances_under_one_name_if_asked(berth: Up) -> None:
+    done = says(berth.berth("load", "--attach", "--boots", "3", "--keep"))
+    [name] = re.findall(r"the instances are named (load-[0-9a-f]{8})\n", done)
+    assert (
+        len(says(berth.berth("instances", "--name", name, "--status", "active", "--json")).splitlines()) == 3
+    )
+
+
+def test_a_load_ends_with_1_if_boots_get_no_host(berth: Up) -> None:
+    done = says(berth.berth("load", "--attach", "--boots", "2", "--vcpus", "999"), code=1)
+    assert "2 unplaceable" in done and "2 boots did not become active" in done
 
 
 def test_the_audit_of_a_running_berth_is_clean(berth: Up) -> None:

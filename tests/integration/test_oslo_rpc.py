@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from bus.rabbit.oslo import (
     unpacked,
 )
 from bus.rabbit.oslo_client import RpcClient
+from bus.rabbit.oslo_topic import TopicQueue, observe
 from bus.rabbit.wire import NotTaken
 from tests.support.waiting import in_time, until
 
@@ -52,6 +54,10 @@ async def serving(address: RpcAddress, handler: RpcHandler) -> AsyncIterator[Rpc
         await in_time(server.listens.wait())
         yield server
         running.cancel()
+
+
+async def _unread(message: AbstractIncomingMessage) -> None:
+    pass
 
 
 async def send(channel: AbstractChannel, address: RpcAddress, exchange: str = "", **content: Any) -> None:
@@ -110,6 +116,42 @@ async def test_casts_reach_every_server(address: RpcAddress, channel: AbstractCh
         await send(channel, address, f"{address.topic}_fanout", method="update_aggregates")
         await until(lambda: len(received) == 2)
     assert sorted(received) == ["first: update_aggregates", "second: update_aggregates"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_casts_to_every_server_succeed_while_no_server_runs(
+    address: RpcAddress, connection: AbstractConnection, is_durable: bool
+) -> None:
+    # Nova's services declare the exchange once per connection: later casts fail if it has disappeared.
+    received: list[str] = []
+
+    async def handle(call: RpcCall) -> RpcResult:
+        received.append(call.method)
+        return RpcResult()
+
+    address = replace(address, durable_fanout=is_durable)
+    channel, name = await connection.channel(), f"{address.topic}_fanout"
+    async with serving(address, handle):
+        exchange = await channel.declare_exchange(name, "fanout", durable=is_durable, auto_delete=True)
+    for _ in range(3):
+        await exchange.publish(Message(packed({"method": "update_aggregates", "args": {}})), "")
+    async with serving(address, handle):
+        await exchange.publish(Message(packed({"method": "delete_aggregate", "args": {}})), "")
+        await until(lambda: bool(received))
+    assert received == ["delete_aggregate"]  # no cast waits for a server, which reads everything at its start
+
+
+async def test_the_consumers_of_a_topic_are_counted_by_kind(
+    address: RpcAddress, connection: AbstractConnection
+) -> None:
+    async def handle(call: RpcCall) -> RpcResult:
+        return RpcResult()
+
+    async with serving(address, handle), serving(address, handle):
+        other = await (await connection.channel()).get_queue(address.topic)
+        await other.consume(_unread)
+        assert await observe(address, name="test") == TopicQueue(True, consumers=3, ours=2)
+    assert await observe(address, name="test") == TopicQueue(True, consumers=1, ours=0)
 
 
 async def test_a_call_is_executed_again_if_the_broker_refuses_the_reply(

@@ -1,10 +1,12 @@
 """Programs and people outside berth, with real credentials: the examples of docs/howto/client.md as they are,
 and what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
 
+import asyncio
 import json
 import re
 import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +14,24 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
+import msgspec
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from berth.client import BusClient
 from berth.configuration import read
+from bus import topics
+from bus.audit_trail import ActRecord, ActsRecorded, Operator
+from bus.clock import monotonic
+from bus.delivery.relaying import RelayedBus
+from bus.errors import OperationRefused
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
+from bus.moves import MoveRequested, MoveSteered
+from bus.protocol import encode
+from bus.rabbit import RabbitTransport
+from bus.requests import Flavor, Hints
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.berth_processes import ROOT, Up
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
@@ -181,6 +195,38 @@ def listens_by_an_exchange(own: str) -> Attack:
     return attack
 
 
+def carries(exchange: str, key: str = "#") -> Attack:
+    """Bind an exchange of the client to this exchange, and publish a forged result there."""
+
+    def attack(channel: BlockingChannel) -> None:
+        channel.exchange_declare("client.shop.9", "topic", auto_delete=True)
+        channel.exchange_bind(exchange, "client.shop.9", key)
+        publishes(FORGED_KEY, "client.shop.9")(channel)
+
+    return attack
+
+
+def forwards_unrouted(exchange: str) -> Attack:
+    def attack(channel: BlockingChannel) -> None:
+        unrouted = {"alternate-exchange": exchange}
+        channel.exchange_declare("client.shop.8", "topic", auto_delete=True, arguments=unrouted)
+        publishes(FORGED_KEY, "client.shop.8")(channel)
+
+    return attack
+
+
+def dead_letters(exchange: str) -> Attack:
+    def attack(channel: BlockingChannel) -> None:
+        forwarding = {
+            "x-message-ttl": 0, "x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": FORGED_KEY,
+        }  # fmt: skip
+        channel.queue_declare("client.shop.7", exclusive=True, arguments=forwarding)
+        channel.queue_bind("client.shop.7", "berth", "client.shop.7.answers")
+
+    return attack
+
+
+FORGED_KEY = "build.ended.c1.rival"
 CLIENT_QUEUE = "client.shop.0"
 CELL_QUEUE = "reply.c9.conductor-00000000.00000000"
 AGENT_QUEUE = "reply.c9.agent-c9-a1-00000000.00000000"
@@ -195,11 +241,31 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         "an answer": publishes("reply.-.x.y"),
         "another client's key": publishes("client.rival"),
         "a key below its own": publishes("client.shop.x"),
-        "another's user": publishes("client.shop", user_id="guest"),
+        "another's user": publishes("client.shop", "berth.clients", user_id="guest"),
+        "its own key, to the exchange of workers": publishes("client.shop"),
+        "another client's key, to its exchange": publishes("client.rival", "berth.clients"),
+        "a query as another client": publishes("ask.scheduler.client.rival", "berth.clients"),
+        "a message as an operator": publishes("ask.scheduler.relay.shop", "berth.clients"),
+        "a build, to its exchange": publishes("build.requested", "berth.clients"),
         "a result": publishes("build.ended.c1.shop"),
         "to a queue by name": publishes("0.scheduler:build.requested", "berth.queues"),
         "to a queue by the default exchange": publishes("scheduler:build.requested", ""),
         "a dead letter": publishes("letter", "berth.dead"),
+    },
+    ("client", "forge"): {
+        "by an additional key": publishes("client.shop", headers={"CC": [FORGED_KEY]}),
+        "by a hidden key": publishes("client.shop", headers={"BCC": [FORGED_KEY]}),
+        "by an exchange of its own": carries("berth"),
+        "by an alternate exchange": forwards_unrouted("berth"),
+        "by a queue that dead-letters": dead_letters("berth"),
+        "an answer, by an additional key": publishes(
+            "client.shop", headers={"CC": ["client.rival.0.answers"]}
+        ),
+        "a build, by an additional key": publishes("client.shop", headers={"CC": ["build.requested"]}),
+        "to one queue": carries("berth.queues"),
+        "a dead letter": carries("berth.dead"),
+        "what is delayed": carries("berth.delay"),
+        "results of everybody": carries("amq.topic"),
     },
     ("client", "delete"): {
         "to the scheduler": publishes("build.cancel"),
@@ -229,6 +295,8 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         "answers to operators": binds(CLIENT_QUEUE, "reply.-.x.y"),
         "changes of hosts": binds(CLIENT_QUEUE, "placement.changed"),
         "everything, by an exchange": listens_by_an_exchange("client.shop.0"),
+        "requests of other clients": binds(CLIENT_QUEUE, "client.rival", "berth.clients"),
+        "requests of all clients": binds(CLIENT_QUEUE, "#", "berth.clients"),
     },
     ("client", "declare"): {
         "a queue that the broker names": declares(""),
@@ -407,7 +475,100 @@ def test_the_broker_permits_the_own_keys_of_each_user(site: BerthWithClients, su
         channel = connection.channel()
         channel.confirm_delivery()
         for key in OWN_KEYS[subject]:
-            publishes(key, user_id=urlsplit(site.urls[subject]).username)(channel)
+            exchange = "berth.clients" if subject == "client" else "berth"
+            publishes(key, exchange, user_id=urlsplit(site.urls[subject]).username)(channel)
+
+
+def add_client(site: BerthWithClients, name: str, project: str) -> pika.URLParameters:
+    control, file = str(site.berth.directory / "rabbitmqctl"), f"{name}.url"
+    site.command(
+        "client", "add", name, "--project", project, "--url-file", file, "--rabbitmqctl", control, "--rotate"
+    )
+    return pika.URLParameters((site.berth.directory / file).read_text().strip())
+
+
+def bind_all_results(channel: BlockingChannel, name: str) -> str:
+    queue = f"client.{name}.0"
+    channel.queue_declare(queue, exclusive=True)
+    for key in (f"build.ended.*.{name}", f"build.unplaceable.{name}", f"client.{name}.0.answers"):
+        channel.queue_bind(queue, "berth", key)
+    return queue
+
+
+def received(channel: BlockingChannel, queue: str, until: str) -> list[str]:
+    """Return the routing keys of a queue's messages, up to the result of the build `until`."""
+    keys: list[str] = []
+    for method, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=60):
+        assert method is not None, keys
+        keys.append(method.routing_key)
+        if until in body.decode():
+            return keys
+    raise AssertionError("a queue is consumed until it is cancelled")
+
+
+def boot_as(channel: BlockingChannel, client: str, project: str, exchange: str = "berth.clients") -> str:
+    """Publish the boot of an instance that no host fits, whose result comes at once; return its id."""
+    build = str(uuid.uuid4())
+    flavor = {"name": "huge", "vcpus": 99999, "memory_mb": 512, "disk_gb": 1}
+    boot = {"request": build, "instances": [build], "flavor": flavor, "project": project}
+    body = json.dumps({"client": client, "boot": boot})
+    properties = pika.BasicProperties(delivery_mode=2)
+    channel.basic_publish(exchange, f"client.{client}", body, properties, mandatory=True)
+    return build
+
+
+FORGERIES: dict[str, Attack] = {
+    "by an additional key": publishes("client.shop", "berth.clients", headers={"CC": [FORGED_KEY]}),
+    "by a hidden key": publishes("client.shop", "berth.clients", headers={"BCC": [FORGED_KEY]}),
+    "an answer": publishes("client.shop", "berth.clients", headers={"CC": ["client.rival.0.answers"]}),
+    "by an exchange of its own": carries("berth.clients"),
+    "by an alternate exchange": forwards_unrouted("berth.clients"),
+}
+
+
+def test_nothing_that_a_client_publishes_reaches_another_client(site: BerthWithClients) -> None:
+    with pika.BlockingConnection(add_client(site, "rival", "own")) as victim:
+        channel = victim.channel()
+        queue = bind_all_results(channel, "rival")
+        for attack in FORGERIES.values():
+            with pika.BlockingConnection(pika.URLParameters(site.urls["client"])) as attacker:
+                attack(attacker.channel())
+        build = boot_as(channel, "rival", "own")
+        assert received(channel, queue, build) == ["build.unplaceable.rival"]
+
+
+def test_a_client_of_an_earlier_version_works_until_its_permissions_are_made_anew(
+    site: BerthWithClients,
+) -> None:
+    control = str(site.berth.directory / "rabbitmqctl")
+    url = add_client(site, "elder", "old")
+    site.command("client", "permit", "elder", "--former", "--rabbitmqctl", control)
+    with pika.BlockingConnection(url) as connection:
+        channel = connection.channel()
+        queue = bind_all_results(channel, "elder")
+        for exchange in ("berth", "berth.clients"):
+            build = boot_as(channel, "elder", "old", exchange)
+            assert received(channel, queue, build) == ["build.unplaceable.elder"]
+        channel.exchange_declare("client.elder.9", "topic", durable=True)
+        channel.exchange_bind("berth", "client.elder.9", "#")
+        forwarding = {"x-dead-letter-exchange": "berth", "x-dead-letter-routing-key": FORGED_KEY}
+        channel.queue_declare("client.elder.8", durable=True, arguments=forwarding)
+        site.command("client", "permit", "elder", "--rabbitmqctl", control)
+        with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
+            for _ in range(1000):
+                boot_as(channel, "elder", "old", "berth")
+    left = rabbitmq_names(site, "list_exchanges") + rabbitmq_names(site, "list_queues")
+    assert [name for name in left if name.startswith("client.elder")] == []
+    with pika.BlockingConnection(url) as connection:
+        channel = connection.channel()
+        queue = bind_all_results(channel, "elder")
+        build = boot_as(channel, "elder", "old")
+        assert received(channel, queue, build) == ["build.unplaceable.elder"]
+    site.command("client", "remove", "elder", "--rabbitmqctl", control)
+
+
+def rabbitmq_names(site: BerthWithClients, listing: str) -> list[str]:
+    return site.broker.control(listing, "name", "--no-table-headers").split()
 
 
 @pytest.mark.parametrize("subject", ["client", "cell", "agent"])
@@ -438,7 +599,7 @@ def test_the_broker_closes_the_connections_of_a_removed_client(site: BerthWithCl
     site.command("client", "remove", "gone", "--rabbitmqctl", control)
     with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
         for _ in range(1000):
-            publishes("client.gone")(channel)
+            publishes("client.gone", "berth.clients")(channel)
     assert site.berth.berth("client", "show", "gone").returncode == 1
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(url))
@@ -492,3 +653,205 @@ def test_the_control_room_refuses_a_reader(site: BerthWithClients, act: str) -> 
         fields = {form[1]: form[2]} if form else {}
         path, data = FORMS[act]
         assert browser.post(path, data=fields | data).status_code == 403
+
+
+# Acts that the broker permits, judged on what the id really is: docs/tenancy.md, docs/roles.md
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Instances of the project `rival` in cell c2, of `web` in c1, and a server group of `rival`."""
+
+    theirs: str
+    ours: str
+    group: str
+    host: str  # of `theirs`
+
+
+def booted(site: BerthWithClients, project: str, cell: str) -> tuple[str, str]:
+    lines = site.command("boot", "--wait", "--json", "--project", project, "--cell", cell).splitlines()
+    ended = json.loads(lines[-1])
+    return ended["build"], ended["host"]
+
+
+@pytest.fixture(scope="module")
+def targets(site: BerthWithClients) -> Targets:
+    (theirs, host), (ours, _) = booted(site, "rival", "c2"), booted(site, "web", "c1")
+    site.command("group", "create", "theirs", "--policy", "affinity", "--project", "rival")
+    group = json.loads(site.command("group", "show", "theirs", "--project", "rival", "--json"))
+    return Targets(theirs, ours, group["id"], host)
+
+
+SMALL = Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1)
+UNKNOWN_BUILD = "no build of this client's projects has this id"
+NOT_IN_C1 = "ann-c1 may act in the cells c1 only"
+NOT_IN_WEB = "ann-web may act in the projects web only"
+
+
+def boot_of(id_: str, **more: Any) -> BuildRequested:
+    given: dict[str, Any] = {"instances": (id_,), "flavor": SMALL, "project": "web"}
+    return BuildRequested(request=id_, **(given | more))
+
+
+def move_of(build: str, move: str = "", **more: Any) -> MoveRequested:
+    given: dict[str, Any] = {"kind": "shelve"}
+    return MoveRequested(move=move or str(uuid.uuid4()), build=build, **(given | more))
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+ToSend = Callable[[Targets], Any]
+WAITS: dict[str, Any] = {"kind": "migrate", "wait": "1h", "wanted_host": "none"}
+CLIENT_ACTS: dict[str, tuple[ToSend, str]] = {
+    "delete": (lambda it: BuildCancelRequested(build=it.theirs), UNKNOWN_BUILD),
+    "shelve": (lambda it: move_of(it.theirs), UNKNOWN_BUILD),
+    "steer": (lambda it: MoveSteered(move=new_id(), build=it.theirs, cell="c2", to="abort"), UNKNOWN_BUILD),
+    "a move by the id of the instance": (lambda it: move_of(it.ours, it.theirs, **WAITS), "use a new uuid"),
+    "delete, after such a move": (lambda it: BuildCancelRequested(build=it.theirs), UNKNOWN_BUILD),
+    "a move by the id of the group": (lambda it: move_of(it.ours, it.group, **WAITS), "use a new uuid"),
+    "boot by the id of the instance": (lambda it: boot_of(it.theirs, wait="1h"), "use new uuids"),
+    "boot by the id of the group": (lambda it: boot_of(it.group), "use new uuids"),
+    "boot beside the instance": (
+        lambda it: boot_of(new_id(), hints=Hints(same_host=(it.theirs,))), UNKNOWN_BUILD,
+    ),
+    "boot in its project": (lambda it: boot_of(new_id(), project="rival"), "not bound to rival"),
+    "boot on its host": (lambda it: boot_of(new_id(), forced_host=it.host), "only operators bypass"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "wall"), CLIENT_ACTS.values(), ids=CLIENT_ACTS.keys())
+async def test_the_scheduler_refuses_a_client(
+    site: BerthWithClients, targets: Targets, act: ToSend, wall: str
+) -> None:
+    async with BusClient(site.urls["client"], 5) as client:
+        asked = act(targets)
+        await client.publish(asked)
+        async with asyncio.timeout(60):
+            async for result in client.results():
+                said = json.dumps(msgspec.to_builtins(result))
+                if asked.build in said if hasattr(asked, "build") else asked.request in said:
+                    break
+    assert wall in said
+
+
+LIMITED: dict[str, tuple[str, ...]] = {
+    "ann-c1": ("--role", "operator", "--cell", "c1"),
+    "ann-web": ("--role", "operator", "--project", "web"),
+    "ann-reads": ("--role", "reader"),
+}
+OPERATOR_ACTS: dict[str, tuple[str, ToSend, str]] = {
+    "delete": ("ann-c1", lambda it: BuildDeleteRequested(build=it.theirs, cell="c2"), NOT_IN_C1),
+    "delete, said to be in c1": (
+        "ann-c1", lambda it: BuildDeleteRequested(build=it.theirs, cell="c1"), NOT_IN_C1,
+    ),
+    "shelve, said to be in c1": ("ann-c1", lambda it: move_of(it.theirs, cell="c1"), NOT_IN_C1),
+    "evacuate, said to be in c1": (
+        "ann-c1", lambda it: move_of(it.theirs, kind="evacuate", cell="c1"), NOT_IN_C1,
+    ),
+    "move to c2": ("ann-c1", lambda it: move_of(it.ours, kind="migrate", to_cell="c2"), NOT_IN_C1),
+    "a move by the id of the instance": ("ann-c1", lambda it: move_of(it.ours, it.theirs), "use new uuids"),
+    "boot by the id of the instance": ("ann-c1", lambda it: boot_of(it.theirs, cell="c1"), "use new uuids"),
+    "boot in c2": ("ann-c1", lambda it: boot_of(new_id(), cell="c2"), NOT_IN_C1),
+    "steer, said to be in c1": (
+        "ann-c1", lambda it: MoveSteered(move=new_id(), build=it.theirs, cell="c1", to="abort"), NOT_IN_C1,
+    ),
+    "cancel": ("ann-c1", lambda it: BuildCancelRequested(build=it.theirs, anywhere=True), NOT_IN_C1),
+    "delete in a project": (
+        "ann-web", lambda it: BuildDeleteRequested(build=it.theirs, cell="c2"), NOT_IN_WEB,
+    ),
+    "shelve in a project": ("ann-web", lambda it: move_of(it.theirs), NOT_IN_WEB),
+    "a move by the id of the group": ("ann-web", lambda it: move_of(it.ours, it.group), "use new uuids"),
+    "a reader's delete": (
+        "ann-reads", lambda it: BuildDeleteRequested(build=it.theirs, cell="c2"),
+        "delete takes the role operator",
+    ),
+    "a reader's move": ("ann-reads", lambda it: move_of(it.theirs), "move takes the role operator"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def operators(site: BerthWithClients) -> dict[str, str]:
+    control = str(site.berth.directory / "rabbitmqctl")
+    for name, limits in LIMITED.items():
+        site.command("client", "add", name, *limits, "--url-file", f"{name}.url", "--rabbitmqctl", control)
+    return {name: (site.berth.directory / f"{name}.url").read_text().strip() for name in LIMITED}
+
+
+@pytest.mark.parametrize(("who", "act", "wall"), OPERATOR_ACTS.values(), ids=OPERATOR_ACTS.keys())
+async def test_the_relay_refuses_a_limited_operator(
+    site: BerthWithClients, targets: Targets, operators: dict[str, str], who: str, act: ToSend, wall: str
+) -> None:
+    async with RelayedBus(RabbitTransport(operators[who]), who) as bus:
+        with pytest.raises(OperationRefused, match=wall):
+            await bus.publish(act(targets))
+
+
+async def test_a_forced_host_of_another_cell_is_not_in_the_cell_of_the_request(
+    site: BerthWithClients, targets: Targets, operators: dict[str, str]
+) -> None:
+    build = new_id()
+    request = boot_of(build, cell="c1", forced_host=targets.host, reply_to="x")
+    async with RelayedBus(RabbitTransport(operators["ann-c1"]), "ann-c1") as bus:
+        listener = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to="x"))
+        await bus.publish(request)
+        async with asyncio.timeout(60):
+            assert build in (await listener.get()).instances
+
+
+def a_boot(targets: Targets) -> tuple[str, bytes]:
+    return "build.requested", encode(boot_of(new_id(), project="rival", forced_host=targets.host))
+
+
+def a_delete(targets: Targets) -> tuple[str, bytes]:
+    return "build.cancel", encode(BuildCancelRequested(build=targets.theirs, anywhere=True))
+
+
+def an_audit_record(targets: Targets) -> tuple[str, bytes]:
+    operator = Operator(name="forged", role="admin")
+    record = ActRecord(id=new_id(), at=1.0, operator=operator, door="command", act="quota", outcome="done")
+    return "act.recorded", encode(ActsRecorded(records=(record,)))
+
+
+OWN_KEY = {"cell": "reply.-c9.x.y", "agent": "agent.told.c9.me"}  # without a consumer
+
+
+@pytest.mark.parametrize("subject", OWN_KEY)
+@pytest.mark.parametrize("forged", [a_boot, a_delete, an_audit_record])
+def test_a_replay_refuses_a_forged_message_as_its_consumer_did(
+    site: BerthWithClients, targets: Targets, subject: str, forged: Callable[[Targets], tuple[str, bytes]]
+) -> None:
+    key, body = forged(targets)
+    id_ = new_id()
+    properties = pika.BasicProperties(message_id=id_, headers={"CC": [key]}, delivery_mode=2)
+    with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("berth", OWN_KEY[subject], body, properties)
+
+    def letters() -> list[dict[str, Any]]:
+        listed = map(json.loads, site.command("dead", "list", "--json").splitlines())
+        return [each for each in listed if each["id"] == id_ and each["queue"].endswith(f":{key}")]
+
+    deadline = monotonic() + 60
+    while not (found := letters()):
+        assert monotonic() < deadline
+    assert found[0]["sender"] == OWN_KEY[subject]
+    ran = site.berth.berth("dead", "replay", id_)
+    assert ran.returncode == 1
+    assert f"refused because of its sender, '{OWN_KEY[subject]}'" in ran.stdout + ran.stderr
+    assert letters() == found
+    site.command("dead", "drop", id_)
+
+
+def test_nothing_has_happened_to_the_instance_of_the_other_project(
+    site: BerthWithClients, targets: Targets
+) -> None:
+    listed = site.command("instances", "--project", "rival", "--cell", "c2", "--json").splitlines()
+    found = [json.loads(line) for line in listed]
+    assert [(each["build"], each["status"], each["host"]) for each in found] == [
+        (targets.theirs, "active", targets.host)
+    ]
+    log = site.command("audit-log", "--json").splitlines()
+    assert not [line for line in log if '"forged"' in line]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from berth.broker_users import Management
+from deploy.processes import environment_without
 from deploy.servers import (
     BinariesMissing,
     Postgres,
@@ -138,11 +141,19 @@ def test_command_prints_urls_and_its_servers_end_with_it(directory: Path) -> Non
             if line.startswith("export "):
                 key, _, value = line.removeprefix("export ").strip().partition("=")
                 urls[key] = value
-            if len(urls) == 2:
+            if "BERTH_DATABASE_URL" in urls:
                 break
-        assert set(urls) == {"BERTH_AMQP_URL", "BERTH_DATABASE_URL"}
-        ports = [urlsplit(url).port or 0 for url in urls.values()]
+        names = ("BERTH_AMQP_URL", "BERTH_MANAGEMENT_URL", "BERTH_DATABASE_URL")
+        ports = [urlsplit(urls[name]).port or 0 for name in names]
         assert all(_listening(port) for port in ports)
+        management = Management(urls["BERTH_MANAGEMENT_URL"], urls["BERTH_AMQP_URL"])
+        assert asyncio.run(management.answers())
+        environment = environment_without("RABBITMQ_", "ERL_") | urls
+        control = find_rabbitmq().server.with_name("rabbitmqctl")
+        asked = subprocess.run(
+            [control, "--quiet", "list_users"], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert asked.stdout.split()[2] == "guest", asked.stderr
         family = _descendants(command.pid)
         assert family
         command.send_signal(signal.SIGKILL)

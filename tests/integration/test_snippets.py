@@ -15,7 +15,7 @@ import pytest
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.integration.page_reader import PageReader
 from tests.support.forked_berth import forked_berth
-from tests.support.servers import a_module_database, installed, rabbitmqctl_in
+from tests.support.servers import a_module_database, installed
 from tests.support.snippets import PAGES, ROOT, needs, snippets
 
 AMQP = "amqp://user:password@127.0.0.1/"
@@ -52,12 +52,12 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def services(postgres: Postgres, tools: Path) -> Iterator[dict[str, str]]:
+def broker() -> Iterator[RabbitMQ]:
+    """Start the broker of `make services`."""
     installed(find_rabbitmq)
     directory = private_directory("berth-snippets-")
-    with RabbitMQ(directory / "rabbitmq") as broker, a_module_database(postgres) as database:
-        rabbitmqctl_in(tools, broker)
-        yield {AMQP: broker.url, DATABASE: database}
+    with RabbitMQ(directory / "rabbitmq", management=True, samples_often=False) as broker:
+        yield broker
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -65,9 +65,12 @@ def services(postgres: Postgres, tools: Path) -> Iterator[dict[str, str]]:
 @pytest.mark.services
 @pytest.mark.parametrize("page", ON_SERVICES, ids=named)
 def test_the_examples_of_a_page_on_rabbitmq_and_postgresql_work(
-    page: Path, tmp_path: Path, services: dict[str, str], tools: Path
+    page: Path, tmp_path: Path, broker: RabbitMQ, postgres: Postgres, tools: Path
 ) -> None:
-    with PageReader(tmp_path, services, tools=tools) as reader:
+    with (
+        a_module_database(postgres) as database,
+        PageReader(tmp_path, {AMQP: broker.url, DATABASE: database}, broker.variables(), tools) as reader,
+    ):
         for snippet in snippets(page):
             reader.read(snippet)
 

@@ -62,6 +62,7 @@ class BerthBeside:
             "BERTH_DATABASE_URL": berth_database(self.region.foundation),
             "BERTH_NOVA_DATABASE_URL": self.region.database_urls[API_DATABASE],
             "BERTH_NOVA_AMQP_URL": self.region.bus_urls[""],
+            "BERTH_NOVA_CONF": str(self.region.configuration("scheduler")),
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "berth", *words, env=known | settings,

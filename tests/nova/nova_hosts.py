@@ -92,6 +92,15 @@ def _a_host(chance: random.Random, number: int) -> SyntheticHost:
         host.children += [
             (f"fpga{n}", {"CUSTOM_FPGA": 1}, {chance.choice(("CUSTOM_GOLD", "CUSTOM_SSD"))}) for n in range(2)
         ]
+    host.children += [
+        (
+            f"memory-{model.lower()}",
+            {"MEM_ENCRYPTION_CONTEXT": chance.choice((1, 15))},
+            {f"HW_CPU_X86_{model}"},
+        )
+        for model in ("AMD_SEV", "AMD_SEV_ES", "INTEL_TDX")
+        if chance.random() < 0.4
+    ]
     return host
 
 

@@ -58,6 +58,11 @@ _EXTRA_SPECS: dict[str, tuple[str, ...]] = {
     "hw:tpm_version": ("2.0", "1.2"),
     "hw:tpm_model": ("tpm-tis", "tpm-crb"),
     "hw:tpm_secret_security": ("user", "host"),
+    "hw:mem_encryption": ("true", "T", "no"),
+    "hw:mem_encryption_model": ("amd-sev", "amd-sev-es", "intel-tdx"),
+    "resources:VGPU": ("much", "-1"),  # Nova ignores the next ones with a warning
+    "resources:disk": ("1",),
+    "trait:CUSTOM_LEAD": ("forbade",),
     "os:secure_boot": ("required", "optional", "disabled"),
     "hw:maxphysaddr_mode": ("passthrough", "emulate"),
     "hw:maxphysaddr_bits": ("46",),
@@ -129,9 +134,9 @@ class SpecMaker:
         )  # fmt: skip
 
     def make(self) -> objects.RequestSpec:
-        chance = self._chance
+        chance, flavor = self._chance, self._flavor()
         fields: Fields = {
-            "flavor": self._flavor(), "image": self._image(), "project_id": chance.choice(PROJECTS),
+            "flavor": flavor, "image": self._image(flavor), "project_id": chance.choice(PROJECTS),
             "user_id": "u1", "num_instances": 1, "instance_uuid": an_id(chance), "availability_zone": None,
             "ignore_hosts": None, "force_hosts": None, "force_nodes": None, "instance_group": None,
             "scheduler_hints": {}, "is_bfv": chance.random() < 0.15, "numa_topology": None, "retry": None,
@@ -152,10 +157,15 @@ class SpecMaker:
             key: chance.choice(_EXTRA_SPECS[key])
             for key in chance.sample(list(_EXTRA_SPECS), chance.choice((0, 0, 1, 1, 2, 3)))
         }
-        if "hw:tpm_model" in extra or "hw:tpm_secret_security" in extra:
+        is_alone = chance.random() < 0.3  # without the extra spec to which it belongs
+        if not is_alone and ("hw:tpm_model" in extra or "hw:tpm_secret_security" in extra):
             extra["hw:tpm_version"] = "2.0"
-        if "hw:ephemeral_encryption_format" in extra:
+        if not is_alone and "hw:ephemeral_encryption_format" in extra:
             extra["hw:ephemeral_encryption"] = "true"
+        if not is_alone and "hw:mem_encryption_model" in extra:
+            extra["hw:mem_encryption"] = "true"
+        if extra.get("hw:tpm_model") == "tpm-crb" and extra.get("hw:tpm_version") == "1.2":
+            extra["hw:tpm_version"] = "2.0"  # the API refuses 1.2
         if "trait1:CUSTOM_GOLD" in extra or "resources_A:CUSTOM_FPGA" in extra:
             extra["resources1:CUSTOM_FPGA"] = "1"
             extra["group_policy"] = chance.choice(("none", "isolate"))  # required for several groups
@@ -167,7 +177,7 @@ class SpecMaker:
             extra_specs=extra, projects=[], description=None,
         )  # fmt: skip
 
-    def _image(self) -> objects.ImageMeta:
+    def _image(self, flavor: objects.Flavor) -> objects.ImageMeta:
         chance = self._chance
         known = {
             key: chance.choice(_PROPERTIES[key])
@@ -175,6 +185,8 @@ class SpecMaker:
         }
         if "hw_tpm_model" in known:
             known["hw_tpm_version"] = "2.0"
+        if "hw:mem_encryption" in flavor.extra_specs:  # the API refuses other images
+            known |= {"hw_firmware_type": "uefi", "hw_machine_type": "q35", "hw_firmware_stateless": True}
         return objects.ImageMeta(
             id=an_id(chance), name=chance.choice(("debian", "windows")), status="active", min_disk=0,
             disk_format=chance.choice(("qcow2", "qcow2", "raw", "iso")), container_format="bare", min_ram=0,

@@ -12,6 +12,7 @@ from deploy.servers import find_binaries
 from tests.nova.checks import SECONDS
 from tests.support.servers import installed
 
+CONDUCTORS = 3  # processes that nova-conductor forks
 ENDS = ("ACTIVE", "ERROR")
 
 
@@ -24,12 +25,17 @@ class ScheduledRegion:
 
 @asynccontextmanager
 async def a_scheduled_region(*, has_mariadb: bool = False) -> AsyncIterator[ScheduledRegion]:
-    """Run a region with four hosts. Its databases are in PostgreSQL or MariaDB, berth's in PostgreSQL."""
+    """Run a region with four hosts and a conductor of several processes. Its databases are in PostgreSQL or
+    MariaDB, berth's in PostgreSQL.
+    """
     installed(find_binaries)
     installed(find_nova)
     berth = BerthOnRabbitMQ()
     capacity = HostCapacity(vcpus=64, memory_mb=65536, disk_gb=1000)
-    options = NovaOptions(hosts=4, has_scheduler=False, capacity=capacity, has_mariadb=has_mariadb)
+    options = NovaOptions(
+        hosts=4, has_scheduler=False, capacity=capacity, has_mariadb=has_mariadb,
+        sections={"conductor": {"workers": CONDUCTORS}},
+    )  # fmt: skip
     async with (
         running_nova(options, placement=berth.placement) as region,
         berth_scheduling(region, {"nova_conf": str(region.configuration("api"))}) as workers,

@@ -20,6 +20,8 @@ from tests.nova.scheduled_region import ScheduledRegion, a_scheduled_region, all
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
 
 BOOTS = 200
+RESTARTED = 60
+OUTAGE_SECONDS = 30.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -71,6 +73,41 @@ async def test_every_boot_ends_when_a_worker_is_killed(scheduled: ScheduledRegio
         assert held <= set(servers)
         return
     assert found["ERROR"] == 0, region.problems()[-5:]
+    await check_allocations(region)
+
+
+async def test_no_boot_hangs_when_a_conductor_is_restarted(scheduled: ScheduledRegion) -> None:
+    # Its processes must not share the connection to Placement that it opens before it forks them.
+    region = scheduled.region
+    servers: list[str] = []
+
+    async def boot() -> None:
+        servers.append(await region.nova.boot())
+
+    await asyncio.gather(*(boot() for _ in range(RESTARTED // 2)))
+    assert await all_ended(region, servers) == {"ACTIVE": RESTARTED // 2}
+    await region.processes.stop("conductor")  # Nova loses the builds in progress at a conductor
+    booting = asyncio.gather(*(boot() for _ in range(RESTARTED // 2)))
+    await region.processes.restart("conductor")
+    await booting
+    assert await all_ended(region, servers) == {"ACTIVE": RESTARTED}
+
+
+async def test_no_boot_fails_while_no_bridge_runs(scheduled: ScheduledRegion) -> None:
+    region, bridge = scheduled.region, scheduled.workers["nova"]
+    servers: list[str] = []
+
+    async def boot() -> None:
+        servers.append(await region.nova.boot())
+
+    async def stop() -> None:
+        await wait_until(lambda: _has(len(servers) >= RESTARTED // 3), "a third is requested", SECONDS)
+        await bridge.stop()
+        await asyncio.sleep(OUTAGE_SECONDS)
+        await bridge.start()
+
+    await asyncio.gather(stop(), *(boot() for _ in range(RESTARTED)))
+    assert await all_ended(region, servers) == {"ACTIVE": RESTARTED}, region.problems()[-5:]
     await check_allocations(region)
 
 

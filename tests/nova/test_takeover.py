@@ -192,8 +192,8 @@ async def take_over(taken: TakenRegion, scheduling: AsyncExitStack) -> None:
         await taken.berth.copy(taken.former, taken.berth.url, "--verify")  # requests in progress may differ
     async with berth_scheduling(region, settings, ("scheduler", "nova-shadow")), taken.step("shadow"):
         await wait_until(taken.compares, "shadow mode has compared a request", SECONDS)
-    # The servers that were booted after the import are not at berth yet.
-    await taken.berth.passes("placement", taken.berth.url, known={"allocations"})
+    # The servers that were booted after the import are not at berth yet; the step copies them.
+    await taken.berth.passes("placement", taken.berth.url)
     async with taken.step("Placement endpoint"):
         await taken.switch(taken.former, taken.berth.url)
     await taken.berth.passes("placement", taken.berth.url, "--done")

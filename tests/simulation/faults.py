@@ -29,6 +29,7 @@ class FaultRates:
     lost_queues: int = 0  # queues that are lost with their messages, and declared again
     index_lag: float = 0.0  # of changes of placement, that reach a replica of its index seconds late
     # the databases
+    failing_statements: float = 0.0  # of the different statements of workers, that fail once
     lost_commits: int = 0  # fail-overs to an asynchronous standby
 
     @property
@@ -45,6 +46,7 @@ SERVER_FAULTS: Mapping[str, Mapping[str, Any]] = {
     "lag": {"index_lag": 0.2},
     "commits": {"lost_commits": 1},
     "torn": {"torn_files": 3},
+    "statements": {"failing_statements": 0.25},
 }
 HARSH: Mapping[str, Any] = {
     "reorder": 0.5,

@@ -16,6 +16,7 @@ from bus.errors import Unavailable
 from bus.messages import AgentReported
 from bus.moves import MoveOrdered
 from bus.receipts import Receipt
+from bus.sql.failures import Conflict
 from cell_conductor.builds import Builds
 from cell_conductor.core import leftovers
 from cell_conductor.core import step as core_step
@@ -32,6 +33,10 @@ from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import Ending
+from scheduler_worker.waiting.builds import WaitingBuilds
+from scheduler_worker.waiting.owner import WaitingOwner
+from scheduler_worker.waiting.queue import Evaluator, Results, WaitingQueue
+from scheduler_worker.waiting.store import WaitingStore
 
 
 @dataclass(frozen=True)
@@ -223,6 +228,53 @@ def _changes_unnoticed() -> Sequence[Any]:
     return [patch.object(HeadroomController, "_note_change", lambda _: None)]
 
 
+def _reasons_stored_first() -> Sequence[Any]:
+    """Return patches to the order of an earlier version: the reasons of waiting requests are stored before
+    results are published, and after an error in between nothing is tried again.
+    """
+    become = WaitingQueue._become
+
+    async def stored_first(queue: WaitingQueue, evaluator: Evaluator, results: Results, seen: int) -> None:
+        async def nothing(*_: Any) -> None:
+            pass
+
+        with patch.object(queue, "_publish", nothing):
+            await become(queue, evaluator, results, seen)
+        await queue._publish(evaluator, results)
+
+    return [
+        patch.object(WaitingQueue, "_become", stored_first),
+        patch.object(WaitingQueue, "_put_back", lambda *_: None),
+    ]
+
+
+def _deletions_not_repeated() -> Sequence[Any]:
+    drop = WaitingStore.drop
+
+    async def drop_once(store: WaitingStore, requests: Any) -> None:
+        with suppress(Unavailable, Conflict):
+            await drop(store, requests)
+
+    return [patch.object(WaitingStore, "drop", drop_once)]
+
+
+def _stored_not_compared() -> Sequence[Any]:
+    async def none(*_: Any) -> Sequence[Any]:
+        return []
+
+    return [patch.object(WaitingOwner, "_compare", none)]
+
+
+def _ended_instances_forgotten() -> Sequence[Any]:
+    again = WaitingBuilds._answer_again
+
+    async def of_new(builds: WaitingBuilds, order: Any, elsewhere: set[str]) -> Any:
+        known = order.request.request in builds._store.requests
+        return () if known else await again(builds, order, elsewhere)
+
+    return [patch.object(WaitingBuilds, "_answer_again", of_new)]
+
+
 PLANTED: Mapping[str, PlantedBug] = {
     "claim-generation": PlantedBug(
         "placement_worker.core.claim_world.fence: the generation that a claim expects", _unfenced_claims
@@ -291,6 +343,22 @@ PLANTED: Mapping[str, PlantedBug] = {
     "fail-over": PlantedBug(
         "Placement._forget, Builds._forget: a fail-over clears what is remembered of lost commits",
         _lost_commits_unnoticed, faults="commits",
+    ),
+    "evaluated-again": PlantedBug(
+        "scheduler_worker.waiting.queue._put_back: after an error a claimed request is evaluated again",
+        _reasons_stored_first, faults="statements", moves=False, complaint="never ended",
+    ),
+    "deleted-again": PlantedBug(
+        "scheduler_worker.waiting.queue._publish: a published request not deleted is tried again",
+        _deletions_not_repeated, faults="statements", moves=False,
+    ),
+    "stored-unknown": PlantedBug(
+        "scheduler_worker.waiting.owner._compare: stored requests that a scheduler does not know are read",
+        _stored_not_compared, faults="statements", moves=False, complaint="never ended",
+    ),
+    "instances-ended": PlantedBug(
+        "scheduler_worker.waiting.builds.place_many: a redelivered request ends instances that do not wait",
+        _ended_instances_forgotten, faults="statements", moves=False, complaint="never ended",
     ),
     "headroom-outside": PlantedBug(
         "placement_worker.core.headroom: slots on the lost hosts do not count", _slots_anywhere,

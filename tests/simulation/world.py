@@ -19,6 +19,7 @@ from bus.aggregates import AggregateEditRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.direct import DirectTransport, Handed
+from bus.errors import Unavailable
 from bus.groups import GroupEditRequested
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
@@ -28,6 +29,7 @@ from bus.protocol import Envelope, Transport, decode, encode
 from bus.receipts import Receipt
 from bus.relayed_orders import with_shared_queues
 from bus.relays import ANSWER_SECONDS, HeartbeatsMerged
+from bus.sql.failures import Conflict
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, agent_gateway, cell_conductor, store
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
@@ -42,7 +44,7 @@ from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport
 from tests.simulation.client import SimulatedClient
-from tests.simulation.databases import make_databases
+from tests.simulation.databases import StatementFaults, in_worker, make_databases
 from tests.simulation.faults import FaultRates
 from tests.simulation.headroom import HeadroomCheck, with_racks
 from tests.simulation.invariants import (
@@ -67,6 +69,7 @@ _REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT 
 _RECORDS = {"placement": "SELECT uuid FROM consumers", "cell": "SELECT id FROM builds"}  # by database
 _REPEATED = 60.0  # seconds after which a conductor repeats a requeue; the interval then doubles
 _SHARING = ("placement", "scheduler", "conductor", "gateway", "agent")  # names of workers in compact worlds
+_RESTARTED = 0.5  # seconds after which a process that failed to start is started again
 PATIENCE = 300.0  # virtual seconds after which whatever is still open is lost
 
 
@@ -138,7 +141,9 @@ class SimulatedWorld:
         self.clock = Clock(lambda: _START + loop.time(), self.chance, loop.time)
         chaos = Chaos(random.Random(self.chance.random()), self.faults.reorder, self.faults.duplicate)
         self.broker = SimulatedBroker(self, chaos, self.server_chance)
-        self.databases = await make_databases(CELLS, self._pause)
+        self.databases = await make_databases(
+            CELLS, self._pause, StatementFaults(self.seed, self.faults.failing_statements, self._failed)
+        )
         placement = Placement(self.databases["placement"], self.clock)
         for group in GROUPS:
             await placement.server_groups.edit(GroupEditRequested(edit=group))
@@ -299,6 +304,10 @@ class SimulatedWorld:
         self.off.discard(_life_of(agent))
         self._start(_life_of(agent))
 
+    def _failed(self, statement: str) -> None:
+        self.happened["statements"] += 1
+        self.note(statement)
+
     async def _pause(self) -> None:
         if self.chance.random() < 0.5:
             await asyncio.sleep(self.chance.random() * 0.002)
@@ -328,6 +337,22 @@ class SimulatedWorld:
         ]
 
     async def _live(self, names: Sequence[str], way: Transport) -> None:
+        """Run the workers of a process. If a statement of their start fails, the process ends; then start it
+        again.
+        """
+        in_worker.set(True)
+        try:
+            await self._serve(names, way)
+        except* (Unavailable, Conflict) as ended:
+            self.note(f"{names[0]} ends: {ended.exceptions}")
+            life = asyncio.current_task()
+            asyncio.get_running_loop().call_later(_RESTARTED, self._start_again, names[0], life)
+
+    def _start_again(self, name: str, life: asyncio.Task[None] | None) -> None:
+        if life is self._lives[name] and name not in self.off:
+            self._start(name)
+
+    async def _serve(self, names: Sequence[str], way: Transport) -> None:
         async with Bus(way, self.clock) as bus:
             workers = [self._factories()[name](bus) for name in names]
             self._replicas |= {

@@ -4,7 +4,9 @@ from typing import Any
 
 from bus import topics
 from bus.audit_trail import ActRecord
+from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.messages import BuildDeleteRequested
+from bus.moves import MoveRequested
 from bus.quotas import (
     FindQuotas,
     Quota,
@@ -23,7 +25,8 @@ LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
 
 
 class ActingRegion:
-    """Handlers for a quota of project p1, for instances 1 and 2 of the projects p1 and p2, and for records of
+    """Handlers for a quota of project p1, for instances 1 and 2 of the projects p1 and p2 in the cells c1 and
+    c2, and for records of
     the audit trail.
     """
 
@@ -31,6 +34,7 @@ class ActingRegion:
         self.limits: dict[str, int] = limits
         self.refuses = False
         self.deleted: list[BuildDeleteRequested] = []
+        self.moved: list[MoveRequested] = []
         self.records: list[ActRecord] = []
 
     async def edit(self, order: QuotaEditRequested) -> QuotaEditAnswered:
@@ -54,6 +58,16 @@ class ActingRegion:
         )  # fmt: skip
         return AllocationsFound(consumers=tuple(consumers), generations={})
 
+    async def projects(self, question: FindProjects) -> ProjectsFound:
+        ids = {*question.new, *question.existing} & {uid(1), uid(2)}
+        return ProjectsFound(
+            projects={id_: "p1" if id_ == uid(1) else "p2" for id_ in ids},
+            places={id_: BuildPlace(cell="c1" if id_ == uid(1) else "c2", root=uid(9)) for id_ in ids},
+        )
+
+    async def move(self, asked: MoveRequested) -> None:
+        self.moved.append(asked)
+
     async def delete(self, order: BuildDeleteRequested) -> None:
         self.deleted.append(order)
 
@@ -67,11 +81,13 @@ class ActingRegion:
             consumes=[
                 on_many(topics.ACTS_RECORDED, self.record),
                 on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
+                on(topics.MOVE_REQUESTED, self.move),
             ],
             answers=[
                 answers(topics.EDIT_QUOTA, self.edit),
                 answers(topics.QUOTAS, self.quotas),
                 answers(topics.ALLOCATIONS, self.allocations),
+                answers(topics.PROJECTS, self.projects),
                 *further,
             ],
         )

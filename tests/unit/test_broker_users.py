@@ -98,9 +98,10 @@ async def test_errors_of_the_management_api_contain_no_passwords(
 
 
 async def test_the_management_api_is_found_at_its_usual_address(
-    fake: FakeManagement, monkeypatch: pytest.MonkeyPatch
+    fake: FakeManagement, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/sbin/{name}")
+    command = a_rabbitmqctl(tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda name: str(command))
     fake.answers = {"/api/whoami": (200, {})}
     assert (await broker_users(AMQP, "", "")).by == "the management API at http://mq.example:15672"
     assert (await broker_users(AMQP.replace("amqp:", "amqps:"), "", "")).by.endswith(
@@ -110,8 +111,8 @@ async def test_the_management_api_is_found_at_its_usual_address(
     fake.only = "mq.example"
     assert (await broker_users(several, "", "")).by == "the management API at http://mq.example:15672"
     fake.away = True
-    assert (await broker_users("amqp://mq.example,127.0.0.1/", "", "")).by == "/usr/sbin/rabbitmqctl"
-    assert (await broker_users("amqp://127.0.0.1/", "", "")).by == "/usr/sbin/rabbitmqctl"
+    assert (await broker_users("amqp://mq.example,127.0.0.1/", "", "")).by == str(command)
+    assert (await broker_users("amqp://127.0.0.1/", "", "")).by == str(command)
     with pytest.raises(
         Unavailable, match="no rabbitmqctl is here for it"
     ):  # that of another machine's broker
@@ -121,9 +122,31 @@ async def test_the_management_api_is_found_at_its_usual_address(
         await broker_users(AMQP, "ftp://x", "")
 
 
+@pytest.mark.parametrize("tool", ["management", "rabbitmqctl"])
+async def test_users_are_not_made_on_another_broker_of_this_machine(
+    fake: FakeManagement, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tool: str
+) -> None:
+    command = a_rabbitmqctl(tmp_path) if tool == "rabbitmqctl" else None
+    monkeypatch.setattr(shutil, "which", lambda name: command and str(command))
+    listeners = [{"port": 5672, "protocol": "amqp"}]
+    fake.answers = {"/api/whoami": (200, {}), "/api/overview": (200, {"listeners": listeners})}
+    fake.away = tool != "management"
+    assert tool in (await broker_users("amqp://127.0.0.1/", "", "")).by
+    with pytest.raises(Unavailable, match="does not answer for this broker, and no rabbitmqctl is here for"):
+        await broker_users("amqp://127.0.0.1:5673/", "", "")
+
+
+def a_rabbitmqctl(directory: Path) -> Path:
+    command = directory / "rabbitmqctl"
+    command.write_text(CONTROL.format(said=directory / "said"))
+    command.chmod(0o700)
+    return command
+
+
 CONTROL = """#!/bin/sh
 echo "$@" >> {said}
 case "$*" in
+  *status*) echo '{{"listeners":[{{"port":5672}}]}}' ;;
   eval) cat > {said}.input ;;
   *list_users*) echo '[{{"user":"guest","tags":[]}}]' ;;
   *delete_user*) echo 'Error:' >&2; echo 'User "berth-c9" does not exist' >&2; exit 67 ;;
@@ -133,10 +156,7 @@ esac
 
 
 async def test_rabbitmqctl_gets_definitions_on_standard_input(tmp_path: Path) -> None:
-    said, command = tmp_path / "said", tmp_path / "ctl"
-    command.write_text(CONTROL.format(said=said))
-    command.chmod(0o700)
-    control = Rabbitmqctl(str(command), AMQP)
+    said, control = tmp_path / "said", Rabbitmqctl(str(a_rabbitmqctl(tmp_path)), AMQP)
     assert await control.users() == {"guest"}
     await control.take({"users": [{"name": 'a"b\\c'}]})
     with pytest.raises(BrokerRefused, match="clear_policy: Error: no rights"):

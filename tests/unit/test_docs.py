@@ -24,6 +24,7 @@ from berth.__main__ import app
 from berth.choice import policy
 from berth.commands import index
 from berth.settings import BadSetting, Settings
+from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS
 from scheduler_worker import all_rules, all_weighers
 from scheduler_worker.core.rules import RULES
@@ -51,6 +52,9 @@ NOT_SETTINGS = {
     "amqp_durable_queues",
     "cell_mappings",
     "database_connection",
+    # an exchange of Nova, and a queue bound to it
+    "scheduler_fanout",
+    "scheduler_fanout_berth",
     "simulator_name",  # a placeholder
     "placement_aggregate_required_for_tenants",
 }
@@ -259,6 +263,12 @@ def test_every_command_and_option_has_help(name: str) -> None:
     assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
 
 
+def test_the_help_of_run_names_every_worker() -> None:
+    [workers] = [param for param in COMMANDS["run"].params if param.name == "workers"]
+    words = getattr(workers, "help", "").rstrip(".").replace(" or ", ", ").split(", ")
+    assert tuple(words) == WORKERS
+
+
 @pytest.mark.parametrize(
     ("command", "row"),
     [
@@ -327,6 +337,12 @@ def test_bash_completion_lists_subcommands_and_values(words: str, completed: str
     assert said.stdout.split() == [completed], said.stderr
 
 
+def test_examples_that_publish_raise_an_error_for_a_message_that_no_queue_takes() -> None:
+    texts = [one.text for page in PAGES for one in snippets(page) if one.language == "python"]
+    publishing = [text for text in texts if "mandatory=True" in text and "aio_pika" in text]
+    assert publishing and all("on_return_raises=True" in text for text in publishing)
+
+
 def test_every_rule_and_weigher_has_a_description() -> None:
     made = policy(Settings())
     rows = [*all_rules(made, {}, {}), *all_weighers(made, {}, {})]
@@ -365,6 +381,11 @@ def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     )
     assert reference_tables.filters(settings)[0].says == "It is calm."
     assert reference_tables.weighers(settings)[0].multiplier == 2.0
+    added = Settings().having(
+        scheduler_filters=("+my_rules:calm",), scheduler_weighers={"+my_rules:size": 2.0}
+    )
+    shown = {row.name: row for row in (*reference_tables.filters(added), *reference_tables.weighers(added))}
+    assert all(shown[name].on for name in ("my_rules:calm", "my_rules:size", "zone", "ram"))
     with pytest.raises(
         BadSetting, match=r"scheduler_filters = .*: 'my_rules:broken' makes a int, not a Rule"
     ):

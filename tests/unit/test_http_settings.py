@@ -36,6 +36,8 @@ def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
+        ({"placement_keep_alive": "-1"}, "placement_keep_alive = -1.0: must be at least 0"),
+        ({"placement_keep_alive": "inf"}, "placement_keep_alive = inf: must be a finite number of seconds"),
         ({"placement_http": "8778"}, "placement_http = '8778': takes HOST:PORT"),
         ({"placement_http": ":8778"}, "takes HOST:PORT"),
         ({"placement_http": "127.0.0.1:x"}, "takes HOST:PORT"),

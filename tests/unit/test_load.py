@@ -21,7 +21,15 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import Attempt, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.messages import (
+    Attempt,
+    BuildCancelRequested,
+    BuildDeleted,
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildRequested,
+    BuildUnplaceable,
+)
 from bus.vocabulary import Message
 from bus.worker import Worker, on_many
 
@@ -66,7 +74,7 @@ def test_the_figures_of_a_load() -> None:
         "ended_two_ways": 0,
         "reasons": {"no room": 1},
     }
-    assert (a_result().lost, a_result().changed) == (1, 0)
+    assert (a_result().lost, a_result().changed, a_result().failed) == (1, 0, 1)
 
 
 Answer = Callable[[Load, Sequence[BuildRequested]], Awaitable[Sequence[Sequence[Message]]]]
@@ -152,6 +160,45 @@ async def test_boots_that_never_end_are_lost() -> None:
 
     result = await load_with(answer, LoadPlan(boots=3, patience=0.3))
     assert (result.lost, result.statuses, result.per_second) == (3, {"lost": 3}, 0.0)
+
+
+async def test_the_instances_of_a_load_are_deleted_in_their_cells_and_the_missing_reports_counted() -> None:
+    broker, stopping = LocalBroker(), asyncio.Event()
+    deleted, cancelled = list[str](), list[str]()
+
+    async def end(requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+        assert {request.name for request in requests} == {load.name}
+        words = ("active h1", "error h1", "active h2", "no host", "")
+        built = (said(words[at], request) for at, request in enumerate(requests) if words[at])
+        return [list(built), *([] for _ in requests[1:])]
+
+    async def delete(orders: Sequence[BuildDeleteRequested]) -> Sequence[Sequence[Message]]:
+        deleted.extend(order.build for order in orders)
+        reports = [BuildDeleted(build=order.build, cell="c1", reply_to=load.name) for order in orders[1:]]
+        return [reports, *([] for _ in orders[1:])]
+
+    async def cancel(orders: Sequence[BuildCancelRequested]) -> Sequence[Sequence[Message]]:
+        cancelled.extend(order.build for order in orders)
+        return [[] for _ in orders]
+
+    async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as theirs:
+        load = Load(bus, LoadPlan(boots=5, patience=0.5))
+        ends = [topics.BUILD_ENDED, topics.BUILD_UNPLACEABLE]
+        worker = Worker("berth", [
+            on_many(topics.BUILD_REQUESTED, end, emits=ends),
+            on_many(topics.BUILD_DELETE, delete, emits=[topics.BUILD_DELETED]),
+            on_many(topics.BUILD_CANCEL, cancel),
+        ])  # fmt: skip
+        for consumed in worker.consumes:
+            await bus.transport.declare(worker.queue_of(consumed))
+        async with asyncio.TaskGroup() as group, asyncio.timeout(60):
+            group.create_task(theirs.serve(worker, stopping))
+            result = await load.run()
+            left = await load.delete()
+            stopping.set()
+    assert result.statuses == {"active": 2, "error": 1, "unplaceable": 1, "lost": 1}
+    assert left == 1 and {*deleted} == {build for build, boot in result.boots.items() if boot.host}
+    assert cancelled == [build for build, boot in result.boots.items() if boot.status == "lost"]
 
 
 async def test_the_window_limits_the_builds_in_flight() -> None:

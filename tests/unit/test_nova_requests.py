@@ -1,5 +1,6 @@
 """Translation of Nova's RequestSpec into berth's requests, and of placed builds into Nova's Selections."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -108,6 +109,15 @@ def test_demands_on_the_host_are_translated(fields: dict[str, Any], expected: di
         ({"hw:sound_model": "ich9", "hw:viommu_model": "virtio"}, {}, {}),
         ({"hw:sound_model": "virtio"}, {}, {"hw:sound_model": "virtio"}),
         ({"hw:firmware_stateless": "true"}, {}, {}),  # Nova reads it from images only
+        # What Nova ignores with a warning, or reads as false.
+        ({"resources:VCPU": "-1", "resources:MEMORY_MB": "much", "resources:vcpus": "1"}, {}, {}),
+        ({"resources:VCPU": " 4 ", f"resources{'1' * 65}:VGPU": "1"}, {}, {"resources:VCPU": "4"}),
+        ({"trait:CUSTOM_A": "forbade", "group_policy": "any"}, {}, {}),
+        ({"hw:mem_encryption": "T", "hw:virtio_packed_ring": "y", "hw:ephemeral_encryption": "maybe"}, {},
+         {"hw:mem_encryption": "true", "hw:virtio_packed_ring": "true", "hw:ephemeral_encryption": "false"}),
+        # What berth reads in addition.
+        ({"trait:CUSTOM_A": "preferred:2", "trait:CUSTOM_B": "any1", "resources:VGPU": "preferred:1"}, {},
+         {"trait:CUSTOM_A": "preferred:2", "trait:CUSTOM_B": "any1", "resources:VGPU": "preferred:1"}),
         ({"hw:maxphysaddr_bits": "46"}, {}, {"capabilities:cpu_info:maxphysaddr:bits": ">= 46"}),
     ],
 )  # fmt: skip
@@ -245,6 +255,28 @@ def test_a_pci_device_that_is_requested_from_placement_is_decided() -> None:
     ).request
     assert request.flavor.extra_specs == {}
     assert [group.suffix for group in request.groups] == [f"{uid(1)}-0"]
+
+
+def test_a_named_host_without_a_cell_is_refused_with_the_command_that_maps_it() -> None:
+    cloud = replace(CLOUD, unmapped={uid(9, "a"): a_host(9)})
+    with pytest.raises(NoSuchDestination, match=r"compute-9: .* run nova-manage cell_v2 discover_hosts"):
+        translate(a_spec(force_hosts=["compute-9"]), cloud)
+
+
+@pytest.mark.parametrize(
+    ("version", "alias", "owners"), [(73, "gpu", ("OWNER_NOVA",)), (72, "gpu", ()), (73, None, ())]
+)
+def test_pci_devices_of_an_alias_must_be_of_nova_if_all_hosts_report_their_owner(
+    version: int, alias: str | None, owners: tuple[str, ...]
+) -> None:
+    device, port = (
+        versioned("RequestGroup", "1.3", {"resources": {"CUSTOM_PCI_10DE": 1}, "requester_id": id_})
+        for id_ in (f"{uid(1)}-0", uid(2))
+    )
+    pci = {"requests": [{"request_id": uid(1), "alias_name": alias, "requester_id": None}]}
+    spec = a_spec(requested_resources=[device, port], pci_requests=pci)
+    request = asked(spec, a_cloud(a_host(1, version=version), a_host(2, version=73))).request
+    assert [group.required for group in request.groups] == [owners, ()]
 
 
 def test_routed_networks_are_undecided_only_if_nova_uses_their_segments() -> None:

@@ -8,8 +8,10 @@ import pytest
 from msgspec import structs
 
 from berth.importing.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
-from berth.takeover.facts import BridgeFacts, TakeoverFacts, exit_code
+from berth.openstack_conf import NovaSchedulerConf
+from berth.takeover.facts import BridgeFacts, ChoiceFacts, TakeoverFacts, exit_code
 from berth.takeover.judgement import judged, unjudged_by_flavor
+from berth.takeover.options_judgement import ABOUT
 from bus.rabbit.oslo_topic import TopicQueue
 from bus.reports import Inventory
 from nova_bridge.core.cloud import MirroredAggregate
@@ -32,6 +34,11 @@ RENAMED = replace(PROVIDER, id="x")
 CONSUMER = ImportedConsumer(
     id=INSTANCE, project="p", user="u", type="INSTANCE", allocations={NODE: {"VCPU": 1}}
 )
+CHOICE = ChoiceFacts(
+    filters=("up", "enabled", "compute_capabilities", "image_properties", "server_group_anti_affinity",
+             "server_group_affinity"),
+    weighers={"ram": 1.0, "cpu": 1.0, "io_ops": -1.0},
+)  # fmt: skip
 READ = InstanceFacts(host="host-1", node="host-1", state="active", task="", flavor=1)
 
 
@@ -75,8 +82,14 @@ def a_placement(
     return contents
 
 
+def a_bridge(**given: Any) -> BridgeFacts:
+    return BridgeFacts(**{"choice": CHOICE, "scheduler": NovaSchedulerConf(), **given})
+
+
 def region(**given: Any) -> TakeoverFacts:
-    known: dict[str, Any] = {"nova": a_nova(), "placement": a_placement(), "queue": TopicQueue(True, 0, 1)}
+    known: dict[str, Any] = {
+        "nova": a_nova(), "placement": a_placement(), "queue": TopicQueue(True, 0, 1), "bridge": a_bridge(),
+    }  # fmt: skip
     return TakeoverFacts(**{**known, **given})
 
 
@@ -99,7 +112,7 @@ def with_flavor(fallback: bool = False, instances: int = 1, **specs: str) -> Tak
     return region(
         nova=a_nova(flavors=flavors, instances=present),
         placement=contents,
-        bridge=BridgeFacts(has_fallback=fallback),
+        bridge=a_bridge(has_fallback=fallback),
     )
 
 
@@ -142,12 +155,12 @@ def test_a_region_in_order_has_no_errors_and_no_warnings() -> None:
         (region(queue=TopicQueue(problem="refused")), ("error", "queue scheduler at nova_amqp_url")),
         (region(queue=TopicQueue()), ("warning", "queue scheduler at nova_amqp_url")),
         (region(queue=TopicQueue(True, 3, 0)), ("error", "queue scheduler at nova_amqp_url")),
-        (region(queue=TopicQueue(True, 0, 1, "inequivalent arg 'durable'")),
+        (region(queue=TopicQueue(True, 0, 1, 0, "inequivalent arg 'durable'")),
          ("warning", "queue scheduler at nova_amqp_url")),
-        (region(bridge=BridgeFacts(has_amqp=False), queue=None), ("error", "settings")),
-        (region(bridge=BridgeFacts(has_database=False)), ("error", "settings")),
-        (region(bridge=BridgeFacts(auth="noauth2")), ("warning", "settings")),
-        (region(bridge=BridgeFacts(wait=1800)), ("warning", "settings")),
+        (region(bridge=a_bridge(has_amqp=False), queue=None), ("error", "settings")),
+        (region(bridge=a_bridge(has_database=False)), ("error", "settings")),
+        (region(bridge=a_bridge(auth="noauth2")), ("warning", "settings")),
+        (region(bridge=a_bridge(wait=1800)), ("warning", "settings")),
         (with_flavor(hw__cpu_policy="dedicated"), ("error", "flavors")),
         (with_flavor(hw__cpu_policy="dedicated", instances=0), ("warning", "flavors")),
         (with_flavor(hw__cpu_policy="dedicated", fallback=True), None),
@@ -162,12 +175,19 @@ def test_findings_by_severity(facts: TakeoverFacts, found: tuple[str, str] | Non
     [
         (placement(without=(NODE, INSTANCE)),
          {"import": "warning", "placement": "error", "scheduler": "error"}),
-        (placement(without=(INSTANCE,)), {"import": "warning", "placement": "error", "scheduler": "error"}),
+        # The import of the step `placement` copies what has changed since the last one.
+        (placement(without=(INSTANCE,)), {"import": "warning", "placement": "note", "scheduler": "error"}),
+        (placement(replace(CONSUMER, id=uid(7))),
+         {"import": "warning", "placement": "note", "scheduler": "warning"}),
+        (nova(nodes=[a_node(), a_node(uuid=uid(2, "a"), name="host-2")]),
+         {"import": "warning", "placement": "note", "scheduler": "error"}),
+        (placement(replace(PROVIDER, traits=frozenset({"COMPUTE_NODE"}))),
+         {"import": "error", "placement": "note", "scheduler": "error"}),
         (placement(replace(PROVIDER, aggregates=frozenset())),
-         {"import": "warning", "placement": "warning", "scheduler": "note"}),
+         {"import": "warning", "placement": "note", "scheduler": "note"}),
         (nova(nodes=[a_node(mapped_to=None)]), {"import": "", "placement": "", "scheduler": "error"}),
         (with_flavor(hw__numa_nodes="2"), {"import": "", "placement": "", "scheduler": "error"}),
-        (region(bridge=BridgeFacts(auth="noauth2")),
+        (region(bridge=a_bridge(auth="noauth2")),
          {"import": "", "placement": "warning", "scheduler": "warning"}),
     ],
 )  # fmt: skip
@@ -176,6 +196,67 @@ def test_the_severity_depends_on_the_step(facts: TakeoverFacts, levels: dict[str
         found = judged(structs.replace(facts, step=step))
         subjects = [finding.level for finding in found if not finding.about.startswith(("nova-sch", "queue"))]
         assert (subjects[0] if subjects else "") == level, step
+
+
+def test_after_the_step_placement_nothing_repairs_what_is_missing() -> None:
+    facts = structs.replace(placement(without=(INSTANCE,)), step="placement", is_done=True)
+    assert [finding.level for finding in judged(facts) if finding.about == "allocations"] == ["error"]
+
+
+@pytest.mark.parametrize("problem", ["refused", "a template"])
+def test_the_database_of_cell0_needs_no_url(problem: str) -> None:
+    cell0 = DatabaseFacts(name="cell0", problem=problem, is_template=True, is_needed=False)
+    facts = nova(databases=[DatabaseFacts(name="the API"), cell0], services=[a_service()])
+    found = [finding for finding in judged(facts) if finding.about == "database of cell0"]
+    assert [finding.level for finding in found] == ["note"]
+    assert facts.nova.is_complete
+
+
+@pytest.mark.parametrize(
+    ("nova_has", "berth_has", "level", "text"),
+    [
+        ({}, {}, None, ""),
+        ({"filters": ("ComputeFilter", "NUMATopologyFilter", "AllHostsFilter")}, {}, None, ""),
+        ({"filters": ("JsonFilter",)}, {}, "warning", "JsonFilter"),
+        ({"filters": ("JsonFilter",)}, {"filters": ("json",)}, None, ""),
+        ({"filters": ("AggregateMultiTenancyIsolation",)}, {}, "error", "separation of tenants"),
+        ({"filters": ("RackFilter",)}, {}, "error", "RackFilter"),
+        ({"filters": ("IoOpsFilter",)}, {"filters": ("io_ops",)}, "warning", "for_nova"),
+        ({"filters": ("IoOpsFilter",)}, {"filters": ("io_ops",), "limits_io_ops": True}, None, ""),
+        ({"multipliers": {"ram_weight_multiplier": ("ram", -1.0)}}, {}, "warning", "instead of packed"),
+        ({"multipliers": {"ram_weight_multiplier": ("ram", -1.0)}}, {"weighers": {"ram": -1.0}}, None, ""),
+        ({"weighers": ("RAMWeigher",)}, {}, "warning", "cpu, io_ops"),
+        ({"weighers": ("RAMWeigher", "RackWeigher")}, {"weighers": {"ram": 1.0}}, "warning", "RackWeigher"),
+        ({"subset": 5}, {}, "note", "host_subset_size is 5"),
+        ({"tenant_aggregates": True}, {}, "error", "tenant_aggregates = optional"),
+        ({"tenant_aggregates": True}, {"tenant_aggregates": "optional"}, None, ""),
+        ({"tenant_aggregates": True, "tenant_aggregates_required": True}, {"tenant_aggregates": "optional"},
+         "error", "tenant_aggregates = required"),
+        ({"isolate_aggregates": True}, {}, "error", "isolate_aggregates = true"),
+        ({"isolate_aggregates": True}, {"isolate_aggregates": True}, None, ""),
+        ({"image_types": True}, {}, "warning", "image_traits = type"),
+        ({"image_metadata": True}, {"image_traits": ("type",)}, "warning", "image_traits = type, metadata"),
+        ({"discovery": 300}, {}, "warning", "discover_hosts"),
+        ({"discovery": 0}, {}, "warning", "discover_hosts"),
+    ],
+)  # fmt: skip
+def test_options_of_nova_scheduler_that_would_end_with_it_are_findings(
+    nova_has: dict[str, Any], berth_has: dict[str, Any], level: str | None, text: str
+) -> None:
+    bridge = a_bridge(scheduler=NovaSchedulerConf(**nova_has), choice=structs.replace(CHOICE, **berth_has))
+    found = [finding for finding in judged(region(bridge=bridge)) if finding.about == ABOUT]
+    assert [finding.level for finding in found] == ([level] if level else [])
+    assert all(text in " ".join((finding.says, finding.means, finding.do)) for finding in found)
+    for step in ("import", "placement"):
+        others = judged(structs.replace(region(bridge=bridge), step=step))
+        assert not [finding for finding in others if finding.about == ABOUT]
+
+
+def test_without_the_file_of_nova_its_options_are_unknown() -> None:
+    found = judged(region(bridge=a_bridge(scheduler=None)))
+    assert [(finding.level, finding.do[:13]) for finding in found if finding.about == ABOUT] == [
+        ("warning", "Set nova_conf")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -190,6 +271,22 @@ def test_a_nova_scheduler_must_be_stopped_after_the_step_but_not_before(
     assert [finding.level for finding in found if finding.about == "nova-scheduler"] == (
         [level] if level else []
     )
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "is_done", "level"),
+    [
+        (0, 2, False, "note"), (1, 2, False, "note"), (1, 0, True, "note"), (1, 1, True, "note"),
+        (0, 2, True, "error"), (0, 0, False, "error"),
+    ],
+)  # fmt: skip
+def test_the_consumers_of_the_queue_are_counted_for_each_scheduler(
+    ours: int, others: int, is_done: bool, level: str
+) -> None:
+    facts = region(queue=TopicQueue(True, 7, ours + others, ours), is_done=is_done)
+    [found] = [finding for finding in judged(facts) if finding.about.startswith("queue")]
+    assert found.level == level
+    assert f"{ours} consumer" in found.says and f"{others} of nova-scheduler" in found.says
 
 
 @pytest.mark.parametrize(
@@ -295,8 +392,8 @@ def test_every_error_and_warning_says_what_it_means_and_what_repairs_it() -> Non
             services=[a_service(version=60), a_service("nova-scheduler", host="s")],
         ),
         placement=a_placement(replace(CONSUMER, id=uid(7)), without=(INSTANCE,)),
-        queue=TopicQueue(True, 0, 0, "inequivalent arg"),
-        bridge=BridgeFacts(auth="tokens", wait=9999),
+        queue=TopicQueue(True, 0, 0, 0, "inequivalent arg"),
+        bridge=a_bridge(auth="tokens", wait=9999),
         is_done=True,
     )
     found = [finding for finding in judged(facts) if finding.level != "note"]

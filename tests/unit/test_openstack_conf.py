@@ -6,15 +6,25 @@ import pytest
 
 from berth import ironic, nova
 from berth.configuration import read
-from berth.openstack_conf import BadConf, IronicConf, NovaConf, ironic_conf, nova_conf, nova_options
+from berth.openstack_conf import (
+    BadConf,
+    IronicConf,
+    NovaConf,
+    NovaSchedulerConf,
+    ironic_conf,
+    nova_conf,
+    nova_options,
+    nova_scheduler_conf,
+)
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
 DEFAULTS = NovaConf(
-    exchange="nova", durable_queues=False, quorum_queues=False, service_down_time=60, max_attempts=3,
-    long_rpc_timeout=1800, default_zone="nova", routed_networks=False, notification_format="",
+    exchange="nova", durable_queues=False, quorum_queues=False, durable_fanout=False,
+    service_down_time=60, max_attempts=3, long_rpc_timeout=1800, default_zone="nova", routed_networks=False,
+    notification_format="",
     notification_topics=("versioned_notifications",), unversioned_topics=("notifications",),
     skip_reserve_in_use=False,
 )  # fmt: skip
@@ -33,6 +43,7 @@ long_rpc_timeout=600
 [oslo_messaging_rabbit]
 amqp_durable_queues = True
 rabbit_quorum_queue = on
+rabbit_transient_quorum_queue = true
 [scheduler]
 max_attempts = 5
 query_placement_for_routed_network_aggregates = yes
@@ -56,11 +67,54 @@ def written(text: str) -> str:
 
 def test_options_of_nova_are_read_from_its_file() -> None:
     assert nova_conf(written(FILE)) == NovaConf(
-        exchange="cloud", durable_queues=True, quorum_queues=True, service_down_time=120, max_attempts=5,
-        long_rpc_timeout=600, default_zone="north", routed_networks=True, notification_format="both",
+        exchange="cloud", durable_queues=True, quorum_queues=True, durable_fanout=True,
+        service_down_time=120, max_attempts=5, long_rpc_timeout=600, default_zone="north",
+        routed_networks=True,
+        notification_format="both",
         notification_topics=("versioned_notifications", "audit"),
         unversioned_topics=("notifications", "billing"), skip_reserve_in_use=True,
     )  # fmt: skip
+
+
+def test_options_of_nova_scheduler_are_read_for_the_check() -> None:
+    text = """\
+[scheduler]
+limit_tenants_to_placement_aggregate = true
+placement_aggregate_required_for_tenants = true
+enable_isolated_aggregate_filtering = true
+query_placement_for_image_type_support = true
+image_metadata_prefilter = true
+discover_hosts_in_cells_interval = 300
+[filter_scheduler]
+enabled_filters = ComputeFilter, mine.filters.RackFilter
+weight_classes = nova.scheduler.weights.ram.RAMWeigher
+ram_weight_multiplier = -1
+cpu_weight_multiplier = 1
+host_subset_size = 5
+[metrics]
+weight_multiplier = 2.5
+"""
+    assert nova_scheduler_conf(written(text)) == NovaSchedulerConf(
+        filters=("ComputeFilter", "RackFilter"), weighers=("RAMWeigher",), subset=5, discovery=300,
+        multipliers={"ram_weight_multiplier": ("ram", -1.0), "[metrics] weight_multiplier": ("metrics", 2.5)},
+        tenant_aggregates=True, tenant_aggregates_required=True, isolate_aggregates=True, image_types=True,
+        image_metadata=True,
+    )  # fmt: skip
+    assert nova_scheduler_conf("") == nova_scheduler_conf(written("[scheduler]\n")) == NovaSchedulerConf()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("[filter_scheduler]\nram_weight_multiplier = many", "ram_weight_multiplier: takes a number"),
+        ("[scheduler]\ndiscover_hosts_in_cells_interval = inf", "interval: takes a number"),
+        ("[filter_scheduler]\nhost_subset_size = 0", "host_subset_size: takes a whole number of at least 1"),
+        ("[scheduler]\nimage_metadata_prefilter = maybe", "image_metadata_prefilter: takes true or false"),
+    ],
+)
+def test_a_wrong_option_of_nova_scheduler_is_named(line: str, says: str) -> None:
+    with pytest.raises(BadConf, match=says):
+        nova_scheduler_conf(written(line))
 
 
 @pytest.mark.parametrize("text", ["", "[DEFAULT]\n", "[scheduler]\nservice_down_time = 5\n"])

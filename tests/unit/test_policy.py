@@ -15,7 +15,7 @@ from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
-from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts
@@ -44,6 +44,62 @@ def weighers_of(**chosen: Any) -> dict[str, float]:
 )
 def test_rules_come_in_the_order_of_their_names(names: list[str], rules: list[str]) -> None:
     assert rules_of(filters=names) == rules
+
+
+@pytest.mark.parametrize(
+    ("names", "rules"),
+    [
+        (["+few_failures"], [*DEFAULT_RULES, "few_failures"]),
+        (["-zone"], [name for name in DEFAULT_RULES if name != "zone"]),
+        (["-ComputeFilter", "+json", "+zone"], [*DEFAULT_RULES[2:], "json"]),
+        (["-NUMATopologyFilter"], DEFAULT_RULES),
+    ],
+)
+def test_filters_are_added_to_the_default_ones_and_removed_from_them(
+    names: list[str], rules: list[str]
+) -> None:
+    assert rules_of(filters=names) == rules
+
+
+def test_a_custom_filter_is_added_and_one_that_an_option_enables_is_removed() -> None:
+    def odd(host: HostFacts, alternative: Alternative) -> str | None:
+        return None
+
+    assert rules_of(filters=["+mine:odd"], custom={"mine:odd": odd}) == [*DEFAULT_RULES, "mine:odd"]
+    options = {"num_instances": {"max_instances_per_host": 3}}
+    assert rules_of(options=options) == [*DEFAULT_RULES, "num_instances"]
+    assert rules_of(filters=["-num_instances"], options=options) == DEFAULT_RULES
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        ({"filters": ["+json", "up"]}, r"'up' has no \+ or -, and other names have: either list all filters"),
+        ({"filters": ["-json"]}, "-json: this filter is not enabled; enabled are: up, enabled, zone"),
+        ({"filters": ["-zoone"]}, "unknown filter 'zoone', did you mean 'zone'"),
+        ({"filters": ["+zoone"]}, "unknown filter 'zoone', did you mean 'zone'"),
+        ({"filters": ["+"]}, "unknown filter ''"),
+        (
+            {"weighers": {"+ram": 1.0, "cpu": 1.0}},
+            r"'cpu' has no \+ or -, and other names have: either list all",
+        ),
+        ({"weighers": {"-ram": 1.0}}, r"-ram: the multiplier 0 disables a weigher: \+ram"),
+    ],
+)
+def test_a_change_of_the_default_names_that_has_no_meaning_is_refused(
+    chosen: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(BadChoice, match=why):
+        ChoicePolicy.from_names(**chosen)
+
+
+def test_weighers_are_added_to_the_default_ones_and_their_multipliers_changed() -> None:
+    def quiet(host: HostFacts, alternative: Alternative) -> float:
+        return 1.0
+
+    changes = {"+RAMWeigher": -2.0, "+mine:quiet": 0.5, "+load": 0.0}
+    expected = weighers_of() | {"ram": -2.0, "load": 0.0, "mine:quiet": 0.5}
+    assert weighers_of(weighers=changes, custom={"mine:quiet": quiet}) == expected
 
 
 def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:

@@ -66,6 +66,8 @@ def test_filters_are_replaced_added_and_removed() -> None:
     found = changed_policy(Settings(), ["rules.filters=+few_failures,-zone"])
     assert found.trial.filters == (*(name for name in enabled if name != "zone"), "few_failures")
     assert found.only_numbers is None
+    settings = Settings().having(scheduler_filters=("+few_failures",))
+    assert changed_policy(settings, ["rules.filters=-few_failures"]).trial.filters == enabled
 
 
 def test_an_option_of_a_filter_is_changed() -> None:

@@ -211,6 +211,16 @@ def test_a_query_can_contain_unknown_names() -> None:
     assert page(Index(), query).candidates == ()
 
 
+@pytest.mark.parametrize(("in_tree", "roots"), [(None, {0, 5}), (0, {0}), (5, {5})])
+def test_a_group_without_resources_can_be_restricted_to_a_tree(in_tree: int | None, roots: set[int]) -> None:
+    index = an_index([tree(state(number, None, {"VCPU": 4}, traits=[A])) for number in (0, 5)])
+    tree_of = None if in_tree is None else uid(in_tree, "a")
+    found = page(
+        index, asking(CPU, group("_x", required=(A,), in_tree=tree_of), same_subtree=(("_c", "_x"),))
+    )
+    assert {candidate.root for candidate in found.candidates} == {uid(number, "a") for number in roots}
+
+
 WORLDS, QUERIES = 60, 12  # for each of the seeds below
 Case = tuple[list[Tree], PlainSearch, Index, FindCandidates]
 

@@ -401,7 +401,13 @@ def test_pci_aliases_are_read(text: str, alias: PciAlias) -> None:
 
 @pytest.mark.parametrize(
     ("rules", "read"),
-    [("", True), ("enabled", False), ("enabled,compute_capabilities", True)],  # by default it is on
+    [
+        ("", True),  # by default it is on
+        ("enabled", False),
+        ("enabled,compute_capabilities", True),
+        ("+few_failures", True),
+        ("-ComputeCapabilitiesFilter", False),
+    ],
 )
 def test_whether_some_rule_reads_extra_specs_without_a_scope(rules: str, read: bool) -> None:
     told = Settings().having(scheduler_filters=tuple(filter(None, rules.split(","))))

@@ -366,6 +366,7 @@ def test_odd_headers_are_read_as_valid_values(odd: object) -> None:
         "again",
     )
     names += ("x-died", "x-first-died", "x-attempt", "x-queue", "x-key", "x-type", "x-reason", "x-traceback")
+    names += ("x-sender",)
     message = an_arrived(headers=dict.fromkeys(names, odd), timestamp=odd, id=odd, type=odd, correlation=odd)
     letter = letter_in(message, NAMES)
     assert 0 <= letter.died < MAX_TIME and 0 <= letter.first_died < MAX_TIME
@@ -393,6 +394,23 @@ def test_the_cell_of_a_dead_letter_follows_from_its_key(
     exchange: str, key: str, headers: dict[str, Any], cell: str
 ) -> None:
     assert letter_in(an_arrived(exchange=exchange, key=key, headers=headers), NAMES).cell == cell
+
+
+@pytest.mark.parametrize(
+    ("headers", "sender"),
+    [
+        ({"x-sender": "", "x-reason": "it was forwarded by a colleague"}, ""),
+        ({"x-sender": "client.shop.0", "x-reason": "it was forwarded by"}, "client.shop.0"),
+        # letters of an earlier version, which stored no sender
+        ({"x-reason": "it was forwarded by the queue q, which is not one of berth's"}, "?"),
+        ({"x-reason": "it was sent to '0.mine', and reached q by an additional key (CC)"}, "?"),
+        ({"x-reason": "it was published to the exchange x, not to berth"}, "?"),
+        ({"x-reason": "it came by the key client.shop, and is a message of build.requested"}, "?"),
+        ({"x-reason": "BuildRequested: flavor is missing"}, ""),
+    ],
+)
+def test_a_dead_letter_says_whether_its_sender_was_refused(headers: dict[str, Any], sender: str) -> None:
+    assert letter_in(an_arrived(exchange="berth.dead", key="letter", headers=headers), NAMES).sender == sender
 
 
 DEEP = "[" * 20_000 + "]" * 20_000
