@@ -11,7 +11,6 @@ import msgspec
 from bus.aggregates import Aggregate
 from bus.candidates import Bools, SenselessQuery
 from bus.decisions import RULE_ERROR
-from bus.errors import AnswerRefused
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
@@ -40,7 +39,7 @@ FACTS: Mapping[str, Reads] = {
 }
 
 
-class RuleError(SenselessQuery, AnswerRefused):
+class RuleError(SenselessQuery):
     """The error that a filter or weigher raised an exception, so that no host can be chosen for a request."""
 
     code = RULE_ERROR
