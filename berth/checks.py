@@ -36,6 +36,8 @@ _AT_LEAST = {
     "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "nova_wait": 0, "keep_changes": 1000,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
+    "max_reservations": 0, "max_reservations_project": 0, "max_reservation_slots": 1, "max_aggregates": 0,
+    "max_groups": 0, "max_groups_project": 0, "max_windows": 0,
     "placement_keep_alive": 0,
 }  # fmt: skip
 _POSITIVE_SECONDS = (

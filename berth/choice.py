@@ -106,7 +106,7 @@ def maintenance_options(settings: Settings) -> MaintenanceOptions:
     limits = EvacuationLimits(given.after, most=given.most)
     quorum = QuorumOptions(given.quorum, given.fence_seconds)
     evacuation = EvacuationOptions(given.hook, given.fence_seconds, limits, quorum, given.level)
-    return MaintenanceOptions(given.lead, evacuation)
+    return MaintenanceOptions(given.lead, evacuation, settings.limits.windows)
 
 
 def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:

@@ -6,7 +6,7 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.sql.database import Database
 from bus.worker import Worker
-from placement_worker import Placement, SharedMemory, placement_worker
+from placement_worker import Placement, RegistryLimits, SharedMemory, placement_worker
 
 
 def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
@@ -14,7 +14,16 @@ def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMe
     Keystone's limits.
     """
     keep = settings.keep
-    placement = Placement(store, bus.clock, keep=keep.ended, keep_changes=keep.changes)
+    most = settings.limits
+    limits = RegistryLimits(
+        reservations=most.reservations,
+        reservations_of_project=most.reservations_project,
+        slots=most.reservation_slots,
+        aggregates=most.aggregates,
+        groups=most.groups,
+        groups_of_project=most.groups_project,
+    )
+    placement = Placement(store, bus.clock, keep=keep.ended, keep_changes=keep.changes, limits=limits)
     if shared is not None:
         shared.give(placement.memory)
     worker = placement_worker(placement, bus.publish, settings.cell_names)

@@ -124,6 +124,18 @@ class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
     isolate_aggregates: bool = False
 
 
+class LimitSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"max_{name}"):
+    """The largest numbers of what operators and projects may create. Lowered limits delete nothing."""
+
+    reservations: int = 10_000  # reservations of capacity that have not ended
+    reservations_project: int = 1_000  # reservations of one project that have not ended
+    reservation_slots: int = 1_000  # instances in one reservation
+    aggregates: int = 20_000  # host aggregates
+    groups: int = 200_000  # server groups
+    groups_project: int = 10_000  # server groups of one project
+    windows: int = 1_000  # maintenance windows that are not over
+
+
 class PlacementHttpSettings(
     SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"placement_{name}"
 ):

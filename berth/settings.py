@@ -17,6 +17,7 @@ from berth.setting_groups import (
     ConductorSettings,
     ControlRoomSettings,
     DatabaseSettings,
+    LimitSettings,
     MaintenanceSettings,
     PlacementHttpSettings,
     ProcessSettings,
@@ -70,6 +71,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     scheduler: SchedulerSettings = SchedulerSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     requests: RequestSettings = RequestSettings()
+    limits: LimitSettings = LimitSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
     rest: RestSettings = RestSettings()
     quotas: QuotaSettings = QuotaSettings()

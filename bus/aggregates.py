@@ -12,6 +12,7 @@ from bus.vocabulary import (
     Contended,
     Id,
     LargeMap,
+    LimitReached,
     LongList,
     Message,
     Missing,
@@ -131,7 +132,7 @@ class HasHosts(Tagged, frozen=True, kw_only=True):
         return f"aggregate {self.aggregate} has hosts: {', '.join(self.hosts)}{more}; remove them first"
 
 
-AggregateRefusal = Missing | Taken | TwoZones | ZoneInUse | HasHosts | Contended
+AggregateRefusal = Missing | Taken | TwoZones | ZoneInUse | HasHosts | LimitReached | Contended
 AggregateResult = AggregateEdited | AggregateRefusal
 
 

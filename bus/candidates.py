@@ -14,6 +14,7 @@ from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.domains import METADATA_PREFIX
+from bus.errors import AnswerRefused
 from bus.host_health import CLOSED, HELD
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
@@ -23,8 +24,10 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
 
 
-class SenselessQuery(ValueError):
+class SenselessQuery(ValueError, AnswerRefused):
     """The error for an invalid query for candidates; the text names the wrong field and the reason."""
+
+    code = "unreadable"  # code of the reason (docs/reasons.md)
 
 
 # argument: projects whose usage fell or whose quota changed; "": any project

@@ -173,3 +173,10 @@ class RelayAnswered(Message, frozen=True, kw_only=True):
     answer: Annotated[str, Meta(max_length=1_000_000)] = ""
     problem: Literal["", "denied", "refused", "unavailable", "unroutable"] = ""
     why: Cause = ""
+
+
+def client_key(client: str, key: str) -> str:
+    """Return the routing key for a client's results: `key` if it is the client's name, or begins with this
+    name and `_`; else the client's name.
+    """
+    return key if key == client or key.startswith(f"{client}_") else client

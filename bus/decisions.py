@@ -5,7 +5,7 @@ operator can reproduce a decision.
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from bus.requests import Hints
 from bus.vocabulary import (
@@ -114,6 +114,11 @@ class Decision(Value, frozen=True, kw_only=True):
     record: Record | None = None
 
 
+def noted(decision: Decision, notes: tuple[str, ...]) -> Decision:
+    """Return a decision with these notes before its own."""
+    return structs.replace(decision, notes=(*notes, *decision.notes)) if notes else decision
+
+
 EXCLUDED = "excluded by the request"  # name of placement's constraint with the code forbidden_host
 
 # Codes of removals and near misses. The constraint that removed the last host gives the decision its code.
@@ -145,6 +150,8 @@ CONSTRAINTS: Mapping[str, str] = {
 
 OVER_QUOTA = "quota"
 BACKLOG = "backlog"
+INVALID = "invalid"
+RULE_ERROR = "rule_error"
 CRASHED = "crashed"
 
 # Codes of decisions when no single constraint removed the last host.
@@ -157,6 +164,8 @@ ENDS: Mapping[str, str] = {
     "no_server_group": "the server group does not exist in this project",
     "reservation": "the reservation that the request names has no undrawn slot for it, or is not active",
     "unreadable": "the request is invalid: the reason names the field",
+    INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
+    RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
     "waited": "the request waited for its maximum time without free capacity",
     "cancelled": "the request was cancelled while it waited",
     CRASHED: "the processes of several schedulers ended while they evaluated the waiting request",

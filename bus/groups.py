@@ -16,6 +16,7 @@ from bus.vocabulary import (
     InUse,
     KeystoneId,
     LargeMap,
+    LimitReached,
     LongList,
     Message,
     Name,
@@ -72,7 +73,7 @@ class GroupEdited(Tagged, frozen=True, kw_only=True):
     changed: bool = False  # False: nothing changed
 
 
-GroupResult = GroupEdited | Taken | InUse | Contended
+GroupResult = GroupEdited | Taken | InUse | LimitReached | Contended
 
 
 class FindGroups(Message, frozen=True, kw_only=True):

@@ -41,6 +41,8 @@ class BuildAdoptRequested(Message, frozen=True, kw_only=True):
     spec: BuildSpec
     reply_to: ReplyTo = ""
     attempt: Amount = 1  # attempt number of the guest, if berth built it and the cell has lost the record
+    strict: bool = False  # as in BuildRequested
+    unknown_fields: ShortList[Cause] = ()
 
 
 class BuildAdopted(Message, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class BuildAdopted(Message, frozen=True, kw_only=True):
     host: Text = ""
     why: Cause = ""  # why the adoption was refused
     reply_to: ReplyTo = ""
+    code: Text = ""  # code of the refusal (docs/reasons.md)
+    notes: ShortList[Cause] = ()  # fields of the request that are not known
 
 
 class ReportedGuest(Compact, frozen=True):

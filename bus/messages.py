@@ -83,6 +83,8 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     topology: DomainConstraints = NO_TOPOLOGY  # for all instances of this request; not of its server group
     # Roles with flavor and count: the first role is for the first instances, and `flavor` is its flavor.
     roles: Annotated[tuple[GangRole, ...], Meta(max_length=64)] = ()
+    strict: bool = False  # refuse the request if it has fields that are not known
+    unknown_fields: ShortList[Cause] = ()  # notes about such fields, made by the worker that received it
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,6 +178,8 @@ class BuildDeleteRequested(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     reply_to: ReplyTo = ""
+    strict: bool = False  # as in BuildRequested
+    unknown_fields: ShortList[Cause] = ()
 
 
 class BuildDeleted(Message, frozen=True, kw_only=True):
@@ -188,6 +192,9 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
     known: bool = True  # False: the cell has no record of the instance, and deletes it if it is placed later
     reason: Cause = ""  # why it was deleted, if no client requested that
+    refused: Cause = ""  # why the request was refused; nothing is deleted then
+    code: Text = ""  # code of the refusal (docs/reasons.md)
+    notes: ShortList[Cause] = ()  # fields of the request that are not known
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):
@@ -210,6 +217,8 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
     anywhere: bool = False  # also delete builds that have a host: the request is forwarded to their cells
     # True: an unknown id is retired, so that a request that arrives later gets no host; False: only reported
     fence: bool = True
+    strict: bool = False  # as in BuildRequested
+    unknown_fields: ShortList[Cause] = ()
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
@@ -222,6 +231,8 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
     # build that has a host → cell to which the cancellation was forwarded
     passed_on: LargeMap[Id, Word] = field(default_factory=dict)
     known: bool = True  # False: no worker has a record of the id
+    code: Text = ""  # code of a refusal (docs/reasons.md)
+    notes: ShortList[Cause] = ()  # fields of the request that are not known
 
 
 # Inside a cell: conductor ↔ agents

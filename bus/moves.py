@@ -72,6 +72,8 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     plan: MovePlan = ""
     # expected host of the instance, by name or root: refused if the instance is not there; empty: any host
     source: Text = ""
+    strict: bool = False  # as in BuildRequested
+    unknown_fields: ShortList[Cause] = ()
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
@@ -136,6 +138,8 @@ class MoveProgress(Message, frozen=True, kw_only=True):
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
     refused: Cause = ""  # the refused MoveSteered, and the reason
     reply_to: ReplyTo = ""
+    code: Text = ""  # code of the refusal (docs/reasons.md)
+    notes: ShortList[Cause] = ()  # fields of the MoveSteered that are not known
 
 
 class MoveEnded(Message, frozen=True, kw_only=True):
@@ -166,6 +170,8 @@ class MoveSteered(Message, frozen=True, kw_only=True):
     cell: Word
     to: Steering
     reply_to: ReplyTo = ""
+    strict: bool = False  # as in BuildRequested
+    unknown_fields: ShortList[Cause] = ()
 
 
 # Moves between cells: scheduler ↔ conductors of both cells

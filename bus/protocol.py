@@ -23,6 +23,8 @@ MAX_IN_HAND_BYTES = 16 * 1024 * 1024  # unsettled, of one reader; decoded messag
 MAX_COUNT = 2**31 - 1  # largest number of tries in an envelope: a signed 32-bit integer
 MAX_TIME = 2.0**32  # seconds since the epoch, limited by AMQP: the year 2106
 
+UNVERIFIED = "?"  # `Envelope.client` if nothing proves who has published a message
+
 Short = Annotated[str, Meta(max_length=255)]  # limit of an AMQP short string
 
 
@@ -71,6 +73,18 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True, dict=True):
         the envelope.
         """
         return self.__dict__.get("message")
+
+    @property
+    def client(self) -> str:
+        """Return the client that published the message, if the broker has verified the client's name.
+
+        Empty: the routing key proves which users may have published it. UNVERIFIED: the message did not
+        arrive by a way that proves its key. As `message`, it is never sent or copied with the envelope.
+        """
+        return str(self.__dict__.get("client", ""))
+
+    def sent_by(self, client: str) -> None:
+        self.__dict__["client"] = client
 
     def keep(self, message: Message) -> None:
         """Keep the message object that `body` encodes. From now on no code may change the object."""

@@ -1,9 +1,10 @@
 """Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
+from collections.abc import Awaitable, Callable
 from typing import Literal
 from uuid import UUID, uuid5
 
-from msgspec import field
+from msgspec import field, structs
 
 from bus.claims import ConsumerClaim
 from bus.domains import Level
@@ -15,6 +16,7 @@ from bus.vocabulary import (
     Count,
     Id,
     LargeMap,
+    LimitReached,
     LongList,
     Message,
     Missing,
@@ -93,7 +95,8 @@ class ReservedSlot(Value, frozen=True, kw_only=True):
 
 
 class FindReservations(Message, frozen=True, kw_only=True):
-    """A query for the reservations that meet the given conditions, by default all, with their slots.
+    """A query for a page of the reservations that meet the given conditions (none: all), with their slots.
+    `every_reservation` reads all pages.
 
     With `drawn_by`, no other condition applies: the reservation from which this consumer drew is returned.
     """
@@ -104,12 +107,30 @@ class FindReservations(Message, frozen=True, kw_only=True):
     use: Text = ""
     drawn_by: Text = ""
     slots: bool = True  # False: without slots
+    after: Text = ""  # `last` of the previous page
 
 
 class ReservationsFound(Message, frozen=True, kw_only=True):
+    """The answer to FindReservations: a page, oldest first if it is the only one, else sorted by id."""
+
     reservations: LongList[Reservation]
     slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # reservation → its slots
     made: LargeMap[Text, Count] = field(default_factory=dict)  # reservation → number of slots claimed
+    last: Text = ""  # `after` of the next page; empty: this is the last page
+
+
+async def every_reservation(
+    find: Callable[[FindReservations], Awaitable[ReservationsFound]], query: FindReservations
+) -> ReservationsFound:
+    """Return the reservations of all pages. `find` sends the query for one page."""
+    found = await find(query)
+    reservations, slots, made = list(found.reservations), dict(found.slots), dict(found.made)
+    while found.last:
+        found = await find(structs.replace(query, after=found.last))
+        reservations += found.reservations
+        slots |= found.slots
+        made |= found.made
+    return ReservationsFound(reservations=tuple(reservations), slots=slots, made=made)
 
 
 class MakeReservation(Tagged, frozen=True, kw_only=True):
@@ -158,7 +179,7 @@ class ReservationOver(Tagged, frozen=True, kw_only=True):
     reservation: Text
 
 
-ReservationResult = ReservationEdited | ReservationOver | Missing | Taken | Contended
+ReservationResult = ReservationEdited | ReservationOver | Missing | Taken | LimitReached | Contended
 
 
 class ReservationEditRequested(Message, frozen=True, kw_only=True):

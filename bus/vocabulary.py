@@ -163,5 +163,16 @@ class InUse(Tagged, frozen=True, kw_only=True):
     members: LongList[Text] = ()  # some members of a server group
 
 
+class LimitReached(Tagged, frozen=True, kw_only=True):
+    """The refusal to create an object because a limit of the settings would be exceeded."""
+
+    setting: Text
+    limit: Count
+    what: Text  # the objects that the setting limits, such as `reservations of project web`
+
+    def __str__(self) -> str:
+        return f"there may be at most {self.limit} {self.what} (setting {self.setting})"
+
+
 class Contended(Tagged, frozen=True, kw_only=True):
     """The refusal of an edit in placement because concurrent changes won every race; retry the edit."""

@@ -138,7 +138,7 @@ class Builds:
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
-        outcomes = await self.handle([(reshaped.build, reshaped) for reshaped in reshapes])
+        outcomes = await self.apply([(reshaped.build, reshaped) for reshaped in reshapes])
         return [
             Retry(1.0, "it has not been placed here yet")
             if reshaped.at > young and to_be_placed(known.get(reshaped.build), reshaped)

@@ -30,8 +30,19 @@ LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty co
 # removed agents.
 _ORDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVED]
 _VACATE = [topics.BUILD_VACATE, topics.BUILD_PREEMPTED]
-_BUILD = [*_ORDERS, *_VACATE, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
-_MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_PROGRESS, topics.HOST_FAILED]
+# Every row whose messages are events of builds declares all of these: a build may be in a move, and repeats
+# after any event what others wait for.
+_EFFECTS = [
+    *_ORDERS,
+    *_VACATE,
+    AGENT_MOVE,
+    MOVE_HALF,
+    topics.BUILD_ENDED,
+    topics.BUILD_DELETED,
+    topics.MOVE_ENDED,
+    topics.MOVE_PROGRESS,
+    topics.HOST_FAILED,
+]
 _ADOPTION = [AGENT_BUILD, topics.BUILD_ADOPTED]
 _REMINDERS = [
     topics.BUILD_VACATE,
@@ -81,24 +92,24 @@ def cell_conductor(
 
 def _consumed(cell: str, builds: Builds, moves: CellMoves) -> list[On]:
     return [
-        on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=_BUILD),
+        on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=_EFFECTS),
         on_many(
             AGENT_REPORT.at(cell=cell),
             builds.report_many,
-            emits=_MOVE,
+            emits=_EFFECTS,
             concurrency=1,
             linger=LINGER,
             prefetch=2048,  # keeps free space for other reports while placement does not answer
             slow=lambda report: report.outcome not in ("built", "progress"),
         ),
-        on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
-        on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_BUILD),
-        on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
+        on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_EFFECTS),
+        on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_EFFECTS),
+        on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many, emits=_EFFECTS),
         on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
-        on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),
-        on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_MOVE),
-        on_many(AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_MOVE, concurrency=1, linger=LINGER),
-        on_many(topics.MOVE_STEER.at(cell=cell), builds.receive_many, emits=_MOVE),
+        on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_EFFECTS),
+        on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_EFFECTS),
+        on_many(AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_EFFECTS, concurrency=1, linger=LINGER),
+        on_many(topics.MOVE_STEER.at(cell=cell), builds.receive_many, emits=_EFFECTS),
     ]
 
 

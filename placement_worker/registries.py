@@ -34,7 +34,7 @@ from bus.names import (
 )
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended, InUse, Missing, Taken
+from bus.vocabulary import Contended, InUse, LimitReached, Missing, Taken
 from placement_worker.core.aggregates import (
     AggregateScene,
     Intent,
@@ -47,6 +47,7 @@ from placement_worker.core.aggregates import (
 )
 from placement_worker.core.reports import is_custom
 from placement_worker.core.trees import WorkingTrees, renamed
+from placement_worker.limits import RegistryLimits
 from placement_worker.reports import ReportOperations
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes, hosts, server_groups, tree_reads
@@ -151,8 +152,11 @@ class ClassesAndTraits(PlacementOperations):
             self.book.edition = edition
 
 
+@dataclass(eq=False)
 class ServerGroups(PlacementOperations):
     """Operations on server groups. The groups' policies are checked by claims."""
+
+    limits: RegistryLimits
 
     async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
         async with self.database.read() as tx:
@@ -175,6 +179,8 @@ class ServerGroups(PlacementOperations):
         fields = structs.asdict(make)
         group = groups.ServerGroup(id=fields.pop("group"), **fields)
         async with self.database.write() as tx:
+            if (full := await self._limit_reached(tx, group)) is not None:
+                return full
             if await server_groups.make(tx, group, self.clock.now()):
                 return groups.GroupEdited(group=group, changed=True)
         [existing] = (await self.find(groups.FindGroups(ids=(make.group,)))).groups or [None]
@@ -183,6 +189,18 @@ class ServerGroups(PlacementOperations):
         if structs.replace(existing, members={}, left={}) == group:
             return groups.GroupEdited(group=existing)
         return Taken(what="id", value=make.group)
+
+    async def _limit_reached(self, tx: Transaction, group: groups.ServerGroup) -> LimitReached | None:
+        limits = self.limits
+        total, of_project, is_stored = await server_groups.count(tx, group)
+        if is_stored:
+            return None
+        if total >= limits.groups:
+            return LimitReached(setting="max_groups", limit=limits.groups, what="server groups")
+        if of_project >= limits.groups_of_project:
+            what = f"server groups of project {group.project}"
+            return LimitReached(setting="max_groups_project", limit=limits.groups_of_project, what=what)
+        return None
 
 
 @dataclass(eq=False)
@@ -214,7 +232,10 @@ class CellOperations(PlacementOperations):
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             new = bool(await hosts.ENTER_CELL(tx, cell=edit.cell, now=now))
-            was = hosts.cell_of((await hosts.LOCK_CELL(tx, cell=edit.cell))[0])
+            locked = await hosts.LOCK_CELL(tx, cell=edit.cell)
+            if not locked:
+                raise Conflict(f"cell {edit.cell} was deleted at the same moment")
+            was = hosts.cell_of(locked[0])
             cell = structs.replace(
                 was,
                 enabled=was.enabled if edit.enabled is None else edit.enabled,
@@ -260,7 +281,10 @@ FIXED_BYTES = 100  # bytes of an aggregate without its name and metadata
 ROWS = 1000
 
 
+@dataclass(eq=False)
 class AggregateOperations(PlacementOperations):
+    limits: RegistryLimits
+
     async def find(self, query: aggregates.FindAggregates) -> aggregates.AggregatesFound:
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
@@ -296,6 +320,10 @@ class AggregateOperations(PlacementOperations):
     async def _edit(self, edit: aggregates.AggregateEdit) -> aggregates.AggregateResult:
         now, change = self.clock.now(), as_change(edit)
         if isinstance(edit, aggregates.MakeAggregate):
+            async with self.database.read() as tx:
+                total, is_stored = await stored.count(tx, edit.aggregate)
+            if total >= self.limits.aggregates and not is_stored:
+                return LimitReached(setting="max_aggregates", limit=self.limits.aggregates, what="aggregates")
             await self.book.aggregates.ensure(self.database, [edit.aggregate], now)
         else:
             await self.book.aggregates.look_up(self.database, [edit.aggregate])

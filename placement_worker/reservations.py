@@ -1,9 +1,10 @@
 """Operations on reservations: find, create, extend, end; and the release of reservations that have ended."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import structs
 
 from bus.claims import Released, ReleaseRequested
@@ -21,11 +22,16 @@ from bus.reservations import (
     ReservationResult,
     ReservationsFound,
 )
-from bus.vocabulary import Contended, Missing, Taken
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended, LimitReached, Missing, Taken
+from placement_worker.limits import RegistryLimits
 from placement_worker.store import reservations as stored
 from placement_worker.transactions import ClaimOperations, PlacementOperations, again, contended
 
 SLOTS_AT_ONCE = 500
+
+PAGE_BYTES = 500_000  # approximate size of an answer; a message is limited to 1 MiB
+SLOT_BYTES = 600  # approximate size of a slot in an answer
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +41,21 @@ class ReservationOperations(PlacementOperations):
     """Operations on reservations. Schedulers claim their slots; claims of instances draw from the slots."""
 
     claims: ClaimOperations
+    limits: RegistryLimits
 
     async def find(self, query: FindReservations) -> ReservationsFound:
         async with self.database.read() as tx:
-            found = await stored.find(tx, query)
+            every = await stored.find(tx, query)
+            made = await stored.count_slots(tx, [each.id for each in every])
+            found, last = _page(every, made if query.slots else {}, query.after)
             ids = [each.id for each in found]
-            made = await stored.count_slots(tx, ids)
             slots = await stored.find_slots(tx, ids) if query.slots else {}
-        return ReservationsFound(reservations=tuple(found), slots=slots, made=made)
+        return ReservationsFound(
+            reservations=tuple(found),
+            slots=slots,
+            made={id_: made[id_] for id_ in ids if id_ in made},
+            last=last,
+        )
 
     async def edit(self, order: ReservationEditRequested) -> ReservationEditAnswered:
         match order.edit:
@@ -59,6 +72,8 @@ class ReservationOperations(PlacementOperations):
     @again(contended)
     async def _make(self, reservation: Reservation) -> ReservationResult:
         async with self.database.write() as tx:
+            if (full := await self._limit_reached(tx, reservation)) is not None:
+                return full
             if await stored.make(tx, reservation, self.clock.now()):
                 return ReservationEdited(reservation=reservation, changed=True)
             existing = await stored.find(tx, FindReservations(ids=(reservation.id,)))
@@ -66,6 +81,24 @@ class ReservationOperations(PlacementOperations):
             return Taken(what="name", value=reservation.name)
         same = structs.replace(existing[0], ends=reservation.ends, ended=reservation.ended) == reservation
         return ReservationEdited(reservation=existing[0]) if same else Taken(what="id", value=reservation.id)
+
+    async def _limit_reached(self, tx: Transaction, reservation: Reservation) -> LimitReached | None:
+        """Return the limit that a new reservation would exceed; None if there is none, or if it is stored."""
+        limits, project = self.limits, reservation.project
+        if reservation.count > limits.slots:
+            return LimitReached(
+                setting="max_reservation_slots", limit=limits.slots, what="instances in a reservation"
+            )
+        total, of_project, stored_already = await stored.count(tx, reservation)
+        if stored_already:
+            return None
+        if total >= limits.reservations:
+            return LimitReached(setting="max_reservations", limit=limits.reservations, what="reservations")
+        if of_project >= limits.reservations_of_project:
+            what = f"reservations of project {project}" if project else "reservations without a project"
+            limit = limits.reservations_of_project
+            return LimitReached(setting="max_reservations_project", limit=limit, what=what)
+        return None
 
     @again(contended)
     async def _extend(self, uuid: str, ends: float) -> ReservationResult:
@@ -150,3 +183,27 @@ class ReservationOperations(PlacementOperations):
     async def _end_due(self) -> int:
         async with self.database.write() as tx:
             return await stored.end_due(tx, self.clock.now())
+
+
+def _page(
+    found: Sequence[Reservation], slots: Mapping[str, int], after: str
+) -> tuple[Sequence[Reservation], str]:
+    """Return the reservations of a page, and the id after which the next page begins ("": there is none).
+    `slots` are the numbers of slots that the answer will contain for the reservations.
+    """
+    sizes = [len(_encode(each)) + SLOT_BYTES * slots.get(each.id, 0) for each in found]
+    if not after and sum(sizes) <= PAGE_BYTES:
+        return found, ""
+    page: list[Reservation] = []
+    size = 0
+    for reservation, its_size in sorted(zip(found, sizes, strict=True), key=lambda pair: pair[0].id):
+        if reservation.id <= after:
+            continue
+        if page and size + its_size > PAGE_BYTES:
+            return page, page[-1].id
+        page.append(reservation)
+        size += its_size
+    return page, ""
+
+
+_encode = msgspec.json.Encoder().encode

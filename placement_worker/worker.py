@@ -26,6 +26,7 @@ from placement_worker.change_log import ChangeLog, Publish
 from placement_worker.core.index import Snapshot
 from placement_worker.core.search import page_steps
 from placement_worker.headroom import HeadroomController
+from placement_worker.limits import RegistryLimits
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
 from placement_worker.providers import BulkLoad, ProviderOperations
@@ -78,8 +79,15 @@ class Placement:
     """All operations of placement. Several processes may use the same database, which orders their writes."""
 
     def __init__(
-        self, database: Database, clock: Clock, *, keep: float = KEEP_SECONDS, keep_changes: int | None = None
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        keep: float = KEEP_SECONDS,
+        keep_changes: int | None = None,
+        limits: RegistryLimits | None = None,
     ) -> None:
+        limits = limits or RegistryLimits()
         # seconds for which retired consumers and reports of deleted trees are refused, and past states stored
         self.keep = keep
         self.database = database
@@ -95,11 +103,11 @@ class Placement:
         self.providers = ProviderOperations(*parts)
         self.bulk_load = BulkLoad(*parts)
         self.classes_and_traits = ClassesAndTraits(*parts)
-        self.server_groups = ServerGroups(*parts)
+        self.server_groups = ServerGroups(*parts, limits)
         self.quotas = QuotaOperations(*parts)
-        self.aggregates = AggregateOperations(*parts)
+        self.aggregates = AggregateOperations(*parts, limits)
         self.cells = CellOperations(*parts, self.reports)
-        self.reservations = ReservationOperations(*parts, self.claims)
+        self.reservations = ReservationOperations(*parts, self.claims, limits)
         self.headroom = HeadroomController(*parts, self.claims)
         self.lookups = Lookups(*parts)
         self.archive = Archive(*parts)

@@ -32,6 +32,7 @@ from bus.clients import (
     FindProjects,
     ProjectsFound,
     RegisteredClient,
+    client_key,
 )
 from bus.clock import Clock
 from bus.context import is_repeated, stored_context
@@ -49,7 +50,7 @@ from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.owners import Owners
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.role_door import client_key, operator_of
+from scheduler_worker.role_door import operator_of
 from scheduler_worker.store.decisions import bind, registered
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
@@ -273,10 +274,25 @@ def _refusal(act: Act, why: str) -> Refusal:
         case BuildRequested():
             return unplaceable(act, act.instances, why, Decision(code="client"))
         case BuildCancelRequested():
-            return BuildCancelled(build=act.build, waited=False, why=why, known=False, reply_to=act.reply_to)
+            return BuildCancelled(
+                build=act.build,
+                waited=False,
+                why=why,
+                code="client",
+                known=False,
+                reply_to=act.reply_to,
+                notes=act.unknown_fields,
+            )
         case MoveRequested():
             return refused_move(act, why, "client")
         case MoveSteered():
             return MoveProgress(
-                move=act.move, build=act.build, cell=act.cell, phase="", refused=why, reply_to=act.reply_to
+                move=act.move,
+                build=act.build,
+                cell=act.cell,
+                phase="",
+                refused=why,
+                reply_to=act.reply_to,
+                code="client",
+                notes=act.unknown_fields,
             )

@@ -168,15 +168,16 @@ class HostArrays:
 
 def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSearch, Bools] | None:
     """Search for the hosts that fit a flavor if they are empty. Return the result with a mask of the found
-    hosts that pass all filters on arrays of hosts, or None if the flavor's query is invalid.
+    hosts that pass all filters on arrays of hosts, or None if the flavor's query is invalid, or if a filter
+    fails.
     """
     if alternative.group is not None:
         alternative = choosing.grouped(alternative, 1)
     try:
         search = choosing.source.search(alternative.question, empty=True)
+        found = FoundHosts(alternative, search, choosing.now, choosing.hosts, choosing.policy)
     except SenselessQuery:
         return None
-    found = FoundHosts(alternative, search, choosing.now, choosing.hosts, choosing.policy)
     everywhere = np.ones(search.positions.size, np.bool_)
     return search, reduce(and_, [np.asarray(mask, np.bool_) for _, mask in found.masks], everywhere)
 

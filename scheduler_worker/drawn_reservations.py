@@ -12,7 +12,14 @@ from msgspec import structs
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.protocol import Ask
-from bus.reservations import FAILOVER, FindReservations, Reservation, ReservationsFound, ReservedSlot
+from bus.reservations import (
+    FAILOVER,
+    FindReservations,
+    Reservation,
+    ReservationsFound,
+    ReservedSlot,
+    every_reservation,
+)
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.drawing import drawing_on, roles_drawing_on, undrawn
 from scheduler_worker.core.events import Begun
@@ -55,7 +62,7 @@ class DrawnReservations:
         if not self._holding:
             return ()
         if self._clock.monotonic() - self._held_at >= HELD_SECONDS:
-            found = await self._find(FindReservations(ids=self._holding[:MOST_EXPLAINED]))
+            found = await every_reservation(self._find, FindReservations(ids=self._holding[:MOST_EXPLAINED]))
             held: dict[str, list[Allocations]] = {}
             for each in found.reservations:
                 slots = found.slots.get(each.id, ())
@@ -77,7 +84,7 @@ class DrawnReservations:
         ids = dict.fromkeys(id_ for some in drawing for id_ in some)
         if not ids:
             return list(begun)
-        found = await self._find(FindReservations(ids=tuple(ids)))
+        found = await every_reservation(self._find, FindReservations(ids=tuple(ids)))
         known = {each.id: each for each in found.reservations}
         return [
             self._drawn(begins, [known[id_] for id_ in some if id_ in known], found) if some else begins

@@ -1,12 +1,14 @@
 """Searches, within time limits, for changes with which requests without a host would fit."""
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 
 from bus.clock import Clock
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import Late
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.reserved_help import HeldFor, all_helps
+from scheduler_worker.core.rule import RuleError
 
 BATCH_SECONDS = 0.02  # seconds per batch, after which no further search begins
 REQUEST_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second
@@ -27,7 +29,8 @@ def helps_of(
         kind = choosing.policy.kind(alternative), order.needed
         # a request with `draw` names its reservation, so the changes would not help it
         if kind not in found and alternative.draw is None and not late():
-            found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), held)
+            with suppress(RuleError):  # no suggestions if a filter or weigher fails for a changed request
+                found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), held)
         helps.append(found.get(kind, ()))
     return helps
 

@@ -22,6 +22,7 @@ from scheduler_worker.core.fitting import unfit
 from scheduler_worker.core.move_start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
+from scheduler_worker.core.rule import RuleError
 from scheduler_worker.dependencies import together
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
@@ -212,7 +213,13 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="unreadable", why=event.refusal)))
                 continue
             [root] = order.alternatives[0].current_roots
-            whys = [unfit(each, root, scheduler.source, now, scheduler.policy) for each in order.alternatives]
+            try:
+                whys = [
+                    unfit(each, root, scheduler.source, now, scheduler.policy) for each in order.alternatives
+                ]
+            except RuleError as failed:
+                course.take(move_state.Stopped(Barred(code=failed.code, why=str(failed))))
+                continue
             if all(whys):
                 host = next((source.host for source in sources if source.root == root), root)
                 why = f"{host}, where it is, does not do for it: {whys[0]}"

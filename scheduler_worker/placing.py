@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bus.candidates import Bools, CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
+from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.vocabulary import Id
@@ -52,6 +53,23 @@ class _Course:
     end: events.End | None = None
 
 
+RULE_ERROR_SECONDS = 60.0  # between two lines of the log about one filter or weigher that fails
+
+
+class RuleErrors:
+    """Logs that filters and weighers failed: at most one line a minute for each of them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._logged: dict[str, float] = {}  # filter or weigher → time of its last line
+
+    def log(self, text: str) -> None:
+        rule, now = text.partition(" raised ")[0], self._clock.monotonic()
+        if now - self._logged.get(rule, -RULE_ERROR_SECONDS) >= RULE_ERROR_SECONDS:
+            self._logged[rule] = now
+            dependencies.log.error("requests are refused: %s", text)
+
+
 class Scheduler:
     """Places requests in batches, and holds the hosts' reports and the pending choices between batches."""
 
@@ -81,6 +99,7 @@ class Scheduler:
         self.narrow: Narrow = lambda orders: orders
         self.preemption: Preempting | None = None
         self._joined = Joined()
+        self._rule_errors = RuleErrors(clock)
         self.flavors = RecentFlavors()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
@@ -248,6 +267,8 @@ class Scheduler:
                     course.order, _ = self._orders.again(order, events.Begun())
                 short = self._find_hosts([course for course, _ in short])
         for course, answer in short:
+            if answer.short is not None and answer.short.code == RULE_ERROR:
+                self._rule_errors.log(answer.short.refusal)
             self._take(course, answer)
         return is_current
 

@@ -11,7 +11,7 @@ from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.policy_trials import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
-from bus.reservations import FindReservations
+from bus.reservations import FindReservations, every_reservation
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from bus.what_if import WhatIfAnswered
 from scheduler_worker.core.order import Order
@@ -135,7 +135,7 @@ class PolicyTrials:
             tried_victims = victims.on_trial(scheduler, Priorities(tried.priorities))
         trial, removed, free = WhatIfs(scheduler), tried.without_reservations, list[Allocations]()
         if removed:
-            found = await scheduler.placement.reservations(FindReservations(ids=removed))
+            found = await every_reservation(scheduler.placement.reservations, FindReservations(ids=removed))
             free = [slot.held for slots in found.slots.values() for slot in slots if slot.held]
         present = _Side(what_ifs, _Supposed(what_ifs), (), victims)
         return present, _Side(trial, _Supposed(trial, free), removed, tried_victims)

@@ -22,6 +22,7 @@ from bus.reservations import (
     ReservationEditRequested,
     ReservationFilled,
     ReservationsFound,
+    every_reservation,
 )
 from bus.vocabulary import UNSAID_ID, Id, portions
 from scheduler_worker.cloud_reading import on_closed, only_on
@@ -52,7 +53,7 @@ class ReservationFiller:
 
     async def refresh(self) -> None:
         """Read the reservations again, claim missing slots, and set the metrics of slots."""
-        found = await self._find(FindReservations(slots=False))
+        found = await every_reservation(self._find, FindReservations(slots=False))
         self._scheduler.drawn.learn(found.reservations)
         now, short, states = self._scheduler.clock.now(), 0, Counter[str]()
         holding = [
@@ -62,7 +63,9 @@ class ReservationFiller:
             if each.state(now) in ("held", "active")
         ]
         for some in portions(holding, RESERVATIONS_AT_ONCE):
-            found = await self._find(FindReservations(ids=tuple([each.id for each in some])))
+            found = await every_reservation(
+                self._find, FindReservations(ids=tuple([each.id for each in some]))
+            )
             closed = self._closed(found)
             for reservation in some:
                 slots = found.slots.get(reservation.id, ())
@@ -88,7 +91,7 @@ class ReservationFiller:
         closed = self._closed(found) - order.closed.keys()
         held = HeldSlots(reservation, found.slots.get(reservation.id, ()), closed)
         filled = await self._fill(held, order.closed)
-        everything = await self._find(FindReservations(slots=False))
+        everything = await every_reservation(self._find, FindReservations(slots=False))
         self._scheduler.drawn.learn(everything.reservations)
         return filled
 

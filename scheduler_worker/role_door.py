@@ -8,7 +8,7 @@ from msgspec import structs
 from bus import acts, topics
 from bus.addressing import ANYONE, Query, Topic
 from bus.audit_trail import Operator
-from bus.clients import ClientRelay, RegisteredClient, RelayAnswered
+from bus.clients import ClientRelay, RegisteredClient, RelayAnswered, client_key
 from bus.context import stored_context
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.delivery.relaying import problem_of
@@ -78,13 +78,6 @@ def operator_of(name: str, client: RegisteredClient | None) -> Operator:
     return Operator(
         name=name, role=client.role, known_by="client", cells=client.cells, projects=client.projects
     )
-
-
-def client_key(client: str, key: str) -> str:
-    """Return the routing key for a client's results: `key` if it is the client's name, or begins with this
-    name and `_`; else the client's name.
-    """
-    return key if key == client or key.startswith(f"{client}_") else client
 
 
 def _answered_to(client: str, message: Message) -> Message:

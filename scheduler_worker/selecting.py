@@ -15,6 +15,7 @@ from bus.sql.database import Database
 from scheduler_worker.core import events
 from scheduler_worker.core.fitting import unfit_image
 from scheduler_worker.core.order import Begins
+from scheduler_worker.core.rule import RuleError
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
 
@@ -92,7 +93,10 @@ class HostSelection:
         now, _ = scheduler.hosts_now()
         why = ""
         for root in order.alternatives[0].question.roots:
-            why = unfit_image(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
+            try:
+                why = unfit_image(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
+            except RuleError as failed:
+                return HostsAnswered(refused=_refused(request, str(failed), Decision(code=failed.code)))
             if not why:
                 return HostsAnswered()
         return HostsAnswered(refused=_refused(request, why, Decision(code="image")))

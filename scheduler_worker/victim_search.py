@@ -26,6 +26,7 @@ from scheduler_worker.core.events import Chosen, Located, NoVictims
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.preempting_parts import PreemptingParts
 from scheduler_worker.core.roles import parts_of
+from scheduler_worker.core.rule import RuleError
 from scheduler_worker.core.scale import HasReservations, Pick
 from scheduler_worker.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
 from scheduler_worker.dependencies import PLACEMENT_ASKED
@@ -169,6 +170,8 @@ class VictimSearch:
                 self._scheduler.source.withdraw(allocations)
             try:
                 draft = self._draft(undrawn, reading, supposing)
+            except RuleError as failed:
+                return NoVictims(str(failed))
             finally:
                 for allocations in batch.used:
                     self._scheduler.source.reserve(allocations)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from bus.candidates import PlacedHost
+from bus.decisions import Decision
 from bus.quotas import FindQuotas
 from bus.what_if import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from scheduler_worker.core.choosing import Choosing
@@ -20,7 +21,7 @@ from scheduler_worker.core.quota_growth import within_quota
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.reserved_help import all_helps
-from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.rule import Alternative, RuleError
 from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
 from scheduler_worker.help_search import REQUEST_SECONDS, late_after
 from scheduler_worker.pending_choices import Supposing
@@ -74,6 +75,8 @@ class WhatIfs:
                 return await self._answer(question)
         except TimeoutError:
             return WhatIfAnswered(fits=False, refusal=f"there was no answer within {PATIENCE:g} s")
+        except RuleError as failed:  # while further instances were counted
+            return WhatIfAnswered(fits=False, refusal=str(failed), decision=Decision(code=failed.code))
 
     async def _answer(self, question: WhatIf) -> WhatIfAnswered:
         async with self.lock:
@@ -129,7 +132,9 @@ class WhatIfs:
                 shorts.append(replace(short or Shortage(), fitted=len(picks)))
         first = shorts[0]
         if first.refusal:
-            return WhatIfAnswered(fits=False, refusal=first.refusal), order
+            return WhatIfAnswered(
+                fits=False, refusal=first.refusal, decision=Decision(code=first.code)
+            ), order
         held = await self._scheduler.drawn.read_held()
         with self._choosing_with(supposing) as choosing:
             helpful = all_helps(order, choosing, late_after(REQUEST_SECONDS, self._scheduler.clock), held)

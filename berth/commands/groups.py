@@ -26,7 +26,7 @@ from bus.groups import (
     ServerGroup,
 )
 from bus.masking import printable
-from bus.vocabulary import InUse, Taken
+from bus.vocabulary import InUse, LimitReached, Taken
 
 _PAGE = 1000
 _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
@@ -145,6 +145,8 @@ async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupE
             raise OperationRefused(
                 f"server group {name} has members ({', '.join(members)}): delete them first, or give --force"
             )
+        case LimitReached() as reached:
+            raise OperationRefused(str(reached))
         case Taken(what="name", value=taken):
             raise OperationRefused(f"there is a server group {taken} in this project already")
     raise OperationRefused("other processes are changing it: try again")

@@ -21,7 +21,7 @@ from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.quotas import FindQuotas, Quota
 from bus.requests import Flavor
-from bus.reservations import FindHeadroom, FindReservations, HeadroomFound
+from bus.reservations import FindHeadroom, FindReservations, HeadroomFound, every_reservation
 from bus.room import MOVES_MAY_HELP
 from bus.what_if import WhatIf, WhatIfAnswered
 from control_room.core.headroom import headroom_after
@@ -144,7 +144,7 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions, 
         async with cli.bus("what-if") as bus:
             trees, aggregates = bus.asker(topics.TREES, SECONDS), bus.asker(topics.AGGREGATES, SECONDS)
             hosts = await known_hosts(trees, aggregates, bus.asker(topics.CELLS, SECONDS))
-            reserved = await bus.asker(topics.RESERVATIONS, SECONDS)(FindReservations())
+            reserved = await every_reservation(bus.asker(topics.RESERVATIONS, SECONDS), FindReservations())
             quotas: tuple[Quota, ...] = ()
             if project:
                 find = checked(FindQuotas(project=project))

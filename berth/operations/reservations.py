@@ -28,14 +28,15 @@ from bus.reservations import (
     ReservationEditRequested,
     ReservationOver,
     ReservationsFound,
+    every_reservation,
 )
-from bus.vocabulary import Missing, Taken, seconds_of
+from bus.vocabulary import LimitReached, Missing, Taken, seconds_of
 
 _HEADROOM = "headroom"  # name of the reservations that hold the headroom's slots
 
 
 async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
-    return await bus.asker(topics.RESERVATIONS)(checked(FindReservations(project=project)))
+    return await every_reservation(bus.asker(topics.RESERVATIONS), checked(FindReservations(project=project)))
 
 
 async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> ReservationsFound:
@@ -71,6 +72,8 @@ async def edit_reservation(bus: Bus, edit: ReservationEdit) -> ReservationEdited
             raise OperationRefused(f"reservation {name} has ended")
         case Missing(names=names):
             raise OperationRefused(f"there is no reservation {', '.join(names)}")
+        case LimitReached() as reached:
+            raise OperationRefused(str(reached))
         case Taken(value=value):
             raise OperationRefused(f"there is a reservation {value} in this project already")
     raise OperationRefused("other processes are changing it: try again")

@@ -9,8 +9,14 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
-from bus.errors import UNANSWERED
-from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationFilled
+from bus.errors import UNANSWERED, Unavailable
+from bus.reservations import (
+    FillReservation,
+    FindReservations,
+    MakeReservation,
+    Reservation,
+    ReservationFilled,
+)
 from control_room.core.reservations import NewReservation
 
 
@@ -53,14 +59,18 @@ async def create_reservation(
 
     If no scheduler answers, the reservation exists without slots, and schedulers claim them later.
     """
-    await edit_reservation(bus, MakeReservation(reservation=reservation))
+    try:
+        await edit_reservation(bus, MakeReservation(reservation=reservation))
+    except Unavailable:
+        if not (await bus.asker(topics.RESERVATIONS)(FindReservations(ids=(reservation.id,)))).reservations:
+            raise
     if reservation.state(now) == "planned":
         return ReservationFilled(placed=0)
     order = FillReservation(reservation=reservation.id, closed=dict(closed))
     try:
         return await bus.asker(topics.FILL_RESERVATION)(order)
     except UNANSWERED as problem:
-        why = f"schedulers place them later, because none answered now: {problem}"
+        why = f"the reservation is stored, and schedulers claim its slots later: {problem}"
         return ReservationFilled(placed=0, missing=reservation.count, reason=why)
 
 

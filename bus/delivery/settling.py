@@ -17,9 +17,11 @@ from bus.addressing import matches
 from bus.context import current_tracer, envelope_of, follow, handling
 from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import Again, Dead, letter_of, refusal_of, verdict
-from bus.errors import Unavailable, Undecodable, Unroutable
+from bus.errors import BrokerRefused, Unavailable, Undecodable, Unroutable
+from bus.invalid_requests import refusal_of as answer_to_invalid
 from bus.protocol import Delivery, Envelope, is_suspect, message_in
 from bus.topics import TOPIC_OF
+from bus.unknown_fields import with_unknown
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
 
@@ -31,6 +33,8 @@ HANDLING_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
 
+
+ANSWER_SECONDS = 5.0  # limit for the answer to an invalid request, because a client's full queue takes none
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +72,10 @@ class ServedRow(ABC):
         `again` permits the sender to repeat the query.
         """
 
+    async def _answer_dead(self, envelope: Envelope, dead: Dead) -> None:
+        """Inform the sender of a message that becomes a dead letter, if its sender waits for an answer."""
+        await self._refuse(envelope, dead.reason)
+
     async def decode(self, deliveries: Sequence[Delivery]) -> Readable:
         """Decode the messages of a list, and return them without invalid messages and suspects. Invalid
         messages are moved to the dead letters, suspects to the suspects' queue.
@@ -102,26 +110,28 @@ class ServedRow(ABC):
                 raise Undecodable(delivery.problem)
             message = message_in(delivery.envelope, self.row.message)
         except Undecodable as problem:
-            await self._bury(delivery, Dead(str(problem)))
+            await self._bury(delivery, Dead(str(problem), invalid=True))
             return None
         try:
             if delivery.envelope.message is None:
+                message = with_unknown(message, delivery.envelope.body)
                 self._check(delivery.envelope, message)
         except Undecodable as problem:
-            await self._bury(delivery, Dead(str(problem), sender=delivery.envelope.key))
+            await self._bury(delivery, Dead(str(problem), sender=delivery.envelope.key, invalid=True))
             return None
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
         """Raise Undecodable if fields contradict the routing key, as broker permissions verify only keys."""
-        key = envelope.key
-        expected = self._key_of(message)
-        if key == self._by_name:
-            key = self._hears  # sent to this queue by its name: compare the row's key instead
+        key, expected = self._routed_by(envelope), self._key_of(message)
         if expected != key and not ("*" in key and matches(key, expected)):
             raise Undecodable(f"it came by the key {key}, and is a message of {expected}")
         if not matches(self._hears, expected):  # sent to this queue by its name
             raise Undecodable(f"it came to a queue of {self._hears}, and is a message of {expected}")
+
+    def _routed_by(self, envelope: Envelope) -> str:
+        """Return a message's routing key; if it was sent to the queue by the queue's name, the row's key."""
+        return self._hears if envelope.key == self._by_name else envelope.key
 
     async def handle(self, readable: Readable) -> None:
         """Handle the messages of a list and settle each: acknowledge the message, schedule a retry, or move
@@ -219,7 +229,7 @@ class ServedRow(ABC):
     async def _bury(self, delivery: Delivery, dead: Dead) -> None:
         self._count["dead"].inc()
         envelope, queue = delivery.envelope, self.queue.name
-        await self._refuse(envelope, dead.reason)
+        await self._answer_dead(envelope, dead)
         why = dead.reason
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why, extra=_about(delivery))
         now, sender = self._clock.now(), dead.sender or delivery.sender
@@ -244,13 +254,21 @@ def _sorted(
     """
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
-    for (delivery, _), outcome in zip(readable, outcomes, strict=True):
+    for (delivery, handled), outcome in zip(readable, outcomes, strict=True):
         if isinstance(outcome, Exception):
             fates.append((delivery, outcome))
             continue
         fates.append((delivery, None))
-        made.extend((delivery.envelope, message) for message in messages_of(outcome))
+        results = messages_of(outcome)
+        if notes := getattr(handled, "unknown_fields", ()):
+            results = [_noted(result, notes) for result in results]
+        made.extend((delivery.envelope, result) for result in results)
     return made, fates
+
+
+def _noted(result: Message, notes: Sequence[str]) -> Message:
+    """Return the answer to a request with notes about unknown fields of the request."""
+    return msgspec.structs.replace(result, notes=notes) if hasattr(result, "notes") else result
 
 
 Emit = tuple[Envelope | None, Message]  # the causing envelope (None for a timer), and the message to publish
@@ -313,6 +331,19 @@ class ConsumedRow(ServedRow):
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
         return False  # a message of a topic expects no answer, even if it has a reply address
+
+    async def _answer_dead(self, envelope: Envelope, dead: Dead) -> None:
+        if not dead.invalid:
+            return
+        topic, bound = self.row.address.topic, self._hears
+        answer = answer_to_invalid(topic, bound, self._routed_by(envelope), envelope, dead.reason)
+        if answer is None:
+            return
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._emitter.emit([(envelope, answer)], frozenset({type(answer)}))
+        except (TimeoutError, Unavailable, BrokerRefused) as problem:
+            log.warning("%s: no answer to an invalid request: %s", self.queue.name, problem or "no confirm")
 
 
 class AnsweredRow(ServedRow):

@@ -36,6 +36,7 @@ class Dead:
 
     reason: str
     trace: str = ""
+    invalid: bool = False  # the message itself is the cause: its sender gets an answer
     sender: str = ""  # as in DeadLetter
 
 
@@ -43,7 +44,9 @@ def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
     match problem:
         case Retry():
             return Again(problem.after)
-        case Poison() | AnswerRefused() | BrokerRefused() | TooBig():
+        case Poison():
+            return Dead(str(problem), invalid=True)
+        case AnswerRefused() | BrokerRefused() | TooBig():
             return Dead(str(problem))
         case Unavailable():
             return Again(_pause(envelope), str(problem), away=True)

@@ -12,7 +12,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
-from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, routing_of, sender_of
+from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, client_of, routing_of, sender_of
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.wire import Arrived
@@ -261,7 +261,10 @@ class RabbitInbox(OpenInbox):
             message = reading.deliveries.popleft()
             key, names_key, problem = routing_of(message, self._link.names, self._name)
             sender = sender_of(message, self._link.names) if problem else ""
+            client = client_of(message, self._link.names, sender)
             envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
+            for envelope in envelopes if client else ():
+                envelope.sent_by(client)
             self._size += (len(envelopes) - self._size) / 8
             crashed = crashes(message)
             parcel = Parcel(

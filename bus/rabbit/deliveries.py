@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bus.protocol import MAX_IN_HAND_BYTES, Envelope
+from bus.protocol import MAX_IN_HAND_BYTES, UNVERIFIED, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
+from bus.rabbit.permissions import client_user
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Arrived
@@ -208,6 +209,19 @@ def sender_of(message: Arrived, names: BrokerNames) -> str:
         return forwarded
     berths = names.exchange, names.clients, names.queues
     return message.key if message.exchange in berths else message.exchange
+
+
+def client_of(message: Arrived, names: BrokerNames, sender: str) -> str:
+    """Return `Envelope.client` of an AMQP message: the client in its `user_id`, which the broker compares
+    with the user of the connection, or the client that owns the queue or exchange `sender` (as `sender_of`
+    returns it; empty if the routing key is proven).
+    """
+    user, prefix = str(message.properties.user_id or ""), client_user("", names.exchange)
+    if user.startswith(prefix):
+        return user.removeprefix(prefix)
+    word, _, rest = names.plain(sender).partition(".")
+    owner = rest.partition(".")[0] if word == "client" else ""
+    return owner or (UNVERIFIED if sender else "")
 
 
 def _dead_lettered_from(deaths: object) -> str:

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
-from bus.reservations import FindHeadroom, FindReservations
+from bus.reservations import FindHeadroom, FindReservations, every_reservation
 from bus.resources import FindProviders
 from control_room.core import words
 from control_room.core.reservations import (
@@ -135,7 +136,7 @@ class ReservationPages(frame.PageGroup):
     async def _read(self, wanted: ReservationsQuery) -> ReservationsData:
         ask = self._context.queries
         find = FindReservations(project=wanted.project, slots=False)
-        every = await query("placement", ask.reservations, find)
+        every = await query("placement", partial(every_reservation, ask.reservations), find)
         ids = tuple(each.id for each in reservations_at(every, wanted.skip, PAGE_SIZE))
         found, names = every, dict[str, str]()
         if ids:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from bus.errors import OperationRefused
 from bus.quotas import FindQuotas
-from bus.reservations import FindHeadroom, FindReservations, HeadroomFound
+from bus.reservations import FindHeadroom, FindReservations, HeadroomFound, every_reservation
 from bus.room import MOVES_MAY_HELP, PlanRoom, RoomPlanned
 from bus.what_if import WhatIf, WhatIfAnswered
 from control_room.core.builds import DecisionShown, Scores, shown
@@ -185,7 +185,7 @@ class CapacityPages(PageGroup):
             raise InvalidPlan(f"the project has {MOST_NAME} characters at most")
         async with self._planning:
             hosts = await self._hosts.get(None)
-            reserved = await self._context.queries.reservations(FindReservations())
+            reserved = await every_reservation(self._context.queries.reservations, FindReservations())
             stop = threading.Event()
             try:
                 async with asyncio.timeout(LONGEST):

@@ -16,6 +16,10 @@ TURN = sql(f"SELECT c.number FROM changes c WHERE c.id = {AGGREGATES_TURN} FOR U
 _IS_DESCRIBED = "(a.name IS NOT NULL OR a.metadata <> '{}')"
 _DESCRIBED = sql(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_IS_DESCRIBED}")
 KNOWN = sql("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
+_COUNT = sql("""
+    SELECT count(*) AS total, count(CASE WHEN a.uuid = CAST(:uuid AS text) THEN 1 END) AS stored
+    FROM aggregates a
+""")
 MEMBERS = sql("""
     SELECT p.uuid, p.name FROM aggregates a
     JOIN resource_provider_aggregates m ON m.aggregate_id = a.id
@@ -54,6 +58,12 @@ def _find(among: bool) -> Statement:
         OR EXISTS (SELECT 1 FROM resource_provider_aggregates u WHERE u.aggregate_id = a.id))
         ORDER BY a.uuid LIMIT :most
     """)
+
+
+async def count(tx: Transaction, uuid: str) -> tuple[int, bool]:
+    """Return the number of all aggregates, and whether the one with this id exists."""
+    [row] = await _COUNT(tx, uuid=uuid)
+    return row["total"], bool(row["stored"])
 
 
 async def described(tx: Transaction) -> dict[str, Aggregate]:

@@ -41,6 +41,12 @@ _FIND_DRAWN = sql(f"""
     {_FIND} JOIN reservation_slots s ON s.reservation = r.uuid JOIN consumers c ON c.draws_on = s.uuid
     WHERE c.uuid = CAST(:drawer AS text)
 """)
+_COUNT_ALL = sql("""
+    SELECT count(CASE WHEN r.ended = :no THEN 1 END) AS total,
+        count(CASE WHEN r.ended = :no AND r.project = CAST(:project AS text) THEN 1 END) AS of_project,
+        count(CASE WHEN r.uuid = CAST(:uuid AS text) THEN 1 END) AS stored
+    FROM reservations r
+""")
 _SAVE = sql("UPDATE reservations SET ends = :ends, ended = :ended, updated_at = :now WHERE uuid = :uuid")
 _END_DUE = sql("""
     UPDATE reservations SET ended = :yes, updated_at = :now
@@ -123,6 +129,14 @@ async def make(tx: Transaction, reservation: Reservation, now: float) -> bool:
         reservation.ended,
     )
     return bool(await _MAKE(tx, [row], now=now))
+
+
+async def count(tx: Transaction, reservation: Reservation) -> tuple[int, int, bool]:
+    """Return the number of all reservations that have not ended, of those of the project of `reservation`,
+    and whether it exists.
+    """
+    [row] = await _COUNT_ALL(tx, project=reservation.project, uuid=reservation.id, no=False)
+    return row["total"], row["of_project"], bool(row["stored"])
 
 
 async def lock_one(tx: Transaction, uuid: str) -> Reservation | None:

@@ -51,6 +51,11 @@ _PLACES = sql(f"""
 _SHARING = sql(f"""
     SELECT p.uuid FROM {{n: uuid str}} JOIN resource_providers p ON p.uuid = n.uuid WHERE {_SHARES}
 """)
+_COUNT = sql("""
+    SELECT count(*) AS total, count(CASE WHEN g.project = CAST(:project AS text) THEN 1 END) AS of_project,
+        count(CASE WHEN g.uuid = CAST(:uuid AS text) THEN 1 END) AS stored
+    FROM server_groups g WHERE NOT g.of_request
+""")
 JOIN = sql("""
     UPDATE consumers SET group_id = n.joined FROM {n: id int, joined int} WHERE consumers.id = n.id
 """)
@@ -135,6 +140,12 @@ async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, so
         found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
     for (number, consumer, keeps_for), places in found.items():
         groups[number].put(consumer, roots_of(places), keeps_for)
+
+
+async def count(tx: Transaction, group: ServerGroup) -> tuple[int, int, bool]:
+    """Return the number of all server groups, of those of the project of `group`, and whether it exists."""
+    [row] = await _COUNT(tx, project=group.project, uuid=group.id)
+    return row["total"], row["of_project"], bool(row["stored"])
 
 
 async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:

@@ -1,7 +1,7 @@
 """Chooses hosts for many requests: requests of one equivalence class share a search and evaluation."""
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -24,7 +24,7 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage, with_siblings
 from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
-from scheduler_worker.core.scale import NOTHING_HELD, HasReservations, Pick
+from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, HasReservations, Pick
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
@@ -72,6 +72,41 @@ class Joined:
         return other
 
 
+class EnteredReservations:
+    """Passes reservations on, and drops those of an order whose choice raises an exception."""
+
+    def __init__(self, passed_to: HasReservations) -> None:
+        self._passed_to = passed_to
+        self._entered: list[CapacityReservation] = []
+
+    @property
+    def unsettled(self) -> Sequence[CapacityReservation]:
+        return self._passed_to.unsettled
+
+    def enter(self, way: Candidate) -> CapacityReservation:
+        entered = self._passed_to.enter(way)
+        self._entered.append(entered)
+        return entered
+
+    def drop(self, reservation: CapacityReservation) -> None:
+        self._passed_to.drop(reservation)
+
+    def kept_or_dropped(self, order: Order, joined: Joined, choose: Callable[[], Chosen]) -> Chosen:
+        """Return the hosts that `choose` returns for an order, or the reason if the order is invalid, or if a
+        filter or weigher failed.
+        """
+        self._entered.clear()
+        try:
+            return choose()
+        except SenselessQuery as problem:
+            for reservation in self._entered:
+                self._passed_to.drop(reservation)  # no effect on those that were dropped before
+            if (group := order.alternative.group) is not None:
+                for instance in order.instances:
+                    joined.leave(group.id, instance)
+            return Chosen(short=Shortage.of_problem(problem, order.alternative.alternative_index))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choosing:
     """Chooses hosts for requests without `await`, so no host changes between first search and last choice."""
@@ -100,15 +135,17 @@ class Choosing:
             alike.setdefault(kind, []).append(index)
         answers: dict[int, Chosen] = {}
         for indices in alike.values():
-            first = orders[indices[0]]
-            if is_gang(first):
-                with self.counting_as_free(*shares[indices[0]]):
-                    answers[indices[0]] = GangChoice(self, first).choose()
-                continue
-            kind_of_order = _Kind(self, first)
+            first, entered = orders[indices[0]], EnteredReservations(self.pending)
+            choosing = dataclasses.replace(self, pending=entered)
             with self.counting_as_free(*shares[indices[0]]):
+                if is_gang(first):
+                    gang = GangChoice(choosing, first)
+                    answers[indices[0]] = entered.kept_or_dropped(first, self.joined, gang.choose)
+                    continue
+                kind_of_order = _Kind(choosing, first)
                 for index in indices:
-                    answers[index] = kind_of_order.hosts_for(orders[index])
+                    choose = partial(kind_of_order.hosts_for, orders[index])
+                    answers[index] = entered.kept_or_dropped(orders[index], self.joined, choose)
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
@@ -268,11 +305,17 @@ class _Kind:
         self._shortage: tuple[object, Shortage] | None = None
 
     def hosts_for(self, order: Order) -> Chosen:
+        """Return the hosts for an order, or why too few fit. After an exception, the next order begins with a
+        new evaluation.
+        """
         try:
-            picks = self._picks(order)
-        except SenselessQuery as problem:
-            index = order.alternative.alternative_index
-            return Chosen(short=Shortage(alternative_index=index, refusal=str(problem)))
+            return self._hosts_for(order)
+        except SenselessQuery:
+            self._ranking = None
+            raise
+
+    def _hosts_for(self, order: Order) -> Chosen:
+        picks = self._picks(order)
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:

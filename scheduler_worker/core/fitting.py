@@ -14,7 +14,15 @@ from bus.vocabulary import Allocations
 from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import Entry
-from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, WeightedCandidates
+from scheduler_worker.core.rule import (
+    Alternative,
+    HostFacts,
+    Number,
+    Rule,
+    RuleError,
+    View,
+    WeightedCandidates,
+)
 from scheduler_worker.core.rules.state import AFFINITY
 from scheduler_worker.core.waiting_queue import HostsFound
 
@@ -25,13 +33,17 @@ Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
 Refusal = tuple[Rule, str]
 
 
-def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield each filter that evaluates all hosts as arrays, with its mask (True: host accepted). Filters that
-    accept all hosts are skipped.
+def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative, size: int) -> Iterator[Mask]:
+    """Yield each filter that evaluates all `size` hosts as arrays, with its mask (True: host accepted).
+    Filters that accept all hosts are skipped.
     """
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)
+            if np.ndim(mask) and len(mask) != size:
+                raise RuleError(
+                    f"the filter {rule.name}", ValueError(f"{len(mask)} results for {size} hosts")
+                )
             if np.ndim(mask) or not mask:
                 yield rule, mask
 
@@ -51,7 +63,7 @@ def fitting(
     served_here = served[positions]
     admitted, lasting = served_here.copy(), served_here.copy()
     rules = policy.rules_for(alternative) if positions.size else []
-    for rule, mask in masks_of(rules, AllHosts(search, now), alternative):
+    for rule, mask in masks_of(rules, AllHosts(search, now), alternative, positions.size):
         admitted &= mask
         if not rule.passes:
             lasting &= mask
@@ -78,8 +90,11 @@ def admitted_permanently(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
     """Return whether all filters accept a host, not counting rejections that disappear within seconds."""
-    facts, rules = now.facts(search, position), policy.rules_for(alternative)
-    return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
+    try:
+        facts, rules = now.facts(search, position), policy.rules_for(alternative)
+        return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
+    except RuleError:
+        return False
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
@@ -196,7 +211,10 @@ class FoundHosts:
         self.rules = policy.rules_for(alternative)
         self.lazy = [rule for rule in self.rules if rule.admits is None]
         with_agent = hosts.has_agent, hosts.served.take(search.positions)
-        self.masks: list[Mask] = [with_agent, *masks_of(self.rules, self.view, alternative)]
+        self.masks: list[Mask] = [
+            with_agent,
+            *masks_of(self.rules, self.view, alternative, self.positions.size),
+        ]
         if (allowed := alternative.allowed) is not None:
             self.masks.append((allowed.rule, allowed.mask.take(search.positions)))
         affinity = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)

@@ -62,11 +62,7 @@ class GangChoice:
 
     def choose(self) -> Chosen:
         order = self.order
-        try:
-            chances = [self._chance(part) for part in self._parts()]
-        except SenselessQuery as problem:
-            index = order.alternative.alternative_index
-            return Chosen(short=Shortage(alternative_index=index, refusal=str(problem)))
+        chances = [self._chance(part) for part in self._parts()]
         chances.sort(key=lambda chance: int(np.count_nonzero(chance.fits)))
         for constraints in attempts(order.alternative.group):
             rules = self._rules(constraints)

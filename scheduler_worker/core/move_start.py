@@ -13,7 +13,7 @@ import msgspec
 
 from bus.bare_metal import is_bare_metal
 from bus.claims import Choice, ConsumerClaim, holder_consumer
-from bus.decisions import AlsoAsked, Decision
+from bus.decisions import AlsoAsked, Decision, noted
 from bus.groups import ServerGroup
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
@@ -153,7 +153,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             spec=self.becomes,
             verify=asked.verify,
             verify_for=asked.verify_for,
-            decision=decision or Decision(),
+            decision=noted(decision or Decision(), asked.unknown_fields),
             reply_to=asked.reply_to,
             shared=self._shared(chosen),
             note=asked.note,
@@ -281,7 +281,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
         kind=asked.kind,
         reason=reason[:MAX_CAUSE],
         code=code,
-        decision=decision or Decision(),
+        decision=noted(decision or Decision(), asked.unknown_fields),
         reply_to=asked.reply_to,
     )
 

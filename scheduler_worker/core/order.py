@@ -9,7 +9,7 @@ import msgspec
 from msgspec import structs
 
 from bus.claims import Choice, ClaimResult, Held, Moved, Refusal, Retired
-from bus.decisions import AlsoAsked, Decision
+from bus.decisions import AlsoAsked, Decision, noted
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
 from bus.moves import MovePlaced, MoveRefused
 from bus.preemption import PriorityClass, Victim
@@ -195,7 +195,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                     generation=settled.generation,
                     alternates=self.alternates_of(settled),
                     spec=spec_of(request, used),
-                    decision=settled.decision,
+                    decision=noted(settled.decision, request.unknown_fields),
                     reply_to=request.reply_to,
                     priority=request.priority,
                     since=self.since,
@@ -242,7 +242,7 @@ def unplaceable(
         request=request.request,
         instances=instances,
         reason=reason,
-        decision=decision,
+        decision=noted(decision, request.unknown_fields),
         reply_to=request.reply_to,
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
-from bus.decisions import OVER_QUOTA, Decision
+from bus.decisions import OVER_QUOTA, RULE_ERROR, Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
 from bus.preemption import OverBudget
@@ -115,6 +115,8 @@ def _next(order: Order, patience: float) -> Step:
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Try the order's next flavor; if all flavors have been tried, let the order wait, retry or fail."""
+    if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
+        return _next(_fail(order, short.refusal, short.decision(order.refusals)), patience)
     draw = order.alternative.draw
     if draw is None or not draw.optional:
         order = replace(order, shorts=(*order.shorts, short))

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
+import numpy as np
 
 from bus.messages import BuildRequested
 from scheduler_worker.core.rule import (
@@ -21,6 +22,7 @@ from scheduler_worker.core.rule import (
     Weigher,
     WeightedCandidates,
     as_anybodys,
+    guarded,
 )
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.rules.state import GROUP
@@ -192,7 +194,7 @@ def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     if len(needed) >= 2:  # with two or more arguments, the function is itself the filter or weigher
-        return kind.from_plain(name, made)
+        return _guarded(kind.from_plain(name, made))
     found = made(**_options(name, made, given))
     if not isinstance(found, kind.type):
         raise BadChoice(f"{name!r} makes a {type(found).__name__}, not a {kind.type.__name__}", name)
@@ -200,7 +202,45 @@ def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
         if read.removeprefix("request.") in ITS_OWN and read != "request":
             why = "which belongs to one request: the facts that rules read are shared"
             raise BadChoice(f"{name!r} reads {read}, {why}", name)
-    return found
+        field_of = read.partition(".")[0]
+        if (
+            read != EVERYTHING
+            and not hasattr(Alternative, field_of)
+            and not hasattr(BuildRequested, field_of)
+        ):
+            raise BadChoice(f"{name!r} reads {read}, which no request has", name)
+    return _guarded(found)
+
+
+def _guarded(found: Rule | Weigher) -> Rule | Weigher:
+    """Return a filter or weigher whose functions raise RuleError with its name if they fail."""
+    if isinstance(found, Weigher):
+        of_candidate = found.of_candidate and guarded(f"the weigher {found.name}", found.of_candidate)
+        return replace(
+            found,
+            value=guarded(f"the weigher {found.name}", found.value, _no_number),
+            of_candidate=of_candidate,
+        )
+    name = f"the filter {found.name}"
+    return replace(
+        found,
+        refuses=guarded(name, found.refuses, _no_reason),
+        admits=found.admits and guarded(name, found.admits, _no_number),
+        concerns=guarded(name, found.concerns),
+    )
+
+
+def _no_reason(result: Any) -> str:
+    return (
+        "" if result is None or isinstance(result, str) else f"it returned {result!r:.100}, no text or None"
+    )
+
+
+def _no_number(result: Any) -> str:
+    if isinstance(result, int | float | np.bool_ | np.number):
+        return ""
+    is_array = isinstance(result, np.ndarray) and result.ndim <= 1 and result.dtype.kind in "biuf"
+    return "" if is_array else f"it returned {result!r:.100}, no number or array of numbers"
 
 
 def _options(name: str, made: Made, given: Mapping[str, Any]) -> dict[str, Any]:

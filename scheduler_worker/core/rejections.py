@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 from msgspec import structs
 
-from bus.candidates import Ints
+from bus.candidates import Ints, SenselessQuery
 from bus.decisions import EXCLUDED, Decision, NearMiss, Removal
 from bus.messages import BuildRequested
 from scheduler_worker.core.fitting import FoundHosts
@@ -52,14 +52,19 @@ class Shortage:
     alternative_index: int = 0  # 0: the preferred flavor; n: the n-th flavor of `or_else`
     notes: tuple[str, ...] = ()
     unknown: str = ""  # why the request's cell or zone has no hosts, or its reservation no slot; "" otherwise
-    refusal: str = ""  # why the request is invalid
+    refusal: str = ""  # why the request is invalid, or a filter or weigher failed
+    refusal_code: str = "unreadable"
     of_reservation: bool = False  # True if the reservation that the request names has no suitable slot
+
+    @classmethod
+    def of_problem(cls, problem: SenselessQuery, alternative_index: int) -> "Shortage":
+        return cls(alternative_index=alternative_index, refusal=str(problem), refusal_code=problem.code)
 
     @property
     def code(self) -> str:
         """Return the code for the reason why no host fits (docs/reasons.md), such as `no_hosts`."""
         if self.refusal:
-            return "unreadable"
+            return self.refusal_code
         if self.of_reservation:
             return "reservation"
         if self.fitted:

@@ -1,5 +1,6 @@
 """Defines filters and weighers, and the data that they read: a host's data and a flavor of a request."""
 
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
@@ -8,14 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools
+from bus.candidates import Bools, SenselessQuery
+from bus.decisions import RULE_ERROR
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.reservations import ReservedSlot
-from bus.vocabulary import Id
+from bus.vocabulary import MAX_CAUSE, Id
 
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
@@ -35,6 +37,38 @@ FACTS: Mapping[str, Reads] = {
     "hypervisor_version": lambda state: state.hypervisor_version or UNKNOWN,
     "reported": lambda state: state.building,
 }
+
+
+class RuleError(SenselessQuery):
+    """The error that a filter or weigher raised an exception, so that no host can be chosen for a request."""
+
+    code = RULE_ERROR
+
+    def __init__(self, rule: str, problem: BaseException) -> None:
+        where = traceback.extract_tb(problem.__traceback__)
+        place = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
+        said = " ".join(str(problem).split())
+        super().__init__(f"{rule} raised {type(problem).__name__}: {said}{place}"[:MAX_CAUSE])
+        self.rule = rule
+
+
+def guarded(rule: str, function: Callable[..., Any], wrong: Callable[[Any], str] | None = None) -> Any:
+    """Return a function of a filter or weigher that raises RuleError if it raises any exception, or if it
+    returns a value for which `wrong` returns a reason.
+    """
+
+    def call(*arguments: Any) -> Any:
+        try:
+            result = function(*arguments)
+            if wrong is not None and (why := wrong(result)):
+                raise TypeError(why)
+            return result
+        except SenselessQuery:
+            raise
+        except (Exception, SystemExit) as problem:
+            raise RuleError(rule, problem) from problem
+
+    return call
 
 
 def as_anybodys(request: BuildRequested) -> BuildRequested:

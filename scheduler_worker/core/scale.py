@@ -16,7 +16,7 @@ from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import FoundHosts, with_more
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry, drawn, tie
-from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, Weigher
+from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, RuleError, View, Weigher
 
 Scales = Sequence[RecordedScale]
 
@@ -50,6 +50,9 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         values: Floats = np.asarray(weigher.value(view, found.alternative), np.float64)
         if values.ndim == 0:
             continue
+        if len(values) != found.positions.size:
+            why = ValueError(f"{len(values)} numbers for {found.positions.size} hosts")
+            raise RuleError(f"the weigher {weigher.name}", why)
         least, highest = float(values.min()), float(values.max())
         if not -MOST < least <= highest < MOST:
             values = _finite(values, weigher.lowest or 0.0)

@@ -28,6 +28,7 @@ from bus.maintenance import (
 from bus.moves import MoveRequested
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
+from bus.vocabulary import LimitReached
 from scheduler_worker.core.maintenance import OVER
 from scheduler_worker.dependencies import Publish
 from scheduler_worker.hosts import HostBook
@@ -63,6 +64,7 @@ class MaintenanceNeeds:
 class MaintenanceController:
     def __init__(self, needs: MaintenanceNeeds, options: MaintenanceOptions) -> None:
         self._needs = needs
+        self.most_windows = options.most_windows
         self._name = needs.clock.uuid()
         departures = Departures(needs.database, needs.placement, needs.cells, needs.clock)
         parts = needs.database, needs.placement, departures, needs.clock
@@ -159,6 +161,10 @@ class MaintenanceController:
         hosts = {host.uuid: host.host for host in self._needs.source.hosts()}
         if refused := self._unknown(window) or await self._refusal(tx, window):
             return MaintenanceEdited(refused=refused)
+        limit, others = self.most_windows, await stored.windows(tx)
+        if len(others) >= limit and all(each.state.window.id != window.id for each in others):
+            what = "maintenance windows that are not over"
+            return MaintenanceEdited(refused=str(LimitReached(setting="max_windows", limit=limit, what=what)))
         rows = [WindowHost(root=root, host=hosts[root], since=now) for root in window.roots]
         added = await stored.add_window(tx, window, rows)
         if added:

@@ -31,3 +31,4 @@ class EvacuationOptions:
 class MaintenanceOptions:
     lead: float = 600.0  # minimum number of seconds from the first drain of a window to the window's begin
     evacuation: EvacuationOptions = field(default_factory=EvacuationOptions)
+    most_windows: int = 1_000  # windows that are not over

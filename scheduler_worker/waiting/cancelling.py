@@ -202,5 +202,6 @@ class Cancelling:
         return None
 
     async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
-        result = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
+        answer = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
+        result = msgspec.structs.replace(answer, notes=asked.unknown_fields)
         await self._publish(result)

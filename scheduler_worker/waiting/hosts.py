@@ -18,7 +18,7 @@ from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.reserved_hosts import Prospect, Roots
-from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.rule import Alternative, RuleError
 from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -127,7 +127,10 @@ class Sight:
             except SenselessQuery:
                 continue
             most = enough if among is None else MAX_INT
-            found = fitting(alternative, search, now, served, self.policy, most)
+            try:
+                found = fitting(alternative, search, now, served, self.policy, most)
+            except RuleError:  # a host is reported, so that the requests are evaluated, and then refused
+                found = HostsFound({search.host(int(search.positions[0])).uuid: most})
             fits.update(found.fits)
             refused.update(dict.fromkeys(found.refused))
             passing, more = passing or found.passing, more or found.more

@@ -24,7 +24,7 @@ from bus.topics import FIND_INSTANCES, HOST_HEALTH
 from bus.vocabulary import Missing
 from bus.worker import Worker, answers
 from placement_worker import Placement
-from placement_worker.store import changes
+from placement_worker.store import changes, hosts
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
@@ -118,6 +118,23 @@ async def test_concurrent_edits_of_a_cell_lose_nothing(url: str, placement: Plac
         await placement.memory.fresh()
         said = RegisteredCell(name="c1", enabled=False, note="new")
         assert placement.memory.index.cell_facts == {"c1": said}
+
+
+async def test_a_cell_that_is_dropped_while_it_is_registered_is_registered_again(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await done(placement, RegisterCell(cell="c1", note="first"))
+    lock, dropped = hosts.LOCK_CELL, list[str]()
+
+    async def lock_after_a_drop(tx: Any, *, cell: str) -> Any:
+        if not dropped:  # as another process does between the statements of the registration
+            dropped.append(cell)
+            await hosts.DROP_CELL(tx, cell=cell)
+        return await lock(tx, cell=cell)
+
+    monkeypatch.setattr(hosts, "LOCK_CELL", lock_after_a_drop)
+    edited = await done(placement, RegisterCell(cell="c1", enabled=False))
+    assert edited.cell is not None and not edited.cell.enabled
 
 
 async def test_cell_changes_received_in_any_order_leave_the_latest_state(

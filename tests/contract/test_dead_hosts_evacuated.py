@@ -398,3 +398,14 @@ async def test_a_host_that_an_operator_forced_down_is_left_to_the_operator(world
     await forcing_down(True)(world.bus, await host_named(world.bus, "host-1"))
     await world.passes(100, 1)
     assert await world.states() == {} and world.hook.calls == []
+
+
+async def test_the_number_of_windows_that_are_not_over_is_limited(world: DeadHostsWorld) -> None:
+    now, scheduler = world.clock.now, world.schedulers[0]
+    scheduler.most_windows = 1
+    window = MaintenanceWindow(id=uid(1), roots=(uid(1, "a"),), begins=now + 1000, ends=now + 2000)
+    other = structs.replace(window, id=uid(2), roots=(uid(2, "a"),))
+    edits = [MaintenanceEditRequested(edit=AddWindow(window=each)) for each in (window, other, window)]
+    refused = [(await scheduler.edit(edit)).refused for edit in edits]
+    limit = "there may be at most 1 maintenance windows that are not over (setting max_windows)"
+    assert refused == ["", limit, ""]

@@ -23,10 +23,22 @@ from bus.context import envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, Unavailable
 from bus.messages import BuildRequested, HostFailed
-from bus.protocol import MAX_MESSAGE_BYTES, UNCOUNTED, DeadLetter, Delivery, Envelope, QueueSpec, encode_frame
+from bus.protocol import (
+    MAX_MESSAGE_BYTES,
+    UNCOUNTED,
+    UNVERIFIED,
+    DeadLetter,
+    Delivery,
+    Envelope,
+    QueueSpec,
+    encode_frame,
+)
 from bus.rabbit import RabbitTransport
 from bus.rabbit.connection import dial
 from bus.rabbit.consuming import RabbitInbox
+from bus.rabbit.deliveries import client_of, routing_of, sender_of
+from bus.rabbit.topology import BrokerNames
+from bus.rabbit.wire import Properties, arrived
 from bus.requests import Flavor
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope, buried, number_in, publish, take
@@ -379,6 +391,27 @@ async def test_only_the_routing_key_is_the_key_of_a_message(
     blocking_channel.basic_publish(bus_name, key, body, said)
     delivery = await take(inbox)
     assert (delivery.envelope.key, delivery.problem) == (key, "")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "user", "sender"),
+    [
+        pytest.param("{name}", "", "", id="the key proves it"),
+        pytest.param("{name}", "{name}.client.shop", "shop", id="the user of a client"),
+        pytest.param("mine", "{name}.client.shop", "shop", id="the user of a client, by its exchange"),
+        pytest.param("mybus:client.shop.0", "", "shop", id="by an exchange that only a client may declare"),
+        pytest.param("mine", "", UNVERIFIED, id="by a foreign exchange"),
+        pytest.param("mine", "{name}.client", UNVERIFIED, id="another user, by a foreign exchange"),
+    ],
+)
+def test_the_sender_of_a_message_is_what_the_broker_has_verified(
+    exchange: str, user: str, sender: str
+) -> None:
+    names = BrokerNames("mybus")
+    properties = Properties(user_id=user.format(name="mybus") or None)
+    message = arrived(1, exchange.format(name="mybus"), "client.bank", False, b"{}", properties)
+    _, _, problem = routing_of(message, names, "mybus:scheduler:client.+")
+    assert client_of(message, names, sender_of(message, names) if problem else "") == sender
 
 
 async def test_an_additional_key_does_not_reach_another_queue_by_its_name(

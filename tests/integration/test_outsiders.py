@@ -131,6 +131,38 @@ def test_an_example_that_names_no_project_of_two_gets_both(site: BerthWithClient
     assert "project: name one of batch, web" in said
 
 
+BUILD = "5b1c3a52-0c5e-4a0e-9f0b-5f6f2c0f5d3e"
+FLAWED = {"request": BUILD, "instances": [BUILD], "flavor": {"name": "f", "vcpus": -1}, "project": "web"}
+INVALID: dict[str, tuple[bytes, str]] = {
+    "a negative amount": (json.dumps({"client": "shop", "boot": FLAWED}).encode(), "flavor.vcpus: "),
+    "another client in the body": (
+        json.dumps({"client": "rival", "boot": FLAWED | {"reply_to": "rival"}}).encode(), "flavor.vcpus: ",
+    ),
+    "JSON cut off": (
+        json.dumps({"client": "shop", "boot": FLAWED | {"flavor": {"name": "f"}}}).encode()[:-1], "not JSON",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "why"), INVALID.values(), ids=INVALID.keys())
+@pytest.mark.parametrize("user", [None, "berth.client.shop"], ids=["its key", "its user"])
+def test_an_invalid_request_is_answered_to_the_client_that_sent_it(
+    site: BerthWithClients, body: bytes, why: str, user: str | None
+) -> None:
+    with pika.BlockingConnection(pika.URLParameters(site.urls["client"])) as connection:
+        channel = connection.channel()
+        channel.queue_declare(CLIENT_QUEUE, exclusive=True)
+        channel.queue_bind(CLIENT_QUEUE, "berth", "build.unplaceable.shop")
+        said = pika.BasicProperties(message_id="mine", user_id=user)
+        channel.basic_publish("berth", "client.shop", body, said)
+        for _, properties, answer in channel.consume(CLIENT_QUEUE, auto_ack=True, inactivity_timeout=30):
+            assert answer is not None, "no answer"
+            found = json.loads(answer)
+            assert found["decision"]["code"] == "invalid" and why in found["reason"]
+            assert (properties.correlation_id, found["request"]) == ("mine", BUILD)
+            break
+
+
 # The table of docs/tenancy.md
 
 Attack = Callable[[BlockingChannel], object]

@@ -211,7 +211,7 @@ class _QuietDatabase(SimulatedDatabase):
     """The committed content of a database, read without a pause and without its locks."""
 
     def __init__(self, database: SimulatedDatabase) -> None:
-        super().__init__(database.title, None, None)
+        super().__init__(None)
         assert self._file is not None
         self._file.close()
         self._file, self.timeline, self._is_used = database._file, database.timeline, True

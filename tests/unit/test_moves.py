@@ -111,6 +111,16 @@ async def test_a_move_claims_a_new_host_and_a_holder_keeps_the_old_one() -> None
     assert (order.claims[0].group, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
 
 
+async def test_fields_of_a_move_that_are_not_known_are_noted_in_its_decision() -> None:
+    note = "sourse: not known here; did you mean source?"
+    placed = await a_cloud().placed(a_move(unknown_fields=(note,)))
+    assert placed.decision.notes == (note,)
+    refused = await a_cloud().refused(
+        a_move(build=uid(9, "b"), source="h", unknown_fields=(note,), kind="live")
+    )
+    assert refused.decision.notes == (note,)
+
+
 @pytest.mark.parametrize("kind", ["migrate", "live", "resize", "evacuate"])
 async def test_each_type_of_move_that_needs_a_host_gets_one(kind: str) -> None:
     traits = (FORCED_DOWN,) if kind == "evacuate" else ()

@@ -1,19 +1,24 @@
 """A build in its cell waits until the instances that it preempts have left its host."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import ReleaseRequested, Retired, holder_consumer
+from bus.claims import ClaimRequested, ReleaseRequested, Retired, holder_consumer
 from bus.messages import (
     AgentReported,
     BuildDeleted,
     BuildDeleteRequested,
     BuildEnded,
     BuildOrdered,
+    BuildReshaped,
     DestroyOrdered,
 )
 from bus.preemption import BuildPreempted, Vacating, Victim
+from bus.sql.database import Database
 from bus.vocabulary import Message
+from cell_conductor import cell_conductor
 from cell_conductor.applying import PREEMPTIONS, count_preemption
 from cell_conductor.core.build import Build, attempt_fields, overdue
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
@@ -227,3 +232,29 @@ def test_instances_of_one_request_share_a_victim() -> None:
     left = CleanedUp(holder_consumer(LOW, 1), Retired(why="x"))
     _, effects = after(victim, gone, ReleaseAnswer("deleting", Retired(why="x")), left)
     assert [each for each in effects if isinstance(each, Vacating)] == [vacated(LOW), vacated(LOW, other)]
+
+
+RESHAPED = BuildReshaped(build=LOW, cell=CELL, root=uid(0, "c"), generation=9, number=9, allocations={})
+DELETED = BuildDeleteRequested(build=LOW, cell=CELL)
+
+
+@pytest.mark.parametrize(
+    "event", [RESHAPED, DELETED, vacate(), a_placed(2)], ids=lambda event: type(event).__name__
+)
+@pytest.mark.parametrize("requeue", [False, True])
+async def test_what_a_victim_that_has_left_repeats_is_declared_by_the_row_of_each_message(
+    event: Any, requeue: bool
+) -> None:
+    """The messages are repeated after every event, whatever it is."""
+    database = Database("sqlite+aiosqlite://", inline=True)
+    claim: Any = None
+    rows = cell_conductor(CELL, database, claim, claim).consumes
+    (row,) = [row for row in rows if row.message is type(event)]
+    victim, _ = leaving(requeue=requeue)
+    victim, effects = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))
+    assert any(isinstance(effect, Vacating) for effect in effects)
+    _, effects = after(victim, event)
+    sent = {type(effect) for effect in effects} - {ClaimRequested, ReleaseRequested}
+    assert isinstance(event, BuildDeleteRequested) or Vacating in sent
+    assert sent <= row.emits
+    await database.close()

@@ -442,6 +442,16 @@ async def test_unknown_cells_zones_and_empty_flavors_are_refused_by_field(
     assert placement.retired == {request.instances[0]: reason}
 
 
+async def test_fields_that_are_not_known_are_noted_in_every_decision() -> None:
+    scheduler = a_scheduler(hosts(2))
+    note = "zoone: not known here; did you mean zone?"
+    (given,) = await placed(scheduler, a_request(1, unknown_fields=(note,)))
+    assert given.decision.notes == (note,)
+    for number, reason in ((2, {"flavor": Flavor(name="huge", vcpus=99)}), (3, {"cell": "cell9"})):
+        refused = await unplaceable(scheduler, a_request(number, unknown_fields=(note,), **reason))
+        assert refused.decision.notes == (note,)
+
+
 async def test_a_full_cell_is_not_reported_as_unknown() -> None:
     placement = FakePlacement(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)

@@ -540,10 +540,7 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
         ),
         ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
         ("host = 5", "berth.toml: there is no setting 'host'; did you mean simulator.hosts?"),
-        (
-            "nonsense = 5",
-            "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, manag",
-        ),
+        ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, manag"),
         ("hosts 5", "berth.toml: not TOML: "),
         ('[simulator]\ndrivers = ["nuam"]', "berth.toml: simulator.drivers = ('nuam',): there is no"),
         (
