@@ -83,8 +83,8 @@ class EnteredReservations:
     def unsettled(self) -> Sequence[CapacityReservation]:
         return self._passed_to.unsettled
 
-    def enter(self, way: Candidate) -> CapacityReservation:
-        entered = self._passed_to.enter(way)
+    def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> CapacityReservation:
+        entered = self._passed_to.enter(way, held)
         self._entered.append(entered)
         return entered
 

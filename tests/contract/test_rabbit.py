@@ -409,7 +409,7 @@ def test_the_sender_of_a_message_is_what_the_broker_has_verified(
 ) -> None:
     names = BrokerNames("mybus")
     properties = Properties(user_id=user.format(name="mybus") or None)
-    message = arrived(1, exchange.format(name="mybus"), "client.bank", False, b"{}", properties)
+    message = arrived(1, exchange.format(name="mybus"), "client.bank", False, b"{}", properties, 2)
     _, _, problem = routing_of(message, names, "mybus:scheduler:client.+")
     assert client_of(message, names, sender_of(message, names) if problem else "") == sender
 
