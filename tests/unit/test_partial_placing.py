@@ -124,7 +124,7 @@ async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_leas
 
 
 async def test_the_hosts_that_earlier_instances_would_take_are_counted_as_such() -> None:
-    """Hosts of siblings do not count as hosts that have too little capacity: each instance alone would fit there."""
+    """Hosts of siblings are not counted as hosts with too little capacity: each instance alone would fit."""
     placement = of_eight_processors(3)
     _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
     [removal] = ended.decision.removals
