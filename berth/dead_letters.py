@@ -33,8 +33,9 @@ def obstacle(letter: DeadLetter, *, as_operator: bool = False) -> str:
 
 
 def act_of(letter: DeadLetter) -> str:
-    """Return the name of the act that an operator does who publishes this letter as an own message: the
-    letter's act if it takes more than the role for dead letters. Messages between workers take an admin.
+    """Return the name of the act for which an operator needs the role to publish this letter as a message of
+    the operator: the letter's own act, if it needs a higher role than the replay of dead letters. Messages
+    between workers need the role `admin`.
     """
     kind = _TYPES.get(letter.type)
     if kind is None and not letter.type:  # a sender without berth's libraries names no type

@@ -193,7 +193,8 @@ class _Server(uvicorn.Server):
 class _TlsDoor:
     """Accepts TLS connections for a server, and limits the number and the time of incomplete handshakes.
 
-    The limits of `_Connection` begin after the handshake: before it, neither asyncio nor uvloop count.
+    The limits of `_Connection` apply only after the handshake: before it, neither asyncio nor uvloop limits
+    the connections.
     """
 
     def __init__(self, server: _Server, config: _Config, listener: socket.socket) -> None:

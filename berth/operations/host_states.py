@@ -47,7 +47,7 @@ _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 
 
 class Marked(NamedTuple):
-    """A host after it was disabled, enabled or forced down."""
+    """The state of a host after an operator disabled, enabled or forced it down."""
 
     host: Provider
     says: str  # its new state, or why it did not change

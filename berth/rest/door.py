@@ -155,8 +155,8 @@ class RestDoor:
         return next(iter(found.waiting), None)
 
     async def _project(self, caller: RestCaller, id_: str) -> str:
-        """Return the project of a build or request in which to read; raise NotFound if the project is
-        unknown or the caller may not read in it.
+        """Return the project of a build or request; raise NotFound if the project is unknown or the caller
+        may not read it.
         """
         project = (await self.accepted.projects((), (id_,))).get(id_, "")
         if not project or not caller.may_read(project):

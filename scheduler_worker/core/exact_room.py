@@ -72,8 +72,8 @@ def search_all(
 
 
 def _rows(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Ints:
-    """Return the hosts that may get a build or an instance, or have a movable instance; of a larger cloud,
-    only enough of them to see that it is too large.
+    """Return the hosts that can receive a build or an instance, or that have a movable instance. If there are
+    more than MOST_HOSTS, return only enough of them to show it.
     """
     concerned = demand.could_hold(cloud) & ~closed
     concerned[[host for host, there in cloud.instances.items() if there and not closed[host]]] = True

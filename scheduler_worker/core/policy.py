@@ -75,7 +75,8 @@ _WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTH
 
 def filter_names(names: Iterable[str] | None, options: Options) -> list[str]:
     """Return the names of the enabled filters: `names`, or the default filters (None), or the default filters
-    with the changes `+NAME` and `-NAME`. By default, an option of a filter enables the filter.
+    with the changes `+NAME` and `-NAME`. With the default filters, a setting of a filter also enables this
+    filter.
     """
     of_options = [name for name in options if name in RULES and name != "metrics"]
     default = [*dict.fromkeys((*DEFAULT_RULES, *of_options))]

@@ -79,7 +79,7 @@ class ReservingQueue(Protocol):
 
 
 class ReservingCloud(Protocol):
-    """The interface by which reserving asks for the hosts of a cloud."""
+    """The interface through which hosts of a cloud are found for waiting requests."""
 
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that would fit the equivalence class if empty, and the capacity each lacks now."""

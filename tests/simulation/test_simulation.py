@@ -196,7 +196,7 @@ def test_an_instance_whose_record_and_guest_are_both_lost_leaves_no_allocations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def lose_both(faults: ServerFaults) -> None:
-        """Lose the commits of the cell of the first active instance, and the disk of its agent."""
+        """Lose the last commits of the cell with the first active instance, and the disk of its agent."""
         world = faults.world
         cells = {cell: world.databases[f"cell_{cell}"] for cell in world.cells}
         copies = {cell: await StandbyCopy.of([database]) for cell, database in cells.items()}
