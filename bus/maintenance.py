@@ -1,8 +1,9 @@
 """Maintenance windows, automatic evacuations of dead hosts, and messages that query and edit them."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from bus.domains import LevelOrNone
 from bus.vocabulary import (
@@ -130,6 +131,7 @@ class FindMaintenance(Message, frozen=True, kw_only=True):
     # only moves of this instance, with their windows and evacuations, and all evacuations that are not over
     build: Text = ""
     plan: MaintenanceWindow | None = None
+    after: Text = ""  # `last` of the previous page; `every_maintenance` reads all pages
 
 
 class MaintenanceFound(Message, frozen=True, kw_only=True):
@@ -141,6 +143,24 @@ class MaintenanceFound(Message, frozen=True, kw_only=True):
     moves: LongList[MaintenanceMove] = ()
     evacuates: bool = False
     planned: WindowPlan | None = None
+    last: Text = ""  # `after` of the next page; empty: this is the last page
+
+
+async def every_maintenance(
+    find: Callable[[FindMaintenance], Awaitable[MaintenanceFound]], query: FindMaintenance
+) -> MaintenanceFound:
+    """Return the windows and evacuations of all pages. `find` sends the query for one page."""
+    found = page = await find(query)
+    while page.last:
+        page = await find(structs.replace(query, after=page.last))
+        found = structs.replace(
+            page,
+            windows=(*found.windows, *page.windows),
+            evacuations=(*found.evacuations, *page.evacuations),
+            events=(*found.events, *page.events),
+            moves=(*found.moves, *page.moves),
+        )
+    return found
 
 
 class AddWindow(Tagged, frozen=True, kw_only=True):

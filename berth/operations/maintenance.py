@@ -25,6 +25,7 @@ from bus.maintenance import (
     MaintenanceFound,
     MaintenanceWindow,
     WindowPlan,
+    every_maintenance,
 )
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
@@ -121,7 +122,8 @@ async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
 
 
 async def find_maintenance(bus: Bus, *, ended: bool = False, subject: str = "") -> MaintenanceFound:
-    return await bus.asker(topics.MAINTENANCE)(checked(FindMaintenance(ended=ended, subject=subject)))
+    query = checked(FindMaintenance(ended=ended, subject=subject))
+    return await every_maintenance(bus.asker(topics.MAINTENANCE), query)
 
 
 async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:

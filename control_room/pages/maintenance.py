@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.clock import time_text
 from bus.errors import OperationRefused
-from bus.maintenance import FindMaintenance, MaintenanceWindow
+from bus.maintenance import FindMaintenance, MaintenanceWindow, every_maintenance
 from control_room.core import words
 from control_room.core.maintenance import FIELDS, parse_window
 from control_room.core.what_if_form import InvalidForm
@@ -90,7 +91,8 @@ class MaintenancePart(PageGroup):
         return RedirectResponse(words.address("/hosts", {"done": act, "made": made}), status_code=303)
 
     async def _part(self, request: Request) -> str:
-        found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance())
+        find = partial(every_maintenance, self._context.queries.maintenance)
+        found = await query("a scheduler", find, FindMaintenance())
         visitor = self._renderer.of_visitor(request)
         return self._renderer.part("maintenance_part.html", found=found, **visitor)
 

@@ -2,10 +2,11 @@
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 from prometheus_client import Gauge
 
 from bus.candidates import CandidateSource
@@ -16,6 +17,7 @@ from bus.maintenance import (
     ChangeWindow,
     FindMaintenance,
     FinishHosts,
+    HostEvacuation,
     MaintenanceEdited,
     MaintenanceEditRequested,
     MaintenanceEvent,
@@ -24,6 +26,7 @@ from bus.maintenance import (
     ReleaseEvacuations,
     WindowHost,
     WindowPlan,
+    WindowState,
 )
 from bus.moves import MoveRequested
 from bus.sql.database import Database
@@ -45,6 +48,7 @@ from scheduler_worker.store import maintenance as stored
 STEP_SECONDS = 2.0
 LEAD_SECONDS = 6.0  # seconds after which another scheduler leads if the leader is silent: three steps
 WORK = "maintenance"
+PAGE_BYTES = 500_000  # approximate size of an answer; a message is limited to 1 MiB
 LATE = Gauge("berth_maintenance_late_hosts", "Hosts of maintenance windows that are not empty in time")
 HELD = Gauge("berth_evacuation_held_hosts", "Missing hosts that the rate limit keeps from being evacuated")
 UNFENCED = Gauge("berth_evacuation_unfenced_hosts", "Missing hosts that were not confirmed as off")
@@ -115,16 +119,17 @@ class MaintenanceController:
                 subjects = {move.row.subject for move in moves}
                 windows = [each for each in windows if each.state.window.id in subjects]
                 dead = [each for each in dead if each.id in subjects or not each.is_over]
-            ids = {*(each.state.window.id for each in windows), *(each.id for each in dead)}
+            ids, last = _page({each.state.window.id: each.state for each in windows}, dead, asked.after)
             if asked.subject:
                 moves = await stored.moves(tx, subjects=ids)
             events = await stored.events(tx, ids) if asked.subject or asked.build else []
         return MaintenanceFound(
-            windows=tuple(each.state for each in windows),
-            evacuations=tuple(dead),
+            windows=tuple(each.state for each in windows if each.state.window.id in ids),
+            evacuations=tuple(each for each in dead if each.id in ids),
             events=tuple(events),
             moves=tuple(move.row for move in moves),
             evacuates=self.dead_hosts.confirm is not None,
+            last=last,
         )
 
     async def _planned(self, window: MaintenanceWindow) -> WindowPlan:
@@ -212,3 +217,25 @@ class MaintenanceController:
                 if host.root in window.roots and host.phase not in OVER:
                     return f"host {host.host} is in window {other.id} at the same time"
         return ""
+
+
+def _page(
+    windows: Mapping[str, WindowState], evacuations: Iterable[HostEvacuation], after: str
+) -> tuple[set[str], str]:
+    """Return the ids of the windows and evacuations of a page, and the id after which the next page begins
+    ("": this is the last page).
+    """
+    page = set[str]()
+    size, last = 0, ""
+    found: dict[str, WindowState | HostEvacuation] = {**windows, **{each.id: each for each in evacuations}}
+    for id_ in sorted(found):
+        if id_ > after:
+            size += len(_encode(found[id_]))
+            if page and size > PAGE_BYTES:
+                return page, last
+            page.add(id_)
+            last = id_
+    return page, ""
+
+
+_encode = msgspec.json.Encoder().encode

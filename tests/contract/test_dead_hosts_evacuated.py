@@ -20,6 +20,7 @@ from bus.maintenance import (
     MaintenanceFound,
     MaintenanceWindow,
     ReleaseEvacuations,
+    every_maintenance,
 )
 from bus.messages import HostReported
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
@@ -30,6 +31,7 @@ from bus.sql.migrations import migrate
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.core.dead_hosts import EvacuationLimits
 from scheduler_worker.hosts import HostBook
+from scheduler_worker.maintenance import controller
 from scheduler_worker.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
 from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
 from scheduler_worker.queries import CellQueries
@@ -409,3 +411,19 @@ async def test_the_number_of_windows_that_are_not_over_is_limited(world: DeadHos
     refused = [(await scheduler.edit(edit)).refused for edit in edits]
     limit = "there may be at most 1 maintenance windows that are not over (setting max_windows)"
     assert refused == ["", limit, ""]
+
+
+async def test_windows_are_answered_in_pages_that_fit_into_messages(
+    world: DeadHostsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "PAGE_BYTES", 1000)
+    now, scheduler = world.clock.now, world.schedulers[0]
+    ids = [uid(number) for number in range(1, 8)]
+    for number, id_ in enumerate(ids):
+        begins = now + 1000 * (number + 1)
+        window = MaintenanceWindow(id=id_, roots=(uid(1, "a"),), begins=begins, ends=begins + 500)
+        await scheduler.edit(MaintenanceEditRequested(edit=AddWindow(window=window)))
+    page = await scheduler.find(FindMaintenance())
+    assert 0 < len(page.windows) < len(ids) and page.last
+    found = await every_maintenance(scheduler.find, FindMaintenance())
+    assert [each.window.id for each in found.windows] == ids and not found.last
