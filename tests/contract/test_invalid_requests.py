@@ -70,7 +70,7 @@ BOOTS: dict[str, tuple[Any, str]] = {
     "a part of a processor": (BOOT | {"flavor": FLAVOR | {"vcpus": 1.5}}, "flavor.vcpus: Expected `int`"),
     "a huge number": (BOOT | {"flavor": FLAVOR | {"memory_mb": 2**40}}, "flavor.memory_mb: Expected"),
     "a bad wait": (BOOT | {"wait": "banana"}, "wait: Expected how long: 90s"),
-    "null for a wait": (BOOT | {"wait": None}, "wait: Expected `str`, got `null`"),
+    "a number for a wait": (BOOT | {"wait": 30}, "wait: Expected `str | null`"),
     "a bad priority": (BOOT | {"priority": 10}, "priority: Expected `int` <= 9"),
     "a list for a text": (BOOT | {"zone": ["a"]}, "zone: Expected `str`, got `array`"),
     "a long text": (BOOT | {"zone": "z" * 256}, "zone: Expected `str` of length <= 255"),

@@ -154,7 +154,7 @@ def test_an_invalid_request_is_answered_to_the_client_that_sent_it(
         channel.queue_declare(CLIENT_QUEUE, exclusive=True)
         channel.queue_bind(CLIENT_QUEUE, "berth", "build.unplaceable.shop")
         said = pika.BasicProperties(message_id="mine", user_id=user)
-        channel.basic_publish("berth", "client.shop", body, said)
+        channel.basic_publish("berth.clients", "client.shop", body, said)
         for _, properties, answer in channel.consume(CLIENT_QUEUE, auto_ack=True, inactivity_timeout=30):
             assert answer is not None, "no answer"
             found = json.loads(answer)

@@ -386,7 +386,7 @@ def tried(attempt: int = 1, faults: int = 0, unheard: int = 0) -> Envelope:
     [
         (Retry(2.5), 1, Again(2.5)),
         (Retry(2.5), 1000, Again(2.5)),
-        (Poison("no"), 1, Dead("no")),
+        (Poison("no"), 1, Dead("no", invalid=True)),
         (TooBig("2 MB"), 1, Dead("2 MB")),
         (AnswerRefused("no such class"), 1, Dead("no such class")),
         (BrokerRefused("no right to write"), 1, Dead("no right to write")),
