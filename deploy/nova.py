@@ -89,7 +89,8 @@ class _Servers:
         self._directory = directory
         self.database_names = [API_DATABASE, CELL0, *(cell_database(cell) for cell in options.cells)]
         self.broker = RabbitMQ(directory / "rabbitmq")
-        self.postgres = Postgres(directory / "postgres")
+        # Each process of Nova opens up to 55 connections to each of its databases.
+        self.postgres = Postgres(directory / "postgres", options={"max_connections": "600"})
         self.keystone = KeystoneServer(directory / "keystone", python=find_nova())
         self.stand_ins = StandIns(directory / "stand-ins")
         self.databases: RegionDatabases = PostgresNova(self.postgres)
