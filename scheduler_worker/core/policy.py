@@ -237,7 +237,12 @@ def _no_reason(result: Any) -> str:
     )
 
 
+_NUMBERS = frozenset((float, int, bool, np.float64, np.bool_))
+
+
 def _no_number(result: Any) -> str:
+    if type(result) in _NUMBERS:  # the usual types are recognised in a tenth of the time of isinstance
+        return ""
     if isinstance(result, int | float | np.bool_ | np.number):
         return ""
     is_array = isinstance(result, np.ndarray) and result.ndim <= 1 and result.dtype.kind in "biuf"
