@@ -91,7 +91,7 @@ class SimulatedClient:
                 await self._delete_one(bus)
 
     async def _boot(self, bus: Bus, number: int) -> None:
-        request = a_request(self.chance, self.world.clock.uuid, self.world.hosts())
+        request = a_request(self.chance, self.world.new_id, self.world.hosts())
         if self.world.preempts:
             low = number < self.world.requests * 2 // 3
             request = with_priority(request, low=low, full=self.world.full)

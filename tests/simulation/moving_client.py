@@ -61,7 +61,7 @@ class MovingClient:
         cell = self.world.client.cell_of[build]
         asked = a_move(
             self.chance,
-            self.world.clock.uuid(),
+            self.world.new_id(),
             build,
             cell if self.chance.random() < 0.5 else "",
             self.world.hosts(cell if self.chance.random() < 0.8 else ""),
@@ -130,7 +130,7 @@ class MovingClient:
 
     async def _evacuate(self, bus: Bus, build: str) -> str:
         kind: MoveKind = "evacuate"
-        asked = MoveRequested(move=self.world.clock.uuid(), build=build, kind=kind)
+        asked = MoveRequested(move=self.world.new_id(), build=build, kind=kind)
         await self._request(bus, asked)
         return asked.move
 

@@ -64,7 +64,7 @@ from tests.simulation.servers import ServerFaults
 from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
 
-_START = 1_700_000_000.0
+START = 1_700_000_000.0
 _REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
 _RECORDS = {"placement": "SELECT uuid FROM consumers", "cell": "SELECT id FROM builds"}  # by database
 _STORED = "SELECT request FROM parked UNION ALL SELECT id FROM backlog"
@@ -139,9 +139,8 @@ class SimulatedWorld:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        self.clock = Clock(lambda: _START + loop.time(), self.chance, loop.time)
-        chaos = Chaos(random.Random(self.chance.random()), self.faults.reorder, self.faults.duplicate)
-        self.broker = SimulatedBroker(self, chaos, self.server_chance)
+        self.clock = Clock(lambda: START + loop.time(), self.workers_chance(), loop.time)
+        self.broker = self.make_broker()
         self.databases = await make_databases(
             CELLS, self._pause, StatementFaults(self.seed, self.faults.failing_statements, self._failed)
         )
@@ -190,6 +189,21 @@ class SimulatedWorld:
         if found := [each for each in await repair.breaches(self) if not each.startswith(expected)]:
             raise Broken(f"the audit finds {found}")
 
+    def workers_chance(self) -> random.Random:
+        """Return the source of the workers' random numbers and ids."""
+        return self.chance
+
+    def make_broker(self) -> SimulatedBroker:
+        chaos = Chaos(random.Random(self.chance.random()), self.faults.reorder, self.faults.duplicate)
+        return SimulatedBroker(self, chaos, self.server_chance)
+
+    def connection(self) -> SimulatedTransport:
+        return SimulatedTransport(self.broker)
+
+    def new_id(self) -> str:
+        """Return an id for a request of the client."""
+        return self.clock.uuid()
+
     def _check_handed_over(self) -> None:
         """Check that no worker changed a message after it was handed over in memory, and that the message
         equals its decoded body. HeartbeatsMerged differs: it holds objects of a subclass.
@@ -211,7 +225,7 @@ class SimulatedWorld:
     # The course of events
 
     async def _story(self, group: asyncio.TaskGroup) -> None:
-        async with Bus(SimulatedTransport(self.broker), self.clock) as bus:
+        async with Bus(self.connection(), self.clock) as bus:
             receiving = await self.client.listen(bus)
             crashing = group.create_task(self._crash_now_and_then())
             servers = [group.create_task(fault) for fault in ServerFaults(self, self.server_chance).work()]
@@ -320,7 +334,7 @@ class SimulatedWorld:
     def _start(self, name: str) -> None:
         """Start the process that runs this worker."""
         together = [each for each in self._together(name) if each not in self.off]
-        way = SimulatedTransport(self.broker)
+        way = self.connection()
         if len(together) == 1:
             life = self._group.create_task(self._live(together, way))
         else:
