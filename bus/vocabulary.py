@@ -2,7 +2,7 @@
 placement.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -104,6 +104,23 @@ def portions_by_size(items: Sequence[T], size_of: Callable[[T], int], most: int)
         size += size_of(item)
     if begin < len(items):
         yield items[begin:]
+
+
+def page_after(after: str, sizes: Mapping[str, int], most: int) -> tuple[set[str], str]:
+    """Return the ids of a page, and the id after which the next page begins ("": this is the last page).
+
+    A page has ids greater than `after` with a total size of at most `most`; a larger object is alone in it.
+    """
+    page = set[str]()
+    size, last = 0, ""
+    for id_ in sorted(sizes):
+        if id_ > after:
+            size += sizes[id_]
+            if page and size > most:
+                return page, last
+            page.add(id_)
+            last = id_
+    return page, ""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -23,7 +23,7 @@ from bus.reservations import (
     ReservationsFound,
 )
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended, LimitReached, Missing, Taken
+from bus.vocabulary import Contended, LimitReached, Missing, Taken, page_after
 from placement_worker.limits import RegistryLimits
 from placement_worker.store import reservations as stored
 from placement_worker.transactions import ClaimOperations, PlacementOperations, again, contended
@@ -191,19 +191,11 @@ def _page(
     """Return the reservations of a page, and the id after which the next page begins ("": there is none).
     `slots` are the numbers of slots that the answer will contain for the reservations.
     """
-    sizes = [len(_encode(each)) + SLOT_BYTES * slots.get(each.id, 0) for each in found]
-    if not after and sum(sizes) <= PAGE_BYTES:
+    sizes = {each.id: len(_encode(each)) + SLOT_BYTES * slots.get(each.id, 0) for each in found}
+    ids, last = page_after(after, sizes, PAGE_BYTES)
+    if not after and not last:
         return found, ""
-    page: list[Reservation] = []
-    size = 0
-    for reservation, its_size in sorted(zip(found, sizes, strict=True), key=lambda pair: pair[0].id):
-        if reservation.id <= after:
-            continue
-        if page and size + its_size > PAGE_BYTES:
-            return page, page[-1].id
-        page.append(reservation)
-        size += its_size
-    return page, ""
+    return sorted((each for each in found if each.id in ids), key=lambda each: each.id), last
 
 
 _encode = msgspec.json.Encoder().encode

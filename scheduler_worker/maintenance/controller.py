@@ -2,7 +2,7 @@
 them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,6 @@ from bus.maintenance import (
     ChangeWindow,
     FindMaintenance,
     FinishHosts,
-    HostEvacuation,
     MaintenanceEdited,
     MaintenanceEditRequested,
     MaintenanceEvent,
@@ -26,12 +25,11 @@ from bus.maintenance import (
     ReleaseEvacuations,
     WindowHost,
     WindowPlan,
-    WindowState,
 )
 from bus.moves import MoveRequested
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
-from bus.vocabulary import LimitReached
+from bus.vocabulary import LimitReached, page_after
 from scheduler_worker.core.maintenance import OVER
 from scheduler_worker.dependencies import Publish
 from scheduler_worker.hosts import HostBook
@@ -119,7 +117,9 @@ class MaintenanceController:
                 subjects = {move.row.subject for move in moves}
                 windows = [each for each in windows if each.state.window.id in subjects]
                 dead = [each for each in dead if each.id in subjects or not each.is_over]
-            ids, last = _page({each.state.window.id: each.state for each in windows}, dead, asked.after)
+            sizes = {each.state.window.id: len(_encode(each.state)) for each in windows}
+            sizes |= {each.id: len(_encode(each)) for each in dead}
+            ids, last = page_after(asked.after, sizes, PAGE_BYTES)
             if asked.subject:
                 moves = await stored.moves(tx, subjects=ids)
             events = await stored.events(tx, ids) if asked.subject or asked.build else []
@@ -217,25 +217,6 @@ class MaintenanceController:
                 if host.root in window.roots and host.phase not in OVER:
                     return f"host {host.host} is in window {other.id} at the same time"
         return ""
-
-
-def _page(
-    windows: Mapping[str, WindowState], evacuations: Iterable[HostEvacuation], after: str
-) -> tuple[set[str], str]:
-    """Return the ids of the windows and evacuations of a page, and the id after which the next page begins
-    ("": this is the last page).
-    """
-    page = set[str]()
-    size, last = 0, ""
-    found: dict[str, WindowState | HostEvacuation] = {**windows, **{each.id: each for each in evacuations}}
-    for id_ in sorted(found):
-        if id_ > after:
-            size += len(_encode(found[id_]))
-            if page and size > PAGE_BYTES:
-                return page, last
-            page.add(id_)
-            last = id_
-    return page, ""
 
 
 _encode = msgspec.json.Encoder().encode

@@ -1,5 +1,5 @@
-"""How many hosts waiting requests hold free, and which: instances with a chance, the share of a project, and
-the last host of a zone.
+"""The hosts that waiting requests hold free: for instances with a chance, within the share of a
+project, and not the last host of a zone.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""How Python finds the modules of the command `berth`."""
+"""The places where Python finds the modules of the command `berth`."""
 
 import os
 import subprocess
