@@ -78,7 +78,8 @@ def _of_settings() -> Iterator[str]:
     yield from (".SH NAME", "berth.toml \\- the settings of berth", ".SH DESCRIPTION")
     yield _text(
         "Every setting NAME is also the environment variable BERTH_NAME and the option --set NAME=VALUE. The"
-        " environment, the file, --set and the options of a command override each other in this order."
+        " environment overrides berth.toml (also one that BERTH_CONFIG names); the options --config FILE and"
+        " --set, and those of a command, override the environment, in this order."
         " BERTH_NAME_FILE names a file with the value, for secrets. All times are in seconds. `berth init`"
         " writes this file with every setting."
     )

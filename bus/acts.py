@@ -180,14 +180,16 @@ def judged(
     A limited role is judged on the real project, cell and host of the target: on `owners`, the answer to the
     query `owners_query`, and on `state`, the answer to `state_query`. The message itself proves only what the
     workers check before they act: the constraints of a boot, and the cell to which the message is routed.
-    A move is refused later if its instance has left the host on which the role was judged.
+    A move is refused later if its instance has left the host on which the role was judged, and an edit of a
+    host if the host has left the cell.
     """
     act = act_of(message)
     assert act is not None
     target = describe(message)
     if not is_limited(operator) or not has_role(operator, act):
         return allowed(operator, act, target), message
-    if why := allowed(operator, act, _real(message, target, owners, state)):
+    real = _real(message, target, owners, state)
+    if why := allowed(operator, act, real):
         return why, message
     new = _ids_in(message)[0]
     if any(map(is_derived, new)):
@@ -202,6 +204,10 @@ def judged(
     place = owners.places.get(message.build) if isinstance(message, MoveRequested) else None
     if place is not None and place.root:
         return "", structs.replace(message, cell=place.cell, source=place.root)
+    if isinstance(message, LabelEditRequested):
+        return "", structs.replace(message, cell=real.cell)
+    if isinstance(message, EditRequested) and isinstance(message.edit, SetTraits):
+        return "", structs.replace(message, edit=structs.replace(message.edit, cell=real.cell))
     return "", message
 
 

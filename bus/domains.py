@@ -8,7 +8,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.requests import Flavor
-from bus.vocabulary import END, Amount, Contended, Id, Message, Missing, SmallMap, Tagged, Value, Whole, Word
+from bus.vocabulary import (
+    END,
+    Amount,
+    Contended,
+    Id,
+    Message,
+    Missing,
+    SmallMap,
+    Tagged,
+    Text,
+    Value,
+    Whole,
+    Word,
+)
 
 Level = Annotated[
     str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}" + END, description="a level, such as rack")
@@ -103,6 +116,8 @@ class LabelEditRequested(Message, frozen=True, kw_only=True):
     roots: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=500)]
     set: Labels = field(default_factory=dict)
     unset: Annotated[tuple[Level, ...], Meta(max_length=100)] = ()
+    # A host outside of this cell counts as missing; empty: hosts of all cells.
+    cell: Text = ""
 
 
 class LabelsEdited(Tagged, frozen=True, kw_only=True):

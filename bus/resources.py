@@ -137,6 +137,8 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
     provider: Id
     traits: ShortList[TraitName]
     generation: Ordinal | None = None
+    # A provider outside of this cell counts as missing; empty: providers of all cells.
+    cell: Text = ""
 
 
 class SetAggregates(Tagged, frozen=True, kw_only=True):

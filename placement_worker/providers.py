@@ -9,12 +9,12 @@ from msgspec import structs
 from bus import resources
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
-from bus.vocabulary import portions_by_size
+from bus.vocabulary import Missing, portions_by_size
 from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne, EditOfOneInventory
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
-from placement_worker.store import reshapes, tree_reads
+from placement_worker.store import hosts, reshapes, tree_reads
 from placement_worker.transactions import PlacementOperations, again, changing, contended, contended_each
 
 EDITS_A_TRANSACTION = 200
@@ -40,7 +40,13 @@ class ProviderOperations(PlacementOperations):
         new = sum(isinstance(order, resources.MakeProvider) for order in orders)
         async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             working = await self._forest(tx, orders)
-            judged = [self._judge(order, working, now) for order in orders]
+            outside = await _outside_their_cell(tx, orders, working)
+            judged = [
+                (False, Missing(what="provider", names=(order.provider,)))
+                if order.provider in outside
+                else self._judge(order, working, now)
+                for order in orders
+            ]
             pairs = working.changed()
             number = await self.log.write_trees(tx, pairs, now, numbers) if pairs else 0
         return [
@@ -116,6 +122,19 @@ class ProviderOperations(PlacementOperations):
             aggregates=tuple(sorted(state.aggregates, key=book.aggregates.ids.__getitem__)),
             updated=now,
         )
+
+
+async def _outside_their_cell(
+    tx: Transaction, orders: Sequence[EditOfOne], working: WorkingTrees
+) -> set[str]:
+    """Return the providers whose edits name another cell than that of their host."""
+    limited = {
+        order.provider: order.cell
+        for order in orders
+        if isinstance(order, resources.SetTraits) and order.cell and order.provider in working.homes
+    }
+    cells = await hosts.cells_of(tx, {working.homes[provider] for provider in limited}) if limited else {}
+    return {provider for provider, cell in limited.items() if cells.get(working.homes[provider]) != cell}
 
 
 def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:

@@ -203,7 +203,8 @@ class ReportOperations(PlacementOperations):
         async with changing(self.database, self.book) as tx:
             owned = await hosts.enter(tx, roots, now)
             found = await tree_reads.read_locked(tx, self.book, roots)
-            if missing := tuple(root for root in roots if root not in found):
+            is_there = {root: order.cell in ("", owned[root].cell) for root in found}
+            if missing := tuple(root for root in roots if not is_there.get(root)):
                 await hosts.leave(tx, roots)
                 return LabelEditAnswered(result=Missing(what="host", names=missing))
             trees = [replace(owned[root], providers=found[root].providers) for root in roots]

@@ -83,11 +83,14 @@ def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
 _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = n.root")
 
 
+async def cells_of(tx: Transaction, roots: Collection[str]) -> dict[str, str]:
+    return dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
+
+
 async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
     """Return the limits for a cell's claims and releases: which providers it may use. `roots` maps each
     provider in the claims and releases to its root provider."""
-    listed = [(root,) for root in dict.fromkeys(roots.values())]
-    cells = dict(await _CELLS(tx, listed)) if listed else {}
+    cells = await cells_of(tx, dict.fromkeys(roots.values()))
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]
     return CellLimits(cell, cells, await server_groups.sharing(tx, strangers) if strangers else ())
 

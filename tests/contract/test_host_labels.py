@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bus.aggregates import AggregateEditRequested, ChangeAggregate, MakeAggregate
 from bus.domains import LabelEditRequested, LabelEditResult, LabelsEdited, LevelReserved
-from bus.resources import FindProviders
+from bus.resources import FindProviders, OwnerEditRequested
 from bus.vocabulary import Missing
 from placement_worker import IndexedSource, Placement
 from tests.support.ids import uid
@@ -118,6 +118,17 @@ async def test_no_host_is_labelled_if_one_does_not_exist(placement: Placement) -
         what="host", names=(uid(99, "a"),)
     )
     assert await labels_of(placement) == {}
+
+
+async def test_no_host_is_labelled_if_one_is_in_another_cell_than_the_edit_names(
+    placement: Placement,
+) -> None:
+    await placement.reports.give(OwnerEditRequested(root=OTHER, cell="c2"))
+    order = LabelEditRequested(roots=(HOST, OTHER), set={"rack": "r1"}, cell="c1")
+    assert (await placement.reports.label(order)).result == Missing(what="host", names=(OTHER,))
+    assert await labels_of(placement) == {}
+    edited = (await placement.reports.label(replace(order, roots=(HOST,)))).result
+    assert isinstance(edited, LabelsEdited)
 
 
 async def test_labels_are_read_again_after_a_restart(placement: Placement) -> None:

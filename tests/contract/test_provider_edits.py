@@ -27,7 +27,7 @@ from bus.resources import (
     SetTraits,
 )
 from bus.sql.failures import Conflict
-from bus.vocabulary import Contended
+from bus.vocabulary import Contended, Missing
 from placement_worker import Placement
 from placement_worker.store import tree_reads
 from tests.support.ids import uid
@@ -129,6 +129,15 @@ async def test_an_edit_that_changes_nothing_has_no_number(placement: Placement) 
         assert isinstance(result, Edited)
         assert (result.number, result.provider) == (0, await read(placement, A))
     assert placement.memory.index.seen == seen
+
+
+async def test_traits_of_a_host_in_another_cell_than_the_edit_names_stay(placement: Placement) -> None:
+    await report(placement, a_report(1), a_report(2, cell="c2"))
+    for root, result in ((A, Edited), (B, Missing)):
+        assert isinstance(
+            await edit(placement, SetTraits(provider=root, traits=("HW_CPU_X86_VMX",), cell="c1")), result
+        )
+    assert [(await read(placement, root)).traits for root in (A, B)] == [("HW_CPU_X86_VMX",), ()]  # type: ignore[union-attr]
 
 
 async def test_claims_chosen_before_an_edit_are_refused_except_after_a_rename(placement: Placement) -> None:

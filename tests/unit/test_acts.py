@@ -3,13 +3,16 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bus import acts, topics
-from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, difference
+from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, difference, judged
 from bus.addressing import ANYONE
 from bus.aggregates import AggregateEditRequested, DropAggregate
 from bus.audit_trail import MAX_STATE, Operator
 from bus.cells import CellEditRequested, RegisterCell
+from bus.clients import ProjectsFound
+from bus.domains import LabelEditRequested
 from bus.maintenance import AddWindow, MaintenanceEditRequested, MaintenanceWindow
 from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
 from bus.moves import MoveRequested
@@ -173,3 +176,16 @@ def test_only_what_differs_is_recorded(before: Any, after: Any, texts: tuple[str
 
 def test_a_long_text_is_cut() -> None:
     assert len(acts.shortened("x" * 10_000)) == MAX_STATE
+
+
+def test_an_edit_of_a_host_by_a_limited_role_is_bound_to_the_cell_on_which_it_was_judged() -> None:
+    operator = Operator(name="ann", role="operator", cells=("c1",))
+    provider = Provider(id=uid(5), name="h", parent=None, root=uid(5), generation=1, cell="c1")
+    state = ProvidersFound(providers=(provider,))
+    traits = EditRequested(edit=SetTraits(provider=uid(5), traits=()))
+    labels = LabelEditRequested(roots=(uid(5),), set={"rack": "r1"})
+    assert judged(operator, traits, ProjectsFound(), state) == (
+        "",
+        EditRequested(edit=SetTraits(provider=uid(5), traits=(), cell="c1")),
+    )
+    assert judged(operator, labels, ProjectsFound(), state) == ("", replace(labels, cell="c1"))
