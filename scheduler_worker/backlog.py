@@ -42,6 +42,7 @@ LIGHT = 16  # a project with at most this many requests is light
 BACKLOGGED = 256  # with more waiting requests, a new one is not placed within milliseconds
 SEVERAL_SECONDS = 60.0  # batches are limited for so long after requests of two projects arrived
 YOUNG_SECONDS = 2.0  # the same for the first seconds of a flood: requests of other projects may follow
+CALM_SECONDS = 10.0  # a flood is a new one if for so long before it few requests waited
 LIGHT_SECONDS = 10.0  # batches of other projects are followed by a pause so long after a light request
 BATCH_SECONDS = 0.15  # seconds that placing a limited batch should take
 PAUSE = 0.5  # length of the pause, as a fraction of the time that the batch took
@@ -89,6 +90,7 @@ class RequestBacklog:
         self._last_project = ""  # the project of the latest request
         self._several_until = 0.0  # until then, several projects count as having requests
         self._young_until = 0.0  # until then, a flood is in its first seconds
+        self._flooded_at = -CALM_SECONDS  # when a batch began while many requests waited
         self._light_until = 0.0  # until then, further requests of light projects are expected
         self._paused_until = 0.0
         self._most_limited = LEAST_BATCH  # number of requests that are placed in BATCH_SECONDS
@@ -199,6 +201,8 @@ class RequestBacklog:
         if now < begins:
             asyncio.get_running_loop().call_later(begins - now, self._more.set)
             return None
+        if self._is_backlogged:
+            self._flooded_at = now
         delivery = self._pop()
         if delivery is not None:
             self._calls[id(delivery)], self._last_began = now, now
@@ -259,8 +263,9 @@ class RequestBacklog:
         assert self._inbox is not None
         while True:
             first = await self._inbox.get()
-            if not self._is_backlogged:
-                self._young_until = self._clock.monotonic() + YOUNG_SECONDS
+            now = self._clock.monotonic()
+            if not self._is_backlogged and now >= self._flooded_at + CALM_SECONDS:
+                self._young_until = now + YOUNG_SECONDS
             arrived = [first, *islice(iter(self._inbox.get_nowait, None), TAKEN_AT_ONCE - 1)]
             for place, deliveries in self._sorted(arrived).items():
                 if self._may_stay_in_memory(place, len(deliveries)):

@@ -218,7 +218,8 @@ class Choosing:
 
     def is_reserved(self, alternative: Alternative) -> bool:
         """Return whether a request would fit if this scheduler released the capacity reserved for claims that
-        placement has not answered.
+        placement has not answered. Confirmed claims are not counted, even if the index does not show them
+        yet: what is reserved for them is used.
         """
         open_ones = self.pending.unsettled
         question = alternative.question

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from bus.cells import CellsFound, FindCells
+from bus.errors import Retry
 from bus.messages import BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.queries import Candidate
 from bus.requests import Flavor
@@ -39,6 +40,7 @@ from tests.support.waiting import until
 
 BIG = Flavor(name="big", vcpus=6)
 FULL = {"VCPU": 0, "MEMORY_MB": 8192, "DISK_GB": 80}
+ROOM_FOR_ONE = {"VCPU": SMALL.vcpus, "MEMORY_MB": SMALL.memory_mb, "DISK_GB": SMALL.disk_gb}
 TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 
@@ -188,6 +190,29 @@ def test_a_claim_is_counted_until_the_memory_has_it(
     source.memory.index.seen = seen
     pending.expire()
     assert source.taken(ROOT) == left
+
+
+async def test_a_request_ends_if_only_claims_that_placement_has_confirmed_leave_no_room() -> None:
+    host = a_candidate(1, free=ROOM_FOR_ONE)
+    world = World([host], [])
+    [verdict] = await reserving(world, host).scheduler.place_many([a_request(1)])
+    assert isinstance(verdict, Retry)  # the claim of the reserved capacity may still fail
+    world = World([host], [])
+    world.scheduler.pending.confirm(entry_of(reserving(world, host)), number=99)  # not yet visible
+    [verdict] = await world.scheduler.place_many([a_request(1)])
+    assert isinstance(verdict, list | tuple)
+    assert [type(message) for message in verdict] == [BuildUnplaceable]
+
+
+def reserving(world: World, host: Candidate) -> World:
+    """Return the world after its scheduler has chosen `host` for another request."""
+    world.scheduler.pending.enter(structs.replace(host, allocations={host.root: ROOM_FOR_ONE}))
+    return world
+
+
+def entry_of(world: World) -> PendingChoice:
+    [entry] = world.scheduler.pending.unsettled
+    return entry
 
 
 def test_a_visible_claim_is_not_counted_twice(source: RecordingSource, pending: PendingChoices) -> None:
