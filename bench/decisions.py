@@ -31,6 +31,7 @@ from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
+from scheduler_worker.narrowings import usual_narrowings
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import PlacementQueries
 
@@ -109,9 +110,9 @@ async def decisions_a_second(
     hosts: int, flavors: int, batch: int, decisions: int, packing: bool
 ) -> tuple[float, int]:
     placement, clock = InstantPlacement(hosts), Clock(chance=random.Random(1))
-    scheduler = Scheduler(
-        IndexedSource(placement), placement.queries(), clock, SchedulerOptions(policy=policy(packing))
-    )
+    source, queries = IndexedSource(placement), placement.queries()
+    narrowings = usual_narrowings(source, queries, clock)
+    scheduler = Scheduler(source, queries, clock, SchedulerOptions(policy=policy(packing)), narrowings)
     await scheduler.opened()
     for row in placement.index.at[: placement.index.high]:
         if row is not None:

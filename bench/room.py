@@ -36,6 +36,7 @@ from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.narrowings import usual_narrowings
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.room_planning import RoomPlanner
@@ -143,7 +144,8 @@ class FilledPlacement(InstantPlacement):
 async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
     placement = FilledPlacement(cloud)
     queries, source = placement.queries(), IndexedSource(placement)
-    scheduler = Scheduler(source, queries, clock, SchedulerOptions())
+    narrowings = usual_narrowings(source, queries, clock)
+    scheduler = Scheduler(source, queries, clock, SchedulerOptions(), narrowings)
     await scheduler.opened()
     for tree in cloud.trees:
         report = HostReported(cell=tree.cell, agent=tree.agent, sequence=1, period=PERIOD,

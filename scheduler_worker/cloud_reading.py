@@ -171,8 +171,7 @@ def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSe
     hosts that pass all filters on arrays of hosts, or None if the flavor's query is invalid, or if a filter
     fails.
     """
-    if alternative.group is not None:
-        alternative = choosing.grouped(alternative, 1)
+    alternative = choosing.renewed(alternative)
     try:
         search = choosing.source.search(alternative.question, empty=True)
         found = FoundHosts(alternative, search, choosing.now, choosing.hosts, choosing.policy)

@@ -14,8 +14,10 @@ from bus.vocabulary import HELD_SHARE, KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUS
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
 from scheduler_worker.core.held_claim import place_of
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.extension import Invalid
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.queries import PlacementQueries
@@ -85,6 +87,23 @@ async def providers_of(
     return found
 
 
+Prepare = Callable[[Sequence[Order]], Awaitable[Sequence[Order | Invalid]]]
+
+
+async def prepared_in_parts(orders: Sequence[Order], prepare: Prepare) -> list[Order | Invalid]:
+    """Return what `prepare` returns for all orders together. If placement refuses its query, half of the
+    orders are prepared at a time, and so on down to single orders.
+    """
+    try:
+        return list(await prepare(orders))
+    except AnswerRefused as problem:
+        if len(orders) == 1:
+            return [Invalid(f"hints: placement cannot find what they name: {problem}")]
+    middle = len(orders) // 2
+    parts = orders[:middle], orders[middle:]
+    return [answer for part in parts for answer in await prepared_in_parts(part, prepare)]
+
+
 class RetryTimes:
     """Records when each request was first retried, because retries have a time limit."""
 
@@ -106,13 +125,50 @@ class RetryTimes:
         self._since.pop(request, None)
 
 
-class Ending:
-    """Ends instances: retires their consumers, releases their claims, and finds the hosts of their
-    allocations.
-    """
+class HeldAllocations:
+    """Reads what instances hold, and on which hosts."""
+
+    def __init__(self, placement: PlacementQueries) -> None:
+        self._placement = placement
+
+    async def held(self, consumers: Iterable[Id]) -> dict[Id, claims.Held]:
+        found: dict[Id, claims.Held] = {}
+        for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
+            answer = await self._placement.allocations(resources.FindAllocations(consumers=some))
+            for consumer in answer.consumers:
+                held = claims.Held(generation=consumer.generation, allocations=consumer.allocations)
+                found[consumer.id] = held
+        return found
+
+    async def locate(
+        self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
+    ) -> list[Located]:
+        """Return for each order the hosts of its instances' allocations, without those in `excluding`."""
+        providers = await self.look_up([held for of_one in of_each for _, held in of_one])
+        ignored = excluding or [()] * len(of_each)
+        return [
+            Located({id_: place_of(held, providers, roots) for id_, held in of_one})
+            for of_one, roots in zip(of_each, ignored, strict=True)
+        ]
+
+    async def roots_of(self, consumers: Iterable[Id]) -> dict[Id, str]:
+        """Return the host of each given consumer that has allocations on a host with an agent."""
+        if not (asked := dict.fromkeys(consumers)):
+            return {}
+        [located] = await self.locate([list((await self.held(asked)).items())])
+        return {id_: place.root for id_, place in located.places.items() if place is not None}
+
+    async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
+        """Read from placement the providers that the given allocations name; return them by id."""
+        ids = dict.fromkeys(provider for held in every for provider in held.allocations)
+        return await providers_of(self._placement, ids, ("traits", "owner"))
+
+
+class Ending(HeldAllocations):
+    """Ends instances: retires their consumers and releases their claims."""
 
     def __init__(self, placement: PlacementQueries, clock: Clock, undeliverable_for: float) -> None:
-        self._placement = placement
+        super().__init__(placement)
         self._undeliverable_for = undeliverable_for
         self._unheard = RetryTimes(clock, UNHEARD)
 
@@ -148,31 +204,6 @@ class Ending:
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )
         return (await self._placement.release(question)).result
-
-    async def held(self, consumers: Iterable[Id]) -> dict[Id, claims.Held]:
-        found: dict[Id, claims.Held] = {}
-        for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
-            answer = await self._placement.allocations(resources.FindAllocations(consumers=some))
-            for consumer in answer.consumers:
-                held = claims.Held(generation=consumer.generation, allocations=consumer.allocations)
-                found[consumer.id] = held
-        return found
-
-    async def locate(
-        self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
-    ) -> list[Located]:
-        """Return for each order the hosts of its instances' allocations, without those in `excluding`."""
-        providers = await self.look_up([held for of_one in of_each for _, held in of_one])
-        ignored = excluding or [()] * len(of_each)
-        return [
-            Located({id_: place_of(held, providers, roots) for id_, held in of_one})
-            for of_one, roots in zip(of_each, ignored, strict=True)
-        ]
-
-    async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
-        """Read from placement the providers that the given allocations name; return them by id."""
-        ids = dict.fromkeys(provider for held in every for provider in held.allocations)
-        return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Raise `Retry` for a placed build that no conductor receives. After a time limit, retire the build,

@@ -21,19 +21,19 @@ from bus.reservations import (
     every_reservation,
 )
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.drawing import drawing_on, roles_drawing_on, undrawn
-from scheduler_worker.core.events import Begun
-from scheduler_worker.core.order import Begins, Order
-from scheduler_worker.core.reserved_help import HeldFor
+from scheduler_worker.core.drawing import counted_as_free, drawing_on, elsewhere, roles_drawing_on, undrawn
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.reserved_help import HeldFor, without_reservations
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.extension import PLAIN, Invalid, NoNarrowing, Remedies, Scope
 
 EVACUATE = "evacuate"
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
 MOST_EXPLAINED = 20  # reservations considered to explain a refusal
 
 
-class DrawnReservations:
-    """The reservations that requests may draw from, with a query for the present state of their slots."""
+class DrawnReservations(NoNarrowing):
+    """The narrowing for orders that may draw from reservations, with a query for the present slots."""
 
     def __init__(
         self, find: Ask[FindReservations, ReservationsFound], source: CandidateSource, clock: Clock
@@ -57,7 +57,7 @@ class DrawnReservations:
             if each.use == "open":
                 self._open.setdefault(each.project, []).append(each.id)
 
-    async def read_held(self) -> HeldFor:
+    async def _read_held(self) -> HeldFor:
         """Return the allocations that reservations hold, by purpose; read again after HELD_SECONDS."""
         if not self._holding:
             return ()
@@ -72,24 +72,45 @@ class DrawnReservations:
 
     def concerns(self, order: Order) -> bool:
         """Return whether an order draws from a reservation, or may do so."""
+        if order.alternatives and order.alternatives[0].draw is not None:
+            return True
         if not (self._open or self._failover or order.request.hints.reservation):
             return False
         return bool(self._of(order))
 
-    async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
-        """Return the orders, each with its first event, restricted to the present slots of the reservations
-        that they draw from.
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order | Invalid]:
+        """Return the orders, restricted to the present slots of the reservations that they draw from. The
+        slots are read again after a refused claim: another instance may have taken the slot.
         """
-        drawing = [self._of(order) if self.concerns(order) else () for order, _ in begun]
+        drawing = [
+            () if again and order.alternatives[0].draw is None else self._of(order) for order in orders
+        ]
         ids = dict.fromkeys(id_ for some in drawing for id_ in some)
         if not ids:
-            return list(begun)
+            return orders
         found = await every_reservation(self._find, FindReservations(ids=tuple(ids)))
         known = {each.id: each for each in found.reservations}
         return [
-            self._drawn(begins, [known[id_] for id_ in some if id_ in known], found) if some else begins
-            for begins, some in zip(begun, drawing, strict=True)
+            self._drawn(order, [known[id_] for id_ in some if id_ in known], found) if some else order
+            for order, some in zip(orders, drawing, strict=True)
         ]
+
+    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
+        draws = [each.draw for each in alternatives if each.draw is not None]
+        if not draws:
+            return PLAIN
+        free = tuple(counted_as_free(alternatives))
+        return Scope(alone=bool(free), free=free, optional=draws[0].optional)
+
+    def late(self, alternative: Alternative) -> Alternative:
+        return elsewhere(alternative)
+
+    async def remedies(self) -> Remedies:
+        held = await self._read_held()
+        return lambda order, choosing, tally: without_reservations(order, choosing, tally, held)
+
+    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
+        return order.alternatives[0].draw, frozenset()
 
     def _of(self, order: Order) -> Sequence[Id]:
         if drawn := dict.fromkeys(each.draw.reservation for each in order.alternatives if each.draw):
@@ -101,13 +122,12 @@ class DrawnReservations:
         named = order.request.hints.reservation
         return (named,) if named else self._open.get(order.request.project, ())
 
-    def _drawn(self, begins: Begins, reservations: Sequence[Reservation], found: ReservationsFound) -> Begins:
-        order, event = begins
-        if event.refusal:
-            return begins
+    def _drawn(
+        self, order: Order, reservations: Sequence[Reservation], found: ReservationsFound
+    ) -> Order | Invalid:
         named = order.request.hints.reservation if order.move is None else None
         if named and not any(each.serves(order.request.project) for each in reservations):
-            return order, Begun(f"hints.reservation: there is no reservation {named} in this project")
+            return Invalid(f"hints.reservation: there is no reservation {named} in this project")
         plain = [each for each in order.alternatives if each.draw is None]
         plain = plain or [undrawn(each) for each in order.alternatives]
         now, drawing = self._clock.now(), list[Alternative]()
@@ -119,7 +139,7 @@ class DrawnReservations:
             for alike in self._preferred(order, slots):
                 drawing += [drawing_on(each, reservation, slots, now, alike) for each in plain]
         alternatives = drawing if named else [*drawing, *plain]
-        return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0), event
+        return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0)
 
     def _preferred(self, order: Order, slots: Sequence[ReservedSlot]) -> Sequence[Set[Id] | None]:
         """Return the consumers of the slots from which an order draws first, then None for all slots.

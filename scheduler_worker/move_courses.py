@@ -4,7 +4,7 @@ A move has begun when its claim is stored. If its cell has not recorded it, the 
 the allocations of the claim and published again.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -24,13 +24,13 @@ from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.rule import RuleError
 from scheduler_worker.dependencies import together
+from scheduler_worker.extension import HostLimit
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.move_undoing import MoveUndoing
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusedMoves
-from scheduler_worker.waiting.hosts import without_roots
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveVerdict = move_state.MoveMessages | Retry | Poison
@@ -50,8 +50,7 @@ class MoveCourse:
 
     asked: MoveRequested
     state: move_state.MoveState = field(init=False)
-    excluding: Collection[str] = ()  # roots of hosts reserved for other requests
-    why_reserved: Callable[[str], str] = str  # returns why a host in `excluding` is reserved
+    limit: HostLimit | None = None  # hosts that it may not use, because they are held for other requests
     waited: float = 0.0  # how long the move has waited, if this evaluation is its last
     order: Order | None = None
     behind: bool = False  # True if no search was made, because earlier requests of its class wait
@@ -170,7 +169,8 @@ class MoveCourses:
                 course.take(ComeAgain(late.after, late.after, str(late)))
             elif event.refusal or aside is None or not aside(course, order):
                 order = structs.replace(order, waited=max(order.waited, course.waited))
-                trying.append((course, (without_roots(order, course.excluding, course.why_reserved), event)))
+                order = order if course.limit is None else order.limited(course.limit)
+                trying.append((course, (order, event)))
         await self.place(trying)
 
     async def place(self, trying: Sequence[tuple[MoveCourse, Begins]]) -> None:

@@ -1,5 +1,4 @@
-"""Converts requests to orders: parses equal requests once, and reads the server groups and instances that
-they name before the search.
+"""Converts requests to orders: parses equal requests once.
 
 While a request waits, the instances that its hints or server group name may move. So their hosts are queried
 from placement again: at the start, after a change at one of the hosts, and once a second. If a host differs,
@@ -7,7 +6,7 @@ the waiting request is evaluated again.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -15,11 +14,10 @@ import msgspec
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.context import sent_at
-from bus.errors import AnswerRefused, Retry
-from bus.groups import FindGroups, ServerGroup
+from bus.errors import Retry
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import Id, portions
+from bus.vocabulary import portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.build_specs import size_of, too_much
 from scheduler_worker.core.events import Begun, Chosen, Located, NoVictims
@@ -27,10 +25,7 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
-from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
-from scheduler_worker.dependencies import Ending
-from scheduler_worker.queries import PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
 BATCH_BYTES = 16 * 1024 * 1024  # bytes of flavors, images and metadata in a batch, or one request
@@ -41,6 +36,8 @@ _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
+# Returns a value that differs if an order must be evaluated again, and the hosts on which it depends.
+Watch = Callable[[Order], tuple[object, frozenset[str]]]
 AT_ONCE = 500  # equivalence classes in one query
 
 
@@ -192,79 +189,12 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
     return later
 
 
-@dataclass(frozen=True)
-class Resolving:
-    """Reads the server groups and instances that requests name, with one query for all requests. If placement
-    refuses it, half of the requests are queried at a time, and so on down to single requests.
-    """
-
-    placement: PlacementQueries
-    ending: Ending
-
-    async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
-        if not any(names_other_instances(order.request) for order, _ in begun):
-            return list(begun)
-        try:
-            return await self._together(begun)
-        except AnswerRefused as problem:
-            if len(begun) == 1:
-                order, _ = begun[0]
-                return [(order, Begun(f"hints: placement cannot find what they name: {problem}"))]
-        middle = len(begun) // 2
-        return [*await self.resolve(begun[:middle]), *await self.resolve(begun[middle:])]
-
-    async def _together(self, begun: Sequence[Begins]) -> list[Begins]:
-        asking = [group_id(order.request) for order, event in begun if not event.refusal]
-        ids = tuple(dict.fromkeys(group for group in asking if group))
-        found = (await self.placement.groups(FindGroups(ids=ids))).groups if ids else ()
-        groups = {group.id: group for group in found}
-        on: dict[Id, str] = {}
-        if named := dict.fromkeys(
-            instance_id
-            for order, event in begun
-            if not event.refusal
-            for hints in (order.request.hints,)
-            for instance_id in (*hints.same_host, *hints.different_host, *order.members)
-        ):
-            held = await self.ending.held(named)
-            [located] = await self.ending.locate([list(held.items())])
-            on = {instance: place.root for instance, place in located.places.items() if place is not None}
-        return [self._resolved(begins, groups, on) for begins in begun]
-
-    def _resolved(self, begins: Begins, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Begins:
-        order, event = begins
-        if event.refusal:
-            return order, event
-        hints, request = order.request.hints, order.request
-        if request.topology.levels:
-            own = own_group(request, groups.get(group_id(request) or ""))
-            order = order.with_alternatives(group=own)
-        elif hints.group is not None:
-            group = groups.get(hints.group)
-            if group is None or group.project != request.project:
-                return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
-            if order.move is not None:
-                group = order.move.other_members(group)
-            if order.members:  # members of the group that only the other system knows
-                outside = {id_: (on[id_],) for id_ in order.members if id_ in on}
-                members = {**outside, **group.members}
-                members = {id_: roots for id_, roots in members.items() if id_ not in order.instances}
-                group = msgspec.structs.replace(group, members=members)
-            order = order.with_alternatives(group=group)
-        if hints.same_host or hints.different_host:
-            same, different = (
-                frozenset(on[instance] for instance in named if instance in on)
-                for named in (hints.same_host, hints.different_host)
-            )
-            order = order.with_alternatives(same=same if hints.same_host else None, different=different)
-        return order, event
-
-
 class RelatedHosts:
     """Tracks the hosts of instances that hints of waiting requests name, for each equivalence class."""
 
-    def __init__(self, resolve: Resolves) -> None:
+    def __init__(self, resolve: Resolves, watch: Watch) -> None:
         self._resolve = resolve
+        self._watch = watch
         self._published: dict[str, object] = {}
         self._roots: dict[str, frozenset[str]] = {}  # equivalence class → hosts of the named instances
         self._around: frozenset[str] = frozenset()
@@ -296,7 +226,7 @@ class RelatedHosts:
                     if begun.refusal:
                         impossible[kind] = begun.refusal
                         continue
-                    published[kind], roots[kind] = _named(order)
+                    published[kind], roots[kind] = self._watch(order)
                     if self._published.get(kind) != published[kind]:
                         changed.append(kind)
         except BaseException:
@@ -313,14 +243,3 @@ def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
     named = hints.group or hints.same_host or hints.different_host or hints.reservation
     return bool(named or request.topology.levels)
-
-
-def _named(order: Order) -> tuple[object, frozenset[str]]:
-    alternative = order.alternatives[0]
-    group = alternative.group
-    if group is not None and group.policy.startswith("soft"):
-        group = None
-    members = {**group.members, **group.left} if group is not None else {}
-    roots = {root for places in members.values() for root in places}
-    roots = roots.union(alternative.same or (), alternative.different)
-    return (group, alternative.same, alternative.different, alternative.draw), frozenset(roots)

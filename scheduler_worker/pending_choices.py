@@ -72,7 +72,7 @@ class PendingChoices:
         if choice.way is not choice.pick.choices[0]:
             self.drop(reservation)
             self.on_released(choice.pick.root)
-            reservation = self.enter(choice.way, choice.pick.held)
+            reservation = self.enter(choice.way, choice.pick.scope.held)
         if isinstance(reservation, PendingChoice):
             self.confirm(reservation, choice.number)
 

@@ -8,6 +8,7 @@ choice of hosts contains no await, so no host changes during it.
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bus.candidates import Bools, CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
@@ -19,7 +20,7 @@ from bus.vocabulary import Id
 from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED, Roster
 from scheduler_worker.core import events
-from scheduler_worker.core.choosing import Choosing, Joined
+from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.host_map import HostMap, HostsNow
@@ -28,18 +29,18 @@ from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.roles import group_id
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
-from scheduler_worker.drawn_reservations import DrawnReservations
+from scheduler_worker.extension import Invalid, Narrowing, Remedies
 from scheduler_worker.help_search import helps_of
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.orders import Orders, Preempting, Resolving, put_off
+from scheduler_worker.orders import Orders, Preempting, put_off
 from scheduler_worker.pending_choices import PendingChoices
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 from scheduler_worker.store.parked import ParkedRequest
 
+T = TypeVar("T")
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
@@ -79,6 +80,7 @@ class Scheduler:
         placement: queries.PlacementQueries,
         clock: Clock,
         options: dependencies.SchedulerOptions,
+        narrowings: Sequence[Narrowing] = (),
     ) -> None:
         self.policy = options.policy
         self.clock = clock
@@ -90,17 +92,20 @@ class Scheduler:
         self.pending = PendingChoices(source, self.book, clock)
         self.retries = dependencies.RetryTimes(self.clock)
         self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
-        self._resolving = Resolving(placement, self.ending)
-        self.drawn = DrawnReservations(placement.reservations, source, clock)
+        self.narrowings = narrowings
         self._orders = Orders(source, options.requests, self.policy).follow()
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
         self._patience = options.patience
         self.narrow: Narrow = lambda orders: orders
         self.preemption: Preempting | None = None
-        self._joined = Joined()
+        self._tentative = TentativeHosts()
         self._rule_errors = RuleErrors(clock)
         self.flavors = RecentFlavors()
+
+    def narrowing(self, type_: type[T]) -> T:
+        """Return the narrowing of a type."""
+        return next(each for each in self.narrowings if isinstance(each, type_))
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
         """Set a function that excludes reserved hosts from orders, and a callback for released capacity."""
@@ -168,11 +173,8 @@ class Scheduler:
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
         """Place orders, each given with its first event, and return their results in the same sequence. An
         order fails for lack of a host only after a search in an index that was updated during this call."""
-        batch = self._joined.begin()
-        try:
+        with self._tentative.batch():
             return await self._place(begun)
-        finally:
-            self._joined.end(batch)
 
     async def _place(self, begun: Sequence[Begins]) -> list[events.End]:
         is_current = False
@@ -180,13 +182,13 @@ class Scheduler:
             await self.source.fresh()
             begun = [self._orders.again(order, event) for order, event in begun]
             is_current = True
-        begun = await self.resolve(begun)
+        begun = await self.prepare(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
         left = courses
         while left := [course for course in left if course.need]:
-            await self._read_slots(_asking(left, Need.HOSTS))
+            await self._prepare_again(_asking(left, Need.HOSTS))
             is_current = await self._choose(_asking(left, Need.HOSTS), is_current)
             await self._preempt(_asking(left, Need.VICTIMS))
             await self._claim(_asking(left, Need.CLAIMS))
@@ -197,12 +199,12 @@ class Scheduler:
             self._find_spares(_asking(left, Need.ALTERNATES))
         return [course.end or events.PublishEnds(()) for course in courses]
 
-    async def _read_slots(self, courses: Sequence[_Course]) -> None:
-        """Read the slots of reservations again for orders with refused claims."""
-        again = [course for course in courses if course.order.has_lost_a_slot]
+    async def _prepare_again(self, courses: Sequence[_Course]) -> None:
+        """Let narrowings read again what they need to know about orders with refused claims."""
+        again = [course for course in courses if course.order.rounds and not course.order.alternative_index]
         if again:
-            resolved = await self.drawn.resolve([(course.order, events.Begun()) for course in again])
-            for course, (order, _) in zip(again, resolved, strict=True):
+            prepared = await self.prepare([(course.order, events.Begun()) for course in again], again=True)
+            for course, (order, _) in zip(again, prepared, strict=True):
                 course.order = order
 
     def verdict(self, request: Id, end: events.End) -> Verdict:
@@ -234,14 +236,13 @@ class Scheduler:
                 case Need():
                     course.need = effect
                 case events.ReserveHost():
-                    self._reserve_host(course.order, effect)
+                    self._reserve_host(effect)
                 case events.PublishEnds():
                     course.end = effect
                 case events.ReleaseHost(pick=pick, instance=instance):
                     self.pending.drop(pick.reservation)
                     self.pending.on_released(pick.root)
-                    if group := group_id(course.order.request):
-                        self._joined.leave(group, instance)
+                    self._tentative.remove(pick.scope.key, instance)
                 case events.Warn(text=text):
                     dependencies.log.warning(text)
                 case _:
@@ -259,11 +260,10 @@ class Scheduler:
             is_current = True
             if self.source.seen != seen:
                 for course, answer in short:
-                    order, group = course.order, course.order.alternative.group
+                    order = course.order
                     for instance, pick in zip(order.instances, answer.picks, strict=False):
                         self.pending.drop(pick.reservation)
-                        if group is not None:
-                            self._joined.leave(group.id, instance)
+                        self._tentative.remove(pick.scope.key, instance)
                     course.order, _ = self._orders.again(order, events.Begun())
                 short = self._find_hosts([course for course, _ in short])
         for course, answer in short:
@@ -293,22 +293,24 @@ class Scheduler:
         if courses:
             choosing = self.choosing()
             for course in courses:
-                self._take(course, events.AlternatesFound(choosing.spares(course.order)))
+                self._take(course, events.AlternatesFound(choosing.alternates(course.order)))
 
     async def _find_help(self, courses: Sequence[_Course]) -> None:
         if courses:
-            held, orders = await self.drawn.read_held(), [course.order for course in courses]
-            for course, helpful in zip(
-                courses, helps_of(orders, self.choosing(), held, self.clock), strict=True
-            ):
+            remedies, orders = await self.remedies(), [course.order for course in courses]
+            found = helps_of(orders, self.choosing(), remedies, self.clock)
+            for course, helpful in zip(courses, found, strict=True):
                 self._take(course, events.HelpFound(helpful))
+
+    async def remedies(self) -> list[Remedies]:
+        return [await narrowing.remedies() for narrowing in self.narrowings]
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
         """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""
-        joined = self._joined if supposed is None else self._joined.copy()
+        tentative = self._tentative if supposed is None else self._tentative.copy()
         reservations = supposed or self.pending
         now, _ = self.hosts_now()
-        return Choosing(self.source, self._hosts, now, self.policy, reservations, joined)
+        return Choosing(self.source, self._hosts, now, self.policy, reservations, tentative, self.narrowings)
 
     async def resolved(
         self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
@@ -316,11 +318,34 @@ class Scheduler:
         """Make orders from requests and moves, and query the hosts of the instances that they name."""
         begun = [self._orders.begin(request, 0.0) for request in requests]
         begun += [self._orders.begin(start.request(), 0.0, start) for start in starts]
-        return await self.resolve(begun)
+        return await self.prepare(begun)
 
-    async def resolve(self, begun: Sequence[Begins]) -> Sequence[Begins]:
-        """Return orders with the present hosts of the instances and server groups that they name."""
-        return await self.drawn.resolve(await self._resolving.resolve(begun))
+    async def prepare(self, begun: Sequence[Begins], again: bool = False) -> list[Begins]:
+        """Return orders with what narrowings need to know for the choice of their hosts."""
+        prepared = list(begun)
+        for narrowing in self.narrowings:
+            at = [
+                index
+                for index, (order, event) in enumerate(prepared)
+                if not event.refusal and narrowing.concerns(order)
+            ]
+            answers = await narrowing.prepare([prepared[index][0] for index in at], again) if at else ()
+            for index, answer in zip(at, answers, strict=True):
+                order, event = prepared[index]
+                if isinstance(answer, Invalid):
+                    prepared[index] = order, events.Begun(answer.why)
+                else:
+                    prepared[index] = answer, event
+        return prepared
+
+    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
+        """Return a value that differs if a waiting order must be evaluated again, because what its request
+        names has changed, and the hosts on which the order depends.
+        """
+        watched = [narrowing.watch(order) for narrowing in self.narrowings if narrowing.concerns(order)]
+        return tuple([value for value, _ in watched]), frozenset[str]().union(
+            *(hosts for _, hosts in watched)
+        )
 
     async def _claim(self, courses: Sequence[_Course]) -> None:
         if not courses:
@@ -336,10 +361,9 @@ class Scheduler:
             else:
                 self._take(course, events.ClaimAnswers(tuple(answer.results)))
 
-    def _reserve_host(self, order: Order, choice: events.ReserveHost) -> None:
+    def _reserve_host(self, choice: events.ReserveHost) -> None:
         self.pending.confirm_claimed(choice)
-        if group := group_id(order.request):
-            self._joined.join(group, choice.instance, choice.way.root)
+        self._tentative.add(choice.pick.scope.key, choice.instance, choice.way.root)
 
     async def _locate(self, courses: Sequence[_Course]) -> None:
         orders = [course.order for course in courses]

@@ -30,6 +30,7 @@ from scheduler_worker.core import events
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.reserved_slots import HeldSlots
+from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.placing import Scheduler
 
 REFRESH_SECONDS = 5.0
@@ -48,13 +49,14 @@ class ReservationFiller:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._drawn = scheduler.narrowing(DrawnReservations)
         self._find = scheduler.placement.reservations
         self._edit = scheduler.placement.edit_reservation
 
     async def refresh(self) -> None:
         """Read the reservations again, claim missing slots, and set the metrics of slots."""
         found = await every_reservation(self._find, FindReservations(slots=False))
-        self._scheduler.drawn.learn(found.reservations)
+        self._drawn.learn(found.reservations)
         now, short, states = self._scheduler.clock.now(), 0, Counter[str]()
         holding = [
             each
@@ -92,7 +94,7 @@ class ReservationFiller:
         held = HeldSlots(reservation, found.slots.get(reservation.id, ()), closed)
         filled = await self._fill(held, order.closed)
         everything = await every_reservation(self._find, FindReservations(slots=False))
-        self._scheduler.drawn.learn(everything.reservations)
+        self._drawn.learn(everything.reservations)
         return filled
 
     async def _fill(

@@ -20,6 +20,7 @@ from bus.what_if import PlacedThere
 from scheduler_worker.cloud_reading import CloudReading, accepting, of_any_source, on_closed, only_on
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import required_constraints
+from scheduler_worker.core.group_members import domain_rules
 from scheduler_worker.core.make_room import RoomPlan, plan_room
 from scheduler_worker.core.moved_cloud import CloudState, lacking
 from scheduler_worker.core.order import Order
@@ -169,7 +170,7 @@ class RoomPlanner:
         if group.policy == "affinity":  # all of them on one host
             amounts = np.sum([part.amounts * part.count for part in parts], axis=0)
             return RoomDemand([RoomPart(amounts, np.logical_and.reduce([part.accepted for part in parts]))])
-        rules = choosing.domain_rules(group, required_constraints(group))
+        rules = domain_rules(choosing, group, required_constraints(group))
         limits = [DomainLimit(level.ids.copy(), most, rules.counts(level)) for level, most in rules.spreads]
         packed = np.where(rules.open_to(), rules.domains, 0) if rules.packs else None
         return RoomDemand(parts, limits, packed)

@@ -23,6 +23,7 @@ from scheduler_worker.cloud_reading import HostArrays, active_instances, amounts
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import Constraints, required_constraints
 from scheduler_worker.core.events import Chosen, Located, NoVictims
+from scheduler_worker.core.group_members import domain_rules
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.preempting_parts import PreemptingParts
 from scheduler_worker.core.roles import parts_of
@@ -204,7 +205,7 @@ class VictimSearch:
         demands = np.array([arrays.vector(each.asked) for each in alternatives])
         accepted &= (arrays.whole >= demands[:, np.newaxis]).all(axis=2)
         group = order.alternative.group
-        rules = choosing.domain_rules(group, Constraints() if group is None else required_constraints(group))
+        rules = domain_rules(choosing, group, Constraints() if group is None else required_constraints(group))
         accepted &= rules.open_to()
         if not accepted.any(axis=1).all():
             return None
@@ -268,8 +269,7 @@ class VictimSearch:
             hosts[at] = replace(hosts[at], most=(*most[:part], accepted, *most[part + 1 :]))
             for instance, pick in draft.picks.items():
                 (supposing or self._scheduler.pending).drop(pick.reservation)
-                if (group := order.alternative.group) is not None:
-                    choosing.joined.leave(group.id, instance)
+                choosing.tentative.remove(pick.scope.key, instance)
         return None
 
     def _crowded(

@@ -20,10 +20,9 @@ from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.quota_growth import within_quota
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
-from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.rule import Alternative, RuleError
 from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
-from scheduler_worker.help_search import REQUEST_SECONDS, late_after
+from scheduler_worker.help_search import REQUEST_SECONDS, all_helps, late_after
 from scheduler_worker.pending_choices import Supposing
 from scheduler_worker.placing import Scheduler
 
@@ -128,16 +127,16 @@ class WhatIfs:
             if len(picks) >= order.needed:
                 return self._fitting(tried, best, picks), structs.replace(tried, picks=tuple(picks))
             supposing.forget(before)
-            if (draw := tried.alternative.draw) is None or not draw.optional:
+            if short is None or not short.optional:
                 shorts.append(replace(short or Shortage(), fitted=len(picks)))
         first = shorts[0]
         if first.refusal:
             return WhatIfAnswered(
                 fits=False, refusal=first.refusal, decision=Decision(code=first.code)
             ), order
-        held = await self._scheduler.drawn.read_held()
+        remedies = await self._scheduler.remedies()
         with self._choosing_with(supposing) as choosing:
-            helpful = all_helps(order, choosing, late_after(REQUEST_SECONDS, self._scheduler.clock), held)
+            helpful = all_helps(order, choosing, late_after(REQUEST_SECONDS, self._scheduler.clock), remedies)
         decision = structs.replace(first.decision(()), helps=helpful)
         return WhatIfAnswered(fits=False, decision=decision), order
 

@@ -30,6 +30,7 @@ from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceCon
 from scheduler_worker.maintenance.quorum import FENCING
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.narrowings import usual_narrowings
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
@@ -96,7 +97,9 @@ class _Parts:
     def __init__(self, needs: SchedulerNeeds) -> None:
         source, placement, database, clock = needs.source, needs.placement, needs.database, needs.clock
         self.needs, self.options = needs, needs.options
-        self.scheduler = scheduler = Scheduler(source, placement, clock, needs.options)
+        self.scheduler = scheduler = Scheduler(
+            source, placement, clock, needs.options, usual_narrowings(source, placement, clock)
+        )
         self.signal = WaitingSignal(scheduler.roster, needs.publish)
         store = WaitingStore(scheduler, database, self.signal.changed)
         scheduler.leave_out_reserved(store.released, store.without_reserved)

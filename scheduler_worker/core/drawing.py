@@ -10,7 +10,7 @@ from bus.claims import Choice
 from bus.queries import Candidate
 from bus.reservations import FAILOVER, Reservation, ReservedSlot
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.rule import Alternative, Draw
+from scheduler_worker.core.rule import Alternative, Draw, Unfit
 
 
 def drawing_on(
@@ -44,8 +44,9 @@ def drawing_on(
         why = f"reservation {reservation.name!r}: no undrawn slot fits ({held} of {len(slots)} are undrawn)"
     within = structs.replace(question, roots=tuple(sorted(roots)) if roots and not why else (reservation.id,))
     optional = reservation.id != alternative.request.hints.reservation
-    drawn = Draw(reservation.id, reservation.name, tuple(fitting), question, optional, why)
-    return replace(alternative, question=within, draw=drawn)
+    drawn = Draw(reservation.id, reservation.name, tuple(fitting), question, optional)
+    unfit = Unfit("reservation", why) if why else None
+    return replace(alternative, question=within, draw=drawn, unfit=unfit)
 
 
 def roles_drawing_on(
@@ -64,18 +65,18 @@ def roles_drawing_on(
 
 def _outside(alternative: Alternative, roots: Set[str]) -> Alternative:
     draw = alternative.draw
-    if draw is None or not draw.optional or not draw.why_none:
+    if draw is None or not draw.optional or alternative.unfit is None:
         return alternative
     excluded = tuple(sorted({*draw.question.not_roots, *roots}))
     question = structs.replace(draw.question, not_roots=excluded)
-    return replace(alternative, question=question, draw=replace(draw, slots=(), why_none=""))
+    return replace(alternative, question=question, draw=replace(draw, slots=()), unfit=None)
 
 
 def undrawn(alternative: Alternative) -> Alternative:
     """Return an alternative flavor without its restriction to a reservation."""
     if alternative.draw is None:
         return alternative
-    return replace(alternative, question=alternative.draw.question, draw=None)
+    return replace(alternative, question=alternative.draw.question, draw=None, unfit=None)
 
 
 def elsewhere(alternative: Alternative) -> Alternative:

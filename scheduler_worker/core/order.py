@@ -24,6 +24,7 @@ from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
+from scheduler_worker.extension import HostLimit
 
 MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
 MAX_CHOICES_EACH = 64  # hosts in one claim of an order
@@ -96,6 +97,13 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
         return structs.replace(self, alternatives=alternatives)
 
+    def limited(self, limit: HostLimit) -> "Order":
+        """Return a copy that may not use the hosts of a limit."""
+        if not limit.roots:
+            return self
+        alternatives = tuple([alternative.limited(limit) for alternative in self.alternatives])
+        return structs.replace(self, alternatives=alternatives)
+
     @property
     def alternates(self) -> int:
         return self.request.alternates + (self.more_alternates if self.request.alternates else 0)
@@ -133,13 +141,6 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         """
         since = self.move.asked.since if self.move is not None else 0.0
         return min(since, now) if since else now
-
-    @property
-    def has_lost_a_slot(self) -> bool:
-        """Return True after a refused claim of an order that draws from a reservation: another instance may
-        have taken the slot.
-        """
-        return self.rounds > 0 and self.alternative_index == 0 and self.alternative.draw is not None
 
     @property
     def needed(self) -> int:

@@ -22,7 +22,6 @@ from bus.quotas import INSTANCES, OverQuota
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.held_claim import alternative_of, mappings_of, without_roots
 from scheduler_worker.core.order import (
     Order,
@@ -117,8 +116,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Try the order's next flavor; if all flavors have been tried, let the order wait, retry or fail."""
     if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
         return _next(_fail(order, short.refusal, short.decision(order.refusals)), patience)
-    draw = order.alternative.draw
-    if draw is None or not draw.optional:
+    if not short.optional:
         order = replace(order, shorts=(*order.shorts, short))
     if order.following_index < len(order.alternatives):
         return replace(order, alternative_index=order.following_index), (Need.HOSTS,)
@@ -222,7 +220,7 @@ def _permitted(order: Order, results: Sequence[ClaimResult]) -> int:
         or len(over) < len(refusals)
         or not is_refused
         or not order.request.at_least
-        or is_gang(order)
+        or order.picks[0].scope.jointly is not None
     ):
         return 0
     each = {INSTANCES: 1, **order.alternative.asked}
@@ -283,13 +281,12 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
             excluding = order.settled_roots.union([candidate.root for candidate in ways])
-            if is_gang(order):  # alternates of a gang may be hosts of its other instances
+            if pick.scope.jointly is not None:  # alternates may be hosts of its other instances
                 excluding = frozenset({way.root})
             spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
-        draw = order.alternatives[order.index_for(instance)].draw
-        if order.victims or (draw is not None and draw.optional):
+        if order.victims or pick.scope.optional:
             lacking = order.alternates
         settled.append(
             Settled(

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +18,7 @@ from bus.reports import HostState
 from bus.requests import Flavor
 from bus.reservations import ReservedSlot
 from bus.vocabulary import MAX_CAUSE, Id
+from scheduler_worker.extension import HostLimit
 
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
@@ -96,6 +97,14 @@ class AllowedHosts:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """The reason why no host fits, if it is known before the search."""
+
+    code: str  # of the reason (docs/reasons.md)
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """The slots of a reservation that a flavor of a request may draw from."""
 
@@ -104,7 +113,6 @@ class Draw:
     slots: tuple[ReservedSlot, ...]  # slots large enough for an instance of the flavor
     question: FindCandidates  # the search without the restriction to the reservation's hosts
     optional: bool  # True if the request does not name the reservation, so it may use other hosts
-    why_none: str = ""  # why no slot of the reservation can be drawn; "" if one can
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +134,17 @@ class Alternative:
     same: frozenset[str] | None = None  # hosts of instances in the hint `same_host`; None: no such hint
     different: frozenset[str] = frozenset()  # roots of the hosts of instances in the hint `different_host`
     current_roots: frozenset[str] = frozenset()  # for a move: root of the source host
-    reserved: frozenset[str] = frozenset()  # excluded roots that are reserved for other requests
+    limits: tuple[HostLimit, ...] = ()  # hosts that it may not use for now; `question` excludes them
     is_external: bool = False  # another system, such as Nova, builds the instances
     allowed: AllowedHosts | None = field(default=None, compare=False)  # None: constraints allow all hosts
     draw: Draw | None = None  # slots of a reservation that this flavor may draw from; None: no reservation
-    why_reserved: Callable[[str], str] = field(default=str, compare=False)
+    unfit: Unfit | None = None  # why no host fits, if that is known before the search
+
+    def limited(self, limit: HostLimit) -> "Alternative":
+        """Return a copy that may not use the hosts of a limit."""
+        excluded = tuple(sorted({*self.question.not_roots, *limit.roots}))
+        question = msgspec.structs.replace(self.question, not_roots=excluded)
+        return replace(self, question=question, limits=(*self.limits, limit))
 
     @property
     def image_properties(self) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import FoundHosts, with_more
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry, drawn, tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, RuleError, View, Weigher
+from scheduler_worker.extension import PLAIN, Scope
 
 Scales = Sequence[RecordedScale]
 
@@ -299,7 +300,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     notes: tuple[str, ...] = ()
     spares: tuple[Candidate, ...] = ()
     crossed: bool = False  # whether the first host is preferred by another scheduler
-    held: Allocations = {}  # shares of pools that a moving instance holds already
+    scope: Scope = PLAIN  # how the hosts of its order are chosen
 
     @property
     def root(self) -> str:

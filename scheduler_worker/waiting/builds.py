@@ -18,7 +18,6 @@ from scheduler_worker.dependencies import log
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.waiting.queue import (
     PATIENCE,
     SOON,
@@ -166,7 +165,7 @@ class WaitingBuilds:
         return [
             (
                 structs.replace(
-                    without_roots(order, item.excluding, self._store.why_reserved_to(order.request.project)),
+                    order.limited(self._store.limit(item.excluding, order.request.project)),
                     since=item.parked.since,
                 ),
                 event,

@@ -144,8 +144,8 @@ class WaitingMoves:
         self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
     ) -> MoveCourse:
         assert entry.start is not None
-        why = self._store.why_reserved_to(entry.message.project)
-        course = MoveCourse(entry.start.asked, excluding=excluding, why_reserved=why, waited=waited)
+        limit = self._store.limit(excluding, entry.message.project)
+        course = MoveCourse(entry.start.asked, limit=limit, waited=waited)
         course.take(entry.start)
         return course
 

@@ -25,13 +25,14 @@ from scheduler_worker.core.reserved_hosts import Root, Roots
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
+from scheduler_worker.extension import HostLimit
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest, StoredHold
-from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+from scheduler_worker.waiting.hosts import Sight, needs_of
 from scheduler_worker.waiting.start_estimates import StartEstimates
 
 BEHIND = "equal requests came before it"
@@ -66,7 +67,7 @@ class WaitingStore:
         self.quota_waits = QuotaWaits()
         self.requests: dict[Id, ParkedRequest] = {}
         self.refusals = RefusalRecords(database, scheduler.clock)
-        self.related = RelatedHosts(scheduler.resolved)
+        self.related = RelatedHosts(scheduler.resolved, scheduler.watch)
         self.starts = StartEstimates(scheduler.clock)
         self.holds_elsewhere: dict[Root, StoredHold] = {}  # hosts that other schedulers have reserved
         self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
@@ -315,7 +316,7 @@ class WaitingStore:
         return [
             order
             if order.request.request in queues
-            else without_roots(order, self._barred(order, now), self.why_reserved_to(order.request.project))
+            else order.limited(self.limit(self._barred(order, now), order.request.project))
             for order in orders
         ]
 
@@ -336,7 +337,11 @@ class WaitingStore:
         waits = entry.request in self.queues
         return excluded - self.queues.spared_for(entry.request) if waits else excluded
 
-    def why_reserved_to(self, project: str) -> Callable[[Root], str]:
+    def limit(self, roots: frozenset[Root], project: str) -> HostLimit:
+        """Return the limit that excludes hosts reserved for waiting requests from an order of a project."""
+        return HostLimit("reserved", "reserved for other requests", roots, self._why_reserved_to(project))
+
+    def _why_reserved_to(self, project: str) -> Callable[[Root], str]:
         """Return a function that tells a project for which waiting request a host is reserved, since when and
         until when. Other projects are not named.
         """

@@ -28,9 +28,9 @@ from bus.reservations import (
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
-from scheduler_worker.core.events import Begun
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
+from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import (
@@ -269,7 +269,8 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
     assert (await adjusted(placement)).kept
     slots = await held_by_slots(placement)
     scheduler = scheduler_of(placement)
-    scheduler.drawn.learn((await placement.reservations.find(FindReservations())).reservations)
+    draws = scheduler.narrowing(DrawnReservations)
+    draws.learn((await placement.reservations.find(FindReservations())).reservations)
     drawn = []
     for consumer, allocations in held.items():
         source = Selection(root=uid(consumer - 1, "a"), host="h", agent="a", choice=Choice(allocations))
@@ -277,7 +278,8 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
         start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
         wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
         order = Order(request=a_request(1), alternatives=(wish,), instances=(MOVE,), bytes=0, move=start)
-        [(order, _)] = await scheduler.drawn.resolve([(order, Begun())])
+        [order] = await draws.prepare([order], again=False)
+        assert isinstance(order, Order)
         first = order.alternatives[0].draw
         assert first is not None
         drawn += [slot.held for slot in first.slots]

@@ -96,7 +96,7 @@ class BerthOfNova:
 
     async def _found(self, scheduler: Scheduler, question: HostsAsked) -> FeasibleHosts:
         begun = HostSelection(scheduler, Database("sqlite+aiosqlite://")).begin(question)
-        [(order, event)] = await scheduler.resolve([begun])
+        [(order, event)] = await scheduler.prepare([begun])
         if event.refusal:
             return FeasibleHosts(frozenset(), event.refusal)
         roots: set[str] = set()

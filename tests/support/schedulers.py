@@ -18,6 +18,7 @@ from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOption
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.narrowings import usual_narrowings
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
@@ -45,7 +46,9 @@ def scheduler_of(
         source, asked = source or placement.source, placement.queries()
     policy, requests = policy or ChoicePolicy(), requests or RequestOptions()
     options = SchedulerOptions(policy=policy, requests=requests, undeliverable_for=undeliverable_for)
-    return Scheduler(source, PlacementQueries(**{**vars(asked), **queries}), clock or Clock(), options)
+    placement_queries, clock = PlacementQueries(**{**vars(asked), **queries}), clock or Clock()
+    narrowings = usual_narrowings(source, placement_queries, clock)
+    return Scheduler(source, placement_queries, clock, options, narrowings)
 
 
 async def messages_of(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
-from scheduler_worker.core.choosing import Joined
+from scheduler_worker.core.choosing import TentativeHosts
 from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Park
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
@@ -254,22 +255,23 @@ def test_numbers_that_start_over_do_not_hide_choices(
 
 
 def test_new_group_members_are_remembered_during_concurrent_batches() -> None:
-    joined = Joined()
-    first = joined.begin()
-    joined.join("g", "a", "r1")
-    second = joined.begin()  # asks before the claim is answered
-    joined.join("g", "a", "r2")  # it was claimed elsewhere
-    third = joined.begin()  # asks after it
-    joined.end(first)
-    assert joined.of("g") == {"a": "r2"}
-    joined.end(second)
-    assert joined.of("g") == {}
-    joined.join("g", "b", "r1")
-    joined.leave("g", "b")
-    assert joined.of("g") == {}
-    joined.join("g", "c", "r1")
-    joined.end(third)
-    assert joined.of("g") == {} == joined._places
+    tentative = TentativeHosts()
+    with tentative.batch():
+        tentative.add("g", "a", "r1")
+        second = ExitStack()
+        second.enter_context(tentative.batch())  # asks before the claim is answered
+        tentative.add("g", "a", "r2")  # it was claimed elsewhere
+        third = ExitStack()
+        third.enter_context(tentative.batch())  # asks after it
+    assert tentative.of("g") == {"a": ("r2",)}
+    second.close()
+    assert tentative.of("g") == {}
+    tentative.add("g", "b", "r1")
+    tentative.remove("g", "b")
+    assert tentative.of("g") == {}
+    tentative.add("g", "c", "r1")
+    third.close()
+    assert tentative.of("g") == {} == tentative._places
 
 
 ROOTS = [uid(number, "c") for number in range(4000)]

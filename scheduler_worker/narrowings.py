@@ -1,0 +1,24 @@
+"""The narrowings of a scheduler, in the order in which they prepare and limit orders."""
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from scheduler_worker.core.gang_choice import Gangs
+from scheduler_worker.core.moved_shares import MovedShares
+from scheduler_worker.dependencies import HeldAllocations
+from scheduler_worker.drawn_reservations import DrawnReservations
+from scheduler_worker.extension import Narrowing
+from scheduler_worker.named_instances import NamedInstances
+from scheduler_worker.queries import PlacementQueries
+from scheduler_worker.server_groups import ServerGroups
+
+
+def usual_narrowings(source: CandidateSource, placement: PlacementQueries, clock: Clock) -> list[Narrowing]:
+    """Return the narrowings that need nothing but placement."""
+    allocations = HeldAllocations(placement)
+    return [
+        ServerGroups(placement.groups, allocations),
+        NamedInstances(allocations),
+        DrawnReservations(placement.reservations, source, clock),
+        Gangs(),
+        MovedShares(source),
+    ]
