@@ -80,7 +80,7 @@ class CloudReading:
             if (at := self.scheduler.source.position(root)) is not None:
                 instances[at] = []
         builds = list(self.orders)
-        for build, order in zip(builds, self.scheduler.narrow(list(self.orders.values())), strict=True):
+        for build, order in zip(builds, self.scheduler.limit(list(self.orders.values())), strict=True):
             start, alternative = self.starts[build], order.alternatives[0]
             at = self.scheduler.source.position(start.source.root) if start.source is not None else None
             if at is None:

@@ -207,7 +207,7 @@ class MoveCourses:
         sources = [start.source for start in starts if start is not None and start.source is not None]
         if any(scheduler.source.position(source.root) is None for source in sources):
             await scheduler.source.fresh()
-        now, _ = scheduler.hosts_now()
+        now, _ = scheduler.hosts.now()
         for course, (order, event) in zip(courses, self._begun(courses), strict=True):
             if event.refusal:
                 course.take(move_state.Stopped(Barred(code="unreadable", why=event.refusal)))

@@ -108,6 +108,10 @@ class Orders:
         )
         return order, Begun(refusal)
 
+    def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
+        """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
+        return self.begin(request, 0.0)[0].alternatives
+
     def names_unknown(self, request: BuildRequested) -> bool:
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
             return False

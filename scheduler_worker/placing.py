@@ -5,12 +5,11 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bus.candidates import Bools, CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.decisions import RULE_ERROR
@@ -18,30 +17,26 @@ from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.vocabulary import Id
 from scheduler_worker import dependencies, queries
-from scheduler_worker.agents import CROSSED, Roster
+from scheduler_worker.agents import CROSSED
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.extension import Invalid, Narrowing, Remedies
 from scheduler_worker.help_search import helps_of
-from scheduler_worker.hosts import HostBook
+from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.orders import Orders, Preempting, put_off
-from scheduler_worker.pending_choices import PendingChoices
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 from scheduler_worker.store.parked import ParkedRequest
 
 T = TypeVar("T")
-Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
 
@@ -76,28 +71,25 @@ class Scheduler:
 
     def __init__(
         self,
-        source: CandidateSource,
+        hosts: KnownHosts,
+        orders: Orders,
         placement: queries.PlacementQueries,
-        clock: Clock,
         options: dependencies.SchedulerOptions,
-        narrowings: Sequence[Narrowing] = (),
+        narrowings: Sequence[Narrowing],
     ) -> None:
         self.policy = options.policy
-        self.clock = clock
-        self.source = source
+        self.hosts = hosts
+        self.clock = clock = hosts.clock
+        self.source = hosts.source
+        self.book = hosts.book
+        self.pending = hosts.pending
         self.placement = placement
-        self.held_share = options.held_share
         self.undeliverable_for = options.undeliverable_for
-        self.book = HostBook(clock.monotonic(), options.grace)
-        self.pending = PendingChoices(source, self.book, clock)
-        self.retries = dependencies.RetryTimes(self.clock)
-        self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
+        self.retries = dependencies.RetryTimes(clock)
+        self.ending = dependencies.Ending(placement, clock, options.undeliverable_for)
         self.narrowings = narrowings
-        self._orders = Orders(source, options.requests, self.policy).follow()
-        self._hosts = HostMap(source, self.policy.cells)
-        self.roster = Roster(self.clock)
+        self._orders = orders
         self._patience = options.patience
-        self.narrow: Narrow = lambda orders: orders
         self.preemption: Preempting | None = None
         self._tentative = TentativeHosts()
         self._rule_errors = RuleErrors(clock)
@@ -107,29 +99,12 @@ class Scheduler:
         """Return the narrowing of a type."""
         return next(each for each in self.narrowings if isinstance(each, type_))
 
-    def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Set a function that excludes reserved hosts from orders, and a callback for released capacity."""
-        self.pending.on_released = released
-        self.narrow = narrow
-
     def with_policy(self, policy: ChoicePolicy) -> "Scheduler":
         """Return a scheduler with another policy and the same hosts and reservations, for one question."""
         other = copy(self)
         other.policy = policy
         other._orders = Orders(self.source, self._orders.options, policy)
         return other
-
-    def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
-        """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
-        return self._orders.begin(request, 0.0)[0].alternatives
-
-    def hosts_now(self) -> tuple[HostsNow, Bools]:
-        """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
-        now = self.clock.monotonic()
-        self.pending.expire()
-        self._hosts.update()
-        self._hosts.share(self.roster.live, self.roster.name)
-        return self.book.snapshot(self.source, now), self._hosts.served
 
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
@@ -240,8 +215,7 @@ class Scheduler:
                 case events.PublishEnds():
                     course.end = effect
                 case events.ReleaseHost(pick=pick, instance=instance):
-                    self.pending.drop(pick.reservation)
-                    self.pending.on_released(pick.root)
+                    self.pending.release(pick)
                     self._tentative.remove(pick.scope.key, instance)
                 case events.Warn(text=text):
                     dependencies.log.warning(text)
@@ -274,7 +248,7 @@ class Scheduler:
 
     def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen]]:
         short: list[tuple[_Course, events.Chosen]] = []
-        for course, order in zip(courses, self.narrow([course.order for course in courses]), strict=True):
+        for course, order in zip(courses, self.limit([course.order for course in courses]), strict=True):
             course.order = order
         answers = self.choosing().choose([course.order for course in courses])
         for course, answer in zip(courses, answers, strict=True):
@@ -309,8 +283,10 @@ class Scheduler:
         """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""
         tentative = self._tentative if supposed is None else self._tentative.copy()
         reservations = supposed or self.pending
-        now, _ = self.hosts_now()
-        return Choosing(self.source, self._hosts, now, self.policy, reservations, tentative, self.narrowings)
+        now, _ = self.hosts.now()
+        return Choosing(
+            self.source, self.hosts.map, now, self.policy, reservations, tentative, self.narrowings
+        )
 
     async def resolved(
         self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
@@ -337,6 +313,16 @@ class Scheduler:
                 else:
                     prepared[index] = answer, event
         return prepared
+
+    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Return orders with the limits of hosts that hold now; choose hosts for them without `await`."""
+        limited = list(orders)
+        for narrowing in self.narrowings:
+            at = [index for index, order in enumerate(limited) if narrowing.concerns(order)]
+            answers = narrowing.limit([limited[index] for index in at]) if at else ()
+            for index, order in zip(at, answers, strict=True):
+                limited[index] = order
+        return limited
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
         """Return a value that differs if a waiting order must be evaluated again, because what its request

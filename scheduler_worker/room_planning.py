@@ -269,7 +269,7 @@ def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> Pick | Non
     """Return the host that a move gets now, with its capacity reserved as a hypothetical choice; None if it
     gets none.
     """
-    [narrowed] = scheduler.narrow([order])
+    [narrowed] = scheduler.limit([order])
     [chosen] = choosing.choose([_unreserved(narrowed)])
     return chosen.picks[0] if chosen.picks else None
 

@@ -90,7 +90,7 @@ class HostSelection:
         [(order, event)] = await scheduler.resolved([request])
         if event.refusal:
             return HostsAnswered(refused=_refused(request, event.refusal, Decision(code="unreadable")))
-        now, _ = scheduler.hosts_now()
+        now, _ = scheduler.hosts.now()
         why = ""
         for root in order.alternatives[0].question.roots:
             try:

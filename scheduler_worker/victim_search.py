@@ -245,7 +245,7 @@ class VictimSearch:
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:
         """Place all instances of an order, without await; None if any instance fits nowhere."""
-        [order] = self._scheduler.narrow([order])
+        [order] = self._scheduler.limit([order])
         choosing = self._scheduler.choosing(supposing)
         found = self._parts(order, choosing)
         if found is None:

@@ -118,7 +118,7 @@ class WhatIfs:
         """Return the answer for the first flavor that fits enough instances, with at most `best` ranked
         hosts, or why no flavor fits. Also return the order with this flavor and its hosts.
         """
-        [order] = self._scheduler.narrow([order])
+        [order] = self._scheduler.limit([order])
         shorts: list[Shortage] = []
         before = supposing.several
         for index in range(0, len(order.alternatives), max(len(order.request.roles), 1)):

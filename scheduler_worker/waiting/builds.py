@@ -165,7 +165,7 @@ class WaitingBuilds:
         return [
             (
                 structs.replace(
-                    order.limited(self._store.limit(item.excluding, order.request.project)),
+                    order.limited(self._store.held.limit_of(item.excluding, order.request.project)),
                     since=item.parked.since,
                 ),
                 event,

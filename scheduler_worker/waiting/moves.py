@@ -144,7 +144,7 @@ class WaitingMoves:
         self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
     ) -> MoveCourse:
         assert entry.start is not None
-        limit = self._store.limit(excluding, entry.message.project)
+        limit = self._store.held.limit_of(excluding, entry.message.project)
         course = MoveCourse(entry.start.asked, limit=limit, waited=waited)
         course.take(entry.start)
         return course

@@ -14,6 +14,7 @@ from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.composition import usual_narrowings
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.host_map import HostMap
@@ -23,7 +24,6 @@ from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.narrowings import usual_narrowings
 from scheduler_worker.pending_choices import PendingChoices
 from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request

@@ -12,13 +12,14 @@ from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
+from scheduler_worker.extension import Narrowing
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.narrowings import usual_narrowings
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
@@ -36,6 +37,7 @@ def scheduler_of(
     policy: ChoicePolicy | None = None,
     requests: RequestOptions | None = None,
     undeliverable_for: float = UNDELIVERABLE_SECONDS,
+    narrowings: Sequence[Narrowing] = (),
     **queries: Any,
 ) -> Scheduler:
     """Return a scheduler of this placement, with other sources or queries where given."""
@@ -47,8 +49,7 @@ def scheduler_of(
     policy, requests = policy or ChoicePolicy(), requests or RequestOptions()
     options = SchedulerOptions(policy=policy, requests=requests, undeliverable_for=undeliverable_for)
     placement_queries, clock = PlacementQueries(**{**vars(asked), **queries}), clock or Clock()
-    narrowings = usual_narrowings(source, placement_queries, clock)
-    return Scheduler(source, placement_queries, clock, options, narrowings)
+    return plain_scheduler(source, placement_queries, clock, options, *narrowings)
 
 
 async def messages_of(

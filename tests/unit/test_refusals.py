@@ -3,7 +3,7 @@
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,7 +30,7 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules import RULES
-from scheduler_worker.extension import HostLimit
+from scheduler_worker.extension import HostLimit, NoNarrowing
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
@@ -114,11 +114,17 @@ def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host() -> None:
     assert not [remedy for remedy in said if "ignore_hosts" in remedy]
 
 
+class HeldForOthers(NoNarrowing):
+    def concerns(self, order: Order) -> bool:
+        return True
+
+    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
+        return [order.limited(reserved("reserved", uid(1, "c"))) for order in orders]
+
+
 async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
     placement = FakePlacement(a_candidate(1))
-    scheduler = scheduler_of(placement, clock=TurnedClock().clock)
-    limit = reserved("reserved", uid(1, "c"))
-    scheduler.leave_out_reserved(lambda root: None, lambda orders: [order.limited(limit) for order in orders])
+    scheduler = scheduler_of(placement, clock=TurnedClock().clock, narrowings=[HeldForOthers()])
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request()))
     assert not answer.fits
 

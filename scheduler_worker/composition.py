@@ -1,13 +1,16 @@
-"""The narrowings of a scheduler, in the order in which they prepare and limit orders."""
+"""Composes schedulers: which narrowings they have, in the order in which these prepare and limit orders."""
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from scheduler_worker.core.gang_choice import Gangs
 from scheduler_worker.core.moved_shares import MovedShares
-from scheduler_worker.dependencies import HeldAllocations
+from scheduler_worker.dependencies import HeldAllocations, SchedulerOptions
 from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.extension import Narrowing
+from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.named_instances import NamedInstances
+from scheduler_worker.orders import Orders
+from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import PlacementQueries
 from scheduler_worker.server_groups import ServerGroups
 
@@ -22,3 +25,16 @@ def usual_narrowings(source: CandidateSource, placement: PlacementQueries, clock
         Gangs(),
         MovedShares(source),
     ]
+
+
+def plain_scheduler(
+    source: CandidateSource,
+    placement: PlacementQueries,
+    clock: Clock,
+    options: SchedulerOptions,
+    *further: Narrowing,
+) -> Scheduler:
+    """Return a scheduler without waiting requests, with the usual and `further` narrowings."""
+    hosts, orders = KnownHosts(source, clock, options), Orders(source, options.requests, options.policy)
+    narrowings = [*usual_narrowings(source, placement, clock), *further]
+    return Scheduler(hosts, orders.follow(), placement, options, narrowings)
