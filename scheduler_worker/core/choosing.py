@@ -138,10 +138,11 @@ class Choosing:
             first, scope, entered = orders[indices[0]], scopes[indices[0]], EnteredReservations(self.pending)
             choosing = dataclasses.replace(self, pending=entered)
             with self.counting_as_free(*scope.free, scope.held):
-                if scope.jointly is not None:
-                    choose = partial(scope.jointly.choose, choosing, scope=scope)
-                else:
-                    choose = _Kind(choosing, first, scope).hosts_for
+                choose: Callable[[Order], Chosen] = (
+                    _Kind(choosing, first, scope).hosts_for
+                    if scope.jointly is None
+                    else partial(scope.jointly.choose, choosing, scope=scope)
+                )
                 for index in indices:
                     found = entered.kept_or_dropped(partial(choose, orders[index]))
                     answers[index] = self._refused(orders[index], scope, found)
