@@ -74,7 +74,7 @@ class Hall:
 
     def order(self, request: BuildRequested, group: ServerGroup | None = None) -> Order:
         alternative = replace(self.alternative(request), group=group)
-        return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)
+        return Order(request, ((alternative,),), request.instances, size=0, alternates=request.alternates)
 
 
 def a_hall(
