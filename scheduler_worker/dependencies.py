@@ -17,7 +17,6 @@ from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.extension import Invalid
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.queries import PlacementQueries
@@ -87,10 +86,10 @@ async def providers_of(
     return found
 
 
-Prepare = Callable[[Sequence[Order]], Awaitable[Sequence[Order | Invalid]]]
+Prepare = Callable[[Sequence[Order]], Awaitable[Sequence[Order]]]
 
 
-async def prepared_in_parts(orders: Sequence[Order], prepare: Prepare) -> list[Order | Invalid]:
+async def prepared_in_parts(orders: Sequence[Order], prepare: Prepare) -> list[Order]:
     """Return what `prepare` returns for all orders together. If placement refuses its query, half of the
     orders are prepared at a time, and so on down to single orders.
     """
@@ -98,7 +97,7 @@ async def prepared_in_parts(orders: Sequence[Order], prepare: Prepare) -> list[O
         return list(await prepare(orders))
     except AnswerRefused as problem:
         if len(orders) == 1:
-            return [Invalid(f"hints: placement cannot find what they name: {problem}")]
+            return [orders[0].with_invalid(f"hints: placement cannot find what they name: {problem}")]
     middle = len(orders) // 2
     parts = orders[:middle], orders[middle:]
     return [answer for part in parts for answer in await prepared_in_parts(part, prepare)]

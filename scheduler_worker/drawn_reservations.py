@@ -22,10 +22,10 @@ from bus.reservations import (
 )
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.drawing import counted_as_free, drawing_on, elsewhere, roles_drawing_on, undrawn
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.order import Order, attempts_of
 from scheduler_worker.core.reserved_help import HeldFor, without_reservations
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.extension import PLAIN, Invalid, NoNarrowing, Remedies, Scope
+from scheduler_worker.extension import PLAIN, NoNarrowing, Remedies, Scope
 
 EVACUATE = "evacuate"
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
@@ -72,19 +72,17 @@ class DrawnReservations(NoNarrowing):
 
     def concerns(self, order: Order) -> bool:
         """Return whether an order draws from a reservation, or may do so."""
-        if order.alternatives and order.alternatives[0].draw is not None:
+        if order.attempts and order.preferred.draw is not None:
             return True
         if not (self._open or self._failover or order.request.hints.reservation):
             return False
         return bool(self._of(order))
 
-    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order | Invalid]:
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
         """Return the orders, restricted to the present slots of the reservations that they draw from. The
         slots are read again after a refused claim: another instance may have taken the slot.
         """
-        drawing = [
-            () if again and order.alternatives[0].draw is None else self._of(order) for order in orders
-        ]
+        drawing = [() if again and order.preferred.draw is None else self._of(order) for order in orders]
         ids = dict.fromkeys(id_ for some in drawing for id_ in some)
         if not ids:
             return orders
@@ -110,36 +108,36 @@ class DrawnReservations(NoNarrowing):
         return lambda order, choosing, tally: without_reservations(order, choosing, tally, held)
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        return order.alternatives[0].draw, frozenset()
+        return order.preferred.draw, frozenset()
 
     def _of(self, order: Order) -> Sequence[Id]:
         if drawn := dict.fromkeys(each.draw.reservation for each in order.alternatives if each.draw):
             return tuple(drawn)
-        if order.move is not None:
-            return self._failover if order.move.asked.kind == EVACUATE else ()
-        if order.reserves is not None:
+        if (move := order.purpose.move) is not None:
+            return self._failover if move.asked.kind == EVACUATE else ()
+        if order.purpose.reserves is not None:
             return ()
         named = order.request.hints.reservation
         return (named,) if named else self._open.get(order.request.project, ())
 
-    def _drawn(
-        self, order: Order, reservations: Sequence[Reservation], found: ReservationsFound
-    ) -> Order | Invalid:
-        named = order.request.hints.reservation if order.move is None else None
-        if named and not any(each.serves(order.request.project) for each in reservations):
-            return Invalid(f"hints.reservation: there is no reservation {named} in this project")
+    def _drawn(self, order: Order, reservations: Sequence[Reservation], found: ReservationsFound) -> Order:
+        request = order.request
+        named = request.hints.reservation if order.purpose.move is None else None
+        if named and not any(each.serves(request.project) for each in reservations):
+            return order.with_invalid(f"hints.reservation: there is no reservation {named} in this project")
         plain = [each for each in order.alternatives if each.draw is None]
         plain = plain or [undrawn(each) for each in order.alternatives]
-        now, drawing = self._clock.now(), list[Alternative]()
+        now, attempts = self._clock.now(), list[tuple[Alternative, ...]]()
         for reservation in reservations:
             slots = found.slots.get(reservation.id, ())
-            if order.request.roles:
-                drawing += roles_drawing_on(plain, reservation, slots, now)
+            if request.roles:
+                attempts.append(tuple(roles_drawing_on(plain, reservation, slots, now)))
                 continue
             for alike in self._preferred(order, slots):
-                drawing += [drawing_on(each, reservation, slots, now, alike) for each in plain]
-        alternatives = drawing if named else [*drawing, *plain]
-        return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0)
+                attempts += [(drawing_on(each, reservation, slots, now, alike),) for each in plain]
+        if not named:
+            attempts += attempts_of(request, plain)
+        return structs.replace(order, attempts=tuple(attempts), attempt=0)
 
     def _preferred(self, order: Order, slots: Sequence[ReservedSlot]) -> Sequence[Set[Id] | None]:
         """Return the consumers of the slots from which an order draws first, then None for all slots.
@@ -147,7 +145,8 @@ class DrawnReservations(NoNarrowing):
         An evacuation draws first from slots with the form of the instance's present allocations, on hosts
         with the cell, zone and traits of its host: other slots stay free for instances that fit only there.
         """
-        source = order.move.source if order.move is not None else None
+        move = order.purpose.move
+        source = move.source if move is not None else None
         form = self._source.form(source.choice.allocations) if source is not None else None
         if form is None:
             return (None,)

@@ -57,13 +57,6 @@ class HostLimit:
     why: Callable[[str], str] = field(compare=False)  # returns why the host with a root is excluded
 
 
-@dataclass(frozen=True, slots=True)
-class Invalid:
-    """The answer of a narrowing that an order cannot be placed, such as one with an unknown server group."""
-
-    why: str
-
-
 # Yields sentences with changes that would make an order fit; called without `await`.
 Remedies = Callable[["Order", "Choosing", "Tally"], Iterator[str]]
 
@@ -74,9 +67,9 @@ class Narrowing(Protocol):
     def concerns(self, order: "Order") -> bool:
         """Return whether the other methods must be called for an order."""
 
-    async def prepare(self, orders: "Sequence[Order]", again: bool) -> "Sequence[Order | Invalid]":
-        """Return orders with what the choice of their hosts needs to know, read with one query for all. The
-        call is repeated, with `again`, for orders with refused claims.
+    async def prepare(self, orders: "Sequence[Order]", again: bool) -> "Sequence[Order]":
+        """Return orders with what the choice of their hosts needs to know, read with one query for all; or
+        marked as invalid. The call is repeated, with `again`, for orders with refused claims.
         """
 
     def limit(self, orders: "Sequence[Order]") -> "Sequence[Order]":
@@ -117,7 +110,7 @@ class NoNarrowing:
     def concerns(self, order: "Order") -> bool:
         return False
 
-    async def prepare(self, orders: "Sequence[Order]", again: bool) -> "Sequence[Order | Invalid]":
+    async def prepare(self, orders: "Sequence[Order]", again: bool) -> "Sequence[Order]":
         return orders
 
     def limit(self, orders: "Sequence[Order]") -> "Sequence[Order]":

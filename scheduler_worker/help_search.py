@@ -25,7 +25,7 @@ def helps_of(
     found: dict[Hashable, tuple[str, ...]] = {}
     suggested = []
     for order in orders:
-        alternative = order.alternatives[0]
+        alternative = order.preferred
         kind = choosing.policy.kind(alternative), order.needed
         # a request with `draw` names its reservation, so the changes would not help it
         if kind not in found and alternative.draw is None and not late():
@@ -42,7 +42,7 @@ def all_helps(order: Order, choosing: Choosing, late: Late, remedies: Sequence[R
     seed, needed = order.request.request, order.needed
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     found = [sentence for remedy in remedies for sentence in remedy(order, choosing, tally)]
-    return (*found, *helps(order.alternatives[0], choosing, seed, late, needed=needed))
+    return (*found, *helps(order.preferred, choosing, seed, late, needed=needed))
 
 
 def late_after(seconds: float, clock: Clock) -> Late:

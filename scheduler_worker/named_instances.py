@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scheduler_worker.core.order import Order
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
-from scheduler_worker.extension import Invalid, NoNarrowing
+from scheduler_worker.extension import NoNarrowing
 
 
 class NamedInstances(NoNarrowing):
@@ -17,7 +17,7 @@ class NamedInstances(NoNarrowing):
         hints = order.request.hints
         return bool(hints.same_host or hints.different_host)
 
-    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order | Invalid]:
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
         return orders if again else await prepared_in_parts(orders, self._prepared)
 
     async def _prepared(self, orders: Sequence[Order]) -> Sequence[Order]:
@@ -36,5 +36,5 @@ class NamedInstances(NoNarrowing):
         return prepared
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        alternative = order.alternatives[0]
+        alternative = order.preferred
         return (alternative.same, alternative.different), alternative.different.union(alternative.same or ())

@@ -20,9 +20,9 @@ from bus.queries import FindCandidates
 from bus.vocabulary import portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.build_specs import size_of, too_much
-from scheduler_worker.core.events import Begun, Chosen, Located, NoVictims
+from scheduler_worker.core.events import Chosen, Located, NoVictims
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.order import Order, Purpose, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
@@ -35,7 +35,7 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
+Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Order]]]
 # Returns a value that differs if an order must be evaluated again, and the hosts on which it depends.
 Watch = Callable[[Order], tuple[object, frozenset[str]]]
 AT_ONCE = 500  # equivalence classes in one query
@@ -46,7 +46,7 @@ class Preempting(Protocol):
 
     def permits(self, request: BuildRequested) -> bool: ...
 
-    def permitted(self, begun: Sequence[Begins]) -> Sequence[Begins]: ...
+    def permitted(self, orders: Sequence[Order]) -> Sequence[Order]: ...
 
     async def of_located(self, order: Order, located: Located) -> Located: ...
 
@@ -63,7 +63,7 @@ class Orders:
         self._policy = policy
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
-        self._known: dict[tuple[bytes, object], tuple[Alternative, ...]] = {}
+        self._known: dict[tuple[bytes, object], tuple[tuple[Alternative, ...], ...]] = {}
         self._bytes = 0  # size of the cached requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
@@ -79,38 +79,38 @@ class Orders:
         if described:
             self._prefilters = None
 
-    def begin(self, request: BuildRequested, waited: float, move: MoveStart | None = None) -> Begins:
-        """Return the order for a request (of a move, if given) and the event that starts its placing.
-        `waited` has the seconds since the request's first retry.
+    def begin(self, request: BuildRequested, retried_for: float, move: MoveStart | None = None) -> Order:
+        """Return the order for a request (of a move, if given). `retried_for` has the seconds since the
+        request's first retry.
         """
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
-        refusal = too_much(request, size, together)
-        alternatives: tuple[Alternative, ...] = ()
-        if not refusal:
+        invalid = too_much(request, size, together)
+        attempts: tuple[tuple[Alternative, ...], ...] = ()
+        if not invalid:
             try:
-                alternatives = self._alternatives(request)
+                attempts = self._attempts(request)
             except Unreadable as problem:
-                refusal = str(problem)
-        if move is not None:
-            current = move.current_roots
-            alternatives = tuple([replace(each, current_roots=current) for each in alternatives])
+                invalid = str(problem)
+        more = MORE_WHEN_PACKED if self._policy.packs and request.alternates else 0
         order = Order(
             request=request,
-            alternatives=alternatives,
+            attempts=attempts,
             instances=instances,
-            bytes=0 if refusal else together,
-            more_alternates=MORE_WHEN_PACKED if self._policy.packs else 0,
-            waited=waited,
-            requested=sent_at(request),
-            move=move,
+            size=0 if invalid else together,
+            alternates=request.alternates + more,
+            verdict=Verdict(invalid=invalid) if invalid else Verdict(),
+            times=Times(requested=sent_at(request), retried_for=retried_for),
         )
-        return order, Begun(refusal)
+        if move is None:
+            return order
+        order = msgspec.structs.replace(order, purpose=Purpose(move=move))
+        return order.with_alternatives(current_roots=move.current_roots)
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
-        return self.begin(request, 0.0)[0].alternatives
+        return self.begin(request, 0.0).alternatives
 
     def names_unknown(self, request: BuildRequested) -> bool:
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
@@ -118,26 +118,24 @@ class Orders:
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
         return any(host and not self._source.named(host) for host in named)
 
-    def again(self, order: Order, event: Begun) -> Begins:
+    def again(self, order: Order) -> Order:
         """Return a waiting request's order with its search updated for the present aggregates, cells and
         excluded hosts."""
-        if event.refusal:
-            return self.begin(order.request, order.waited, order.move)
+        if order.verdict.invalid:
+            return self.begin(order.request, order.times.retried_for, order.purpose.move)
         try:
-            anew = self._alternatives(order.request)
+            anew = self._attempts(order.request)
         except Unreadable:  # a host that the request names was deleted since it was parsed
-            return order, event
-        alternatives = []
-        # `order` has all flavors once for each reservation
-        repeated = anew * (len(order.alternatives) // len(anew))
-        for alternative, now in zip(order.alternatives, repeated, strict=True):
-            question, draw = _renewed(alternative.question, now), alternative.draw
-            if draw is not None:
-                draw = replace(draw, question=_renewed(draw.question, now))
-            alternatives.append(replace(alternative, question=question, draw=draw, notes=now.notes))
-        return msgspec.structs.replace(order, alternatives=tuple(alternatives)), event
+            return order
+        # `order` has all attempts once for each reservation
+        repeated = anew * (len(order.attempts) // len(anew))
+        attempts = [
+            tuple([_updated(*pair) for pair in zip(attempt, now, strict=True)])
+            for attempt, now in zip(order.attempts, repeated, strict=True)
+        ]
+        return msgspec.structs.replace(order, attempts=tuple(attempts))
 
-    def _alternatives(self, request: BuildRequested) -> tuple[Alternative, ...]:
+    def _attempts(self, request: BuildRequested) -> tuple[tuple[Alternative, ...], ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             aggregates, cells = source.aggregates.values(), source.cells.values()
@@ -155,12 +153,11 @@ class Orders:
                 request, self._options, source.named, lambda: {host.host for host in source.hosts()}
             )
             unheeded, anybodys = self._policy.unheeded(request), as_anybodys(request)
-            known = tuple(
-                [
-                    narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
-                    for each in alternatives
-                ]
-            )
+            narrowed = [
+                narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
+                for each in alternatives
+            ]
+            known = attempts_of(request, narrowed)
             self._known[alike] = known
             self._bytes += len(alike[0])
         return known
@@ -168,6 +165,14 @@ class Orders:
     def _forget(self) -> None:
         self._known.clear()
         self._bytes = 0
+
+
+def _updated(alternative: Alternative, now: Alternative) -> Alternative:
+    """Return an alternative with the aggregates, cells and excluded hosts of the same alternative `now`."""
+    question, draw = _renewed(alternative.question, now), alternative.draw
+    if draw is not None:
+        draw = replace(draw, question=_renewed(draw.question, now))
+    return replace(alternative, question=question, draw=draw, notes=now.notes)
 
 
 def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
@@ -180,15 +185,15 @@ def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
     )
 
 
-def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
+def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
     """Return a `Retry` for each order with which a batch of requests would exceed BATCH_BYTES, else None."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
-        if order.bytes > bytes_left and bytes_left < BATCH_BYTES:
+        if order.size > bytes_left and bytes_left < BATCH_BYTES:
             after = clock.chance.uniform(0.1, 0.5)
             later.append(Retry(after=after, why="other large requests go first"))
         else:
-            bytes_left -= order.bytes
+            bytes_left -= order.size
             later.append(None)
     return later
 
@@ -226,9 +231,9 @@ class RelatedHosts:
         try:
             for some in portions(kinds, AT_ONCE):
                 answers = await self._resolve([naming[kind] for kind in some])
-                for kind, (order, begun) in zip(some, answers, strict=True):
-                    if begun.refusal:
-                        impossible[kind] = begun.refusal
+                for kind, order in zip(some, answers, strict=True):
+                    if order.verdict.invalid:
+                        impossible[kind] = order.verdict.invalid
                         continue
                     published[kind], roots[kind] = self._watch(order)
                     if self._published.get(kind) != published[kind]:

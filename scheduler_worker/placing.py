@@ -23,25 +23,24 @@ from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Begins, Order
-from scheduler_worker.core.order_claims import claims_of
+from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import HasReservations
-from scheduler_worker.extension import Invalid, Narrowing, Remedies
+from scheduler_worker.extension import Narrowing, Remedies
 from scheduler_worker.help_search import helps_of
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.orders import Orders, Preempting, put_off
+from scheduler_worker.orders import Orders, Preempting, postponed
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 from scheduler_worker.store.parked import ParkedRequest
 
 T = TypeVar("T")
-Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
+PlacingOutcome = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
 
 @dataclass(slots=True, eq=False)
-class _Course:
+class _OrderInProgress:
     """An order in progress, with the next effect to execute for it, or with its result."""
 
     order: Order
@@ -117,72 +116,73 @@ class Scheduler:
         if failure.ours and self.source.position(failure.root) is not None:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
-    async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
+    async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
         """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
-        begun = self.begin(requests)
-        later = put_off([order for order, _ in begun], self.clock)
-        ends = await self.place([order for order, late in zip(begun, later, strict=True) if late is None])
-        placed = iter(ends)
+        orders = self.begin(requests)
+        later = postponed(orders, self.clock)
+        ends = iter(
+            await self.place([order for order, late in zip(orders, later, strict=True) if late is None])
+        )
         return [
-            self.verdict(order.request.request, next(placed)) if late is None else late
-            for (order, _), late in zip(begun, later, strict=True)
+            self.outcome(order.request.request, next(ends)) if late is None else late
+            for order, late in zip(orders, later, strict=True)
         ]
 
-    def begin(self, requests: Sequence[BuildRequested]) -> list[Begins]:
+    def begin(self, requests: Sequence[BuildRequested]) -> list[Order]:
         self.book.listened(self.clock.monotonic())
-        begin, waited = self._orders.begin, self.retries.retried_for
-        begun = [begin(request, waited(request.request)) for request in requests]
-        self.flavors.see(begun)
-        return begun if self.preemption is None else [*self.preemption.permitted(begun)]
+        begin, retried_for = self._orders.begin, self.retries.retried_for
+        orders = [begin(request, retried_for(request.request)) for request in requests]
+        self.flavors.see(orders)
+        return orders if self.preemption is None else [*self.preemption.permitted(orders)]
 
-    def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:
+    def begin_moves(self, starts: Sequence[MoveStart]) -> list[Order]:
         self.book.listened(self.clock.monotonic())
-        begin, waited = self._orders.begin, self.retries.retried_for
-        return [begin(start.request(), waited(start.asked.move), start) for start in starts]
+        begin, retried_for = self._orders.begin, self.retries.retried_for
+        return [begin(start.request(), retried_for(start.asked.move), start) for start in starts]
 
-    def begin_stored(self, parked: ParkedRequest) -> Begins:
+    def begin_stored(self, parked: ParkedRequest) -> Order:
         if parked.start is not None:
             return self.begin_moves([parked.start])[0]
         return self.begin([parked.message])[0]
 
-    async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders, each given with its first event, and return their results in the same sequence. An
-        order fails for lack of a host only after a search in an index that was updated during this call."""
+    async def place(self, orders: Sequence[Order]) -> list[events.End]:
+        """Place orders, and return their results in the same sequence. An order fails for lack of a host only
+        after a search in an index that was updated during this call."""
         with self._tentative.batch():
-            return await self._place(begun)
+            return await self._place(orders)
 
-    async def _place(self, begun: Sequence[Begins]) -> list[events.End]:
+    async def _place(self, orders: Sequence[Order]) -> list[events.End]:
         is_current = False
-        if any(self._orders.names_unknown(order.request) for order, _ in begun):
+        if any(self._orders.names_unknown(order.request) for order in orders):
             await self.source.fresh()
-            begun = [self._orders.again(order, event) for order, event in begun]
+            orders = [self._orders.again(order) for order in orders]
             is_current = True
-        begun = await self.prepare(begun)
-        courses = [_Course(order) for order, _ in begun]
-        for course, (_, event) in zip(courses, begun, strict=True):
-            self._take(course, event)
-        left = courses
-        while left := [course for course in left if course.need]:
-            await self._prepare_again(_asking(left, Need.HOSTS))
-            is_current = await self._choose(_asking(left, Need.HOSTS), is_current)
-            await self._preempt(_asking(left, Need.VICTIMS))
-            await self._claim(_asking(left, Need.CLAIMS))
-            left = [course for course in left if course.need]  # usually all orders are finished here
-            await self._locate(_asking(left, Need.PLACES))
-            await self._find_help(_asking(left, Need.REMEDIES))
-            await self._fence(_asking(left, Need.FENCES))
-            self._find_spares(_asking(left, Need.ALTERNATES))
-        return [course.end or events.PublishEnds(()) for course in courses]
+        placed = [_OrderInProgress(order) for order in await self.prepare(orders)]
+        for each in placed:
+            self._take(each, events.Begun())
+        left = placed
+        while left := [each for each in left if each.need]:
+            await self._prepare_again(_needing(left, Need.HOSTS))
+            is_current = await self._choose(_needing(left, Need.HOSTS), is_current)
+            await self._preempt(_needing(left, Need.VICTIMS))
+            await self._claim(_needing(left, Need.CLAIMS))
+            left = [each for each in left if each.need]  # usually all orders are finished here
+            await self._locate(_needing(left, Need.PLACES))
+            await self._find_help(_needing(left, Need.REMEDIES))
+            await self._fence(_needing(left, Need.FENCES))
+            self._find_alternates(_needing(left, Need.ALTERNATES))
+        return [each.end or events.PublishEnds(()) for each in placed]
 
-    async def _prepare_again(self, courses: Sequence[_Course]) -> None:
+    async def _prepare_again(self, placed: Sequence[_OrderInProgress]) -> None:
         """Let narrowings read again what they need to know about orders with refused claims."""
-        again = [course for course in courses if course.order.rounds and not course.order.alternative_index]
+        again = [each for each in placed if each.order.tried.rounds and not each.order.attempt]
         if again:
-            prepared = await self.prepare([(course.order, events.Begun()) for course in again], again=True)
-            for course, (order, _) in zip(again, prepared, strict=True):
-                course.order = order
+            prepared = await self.prepare([each.order for each in again], again=True)
+            for each, order in zip(again, prepared, strict=True):
+                if not order.verdict.invalid:
+                    each.order = order
 
-    def verdict(self, request: Id, end: events.End) -> Verdict:
+    def outcome(self, request: Id, end: events.End) -> PlacingOutcome:
         if isinstance(end, events.ComeAgain):
             self.retries.begin(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
@@ -200,81 +200,80 @@ class Scheduler:
             case events.PublishMove() | events.BegunBefore():  # `MoveCourses` publishes moves
                 return ()
 
-    def _take(self, course: _Course, event: events.Event) -> None:
+    def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():
             if pick.crossed:
                 CROSSED.inc()
-        course.order, effects = step(course.order, event, self._patience)
-        course.need = None
+        progress.order, effects = step(progress.order, event, self._patience)
+        progress.need = None
         for effect in effects:
             match effect:  # the most frequent effects first
                 case Need():
-                    course.need = effect
+                    progress.need = effect
                 case events.ReserveHost():
                     self._reserve_host(effect)
                 case events.PublishEnds():
-                    course.end = effect
+                    progress.end = effect
                 case events.ReleaseHost(pick=pick, instance=instance):
                     self.pending.release(pick)
                     self._tentative.remove(pick.scope.key, instance)
                 case events.Warn(text=text):
                     dependencies.log.warning(text)
                 case _:
-                    course.end = effect
+                    progress.end = effect
 
-    async def _choose(self, courses: Sequence[_Course], is_current: bool) -> bool:
+    async def _choose(self, placed: Sequence[_OrderInProgress], is_current: bool) -> bool:
         """Choose hosts for orders in progress. If an order gets too few hosts and the index is not current,
         update the index, and choose again for such orders. Return whether the index is current now."""
-        if not courses:
+        if not placed:
             return is_current
-        short = self._find_hosts(courses)
+        short = self._find_hosts(placed)
         if short and not is_current:
             seen = self.source.seen
             await self.source.fresh()
             is_current = True
             if self.source.seen != seen:
-                for course, answer in short:
-                    order = course.order
-                    for instance, pick in zip(order.instances, answer.picks, strict=False):
+                for each, answer in short:
+                    for instance, pick in zip(each.order.instances, answer.picks, strict=False):
                         self.pending.drop(pick.reservation)
                         self._tentative.remove(pick.scope.key, instance)
-                    course.order, _ = self._orders.again(order, events.Begun())
-                short = self._find_hosts([course for course, _ in short])
-        for course, answer in short:
+                    each.order = self._orders.again(each.order)
+                short = self._find_hosts([each for each, _ in short])
+        for each, answer in short:
             if answer.short is not None and answer.short.code == RULE_ERROR:
                 self._rule_errors.log(answer.short.refusal)
-            self._take(course, answer)
+            self._take(each, answer)
         return is_current
 
-    def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen]]:
-        short: list[tuple[_Course, events.Chosen]] = []
-        for course, order in zip(courses, self.limit([course.order for course in courses]), strict=True):
-            course.order = order
-        answers = self.choosing().choose([course.order for course in courses])
-        for course, answer in zip(courses, answers, strict=True):
+    def _find_hosts(self, placed: Sequence[_OrderInProgress]) -> list[tuple[_OrderInProgress, events.Chosen]]:
+        short: list[tuple[_OrderInProgress, events.Chosen]] = []
+        for each, order in zip(placed, self.limit([each.order for each in placed]), strict=True):
+            each.order = order
+        answers = self.choosing().choose([each.order for each in placed])
+        for each, answer in zip(placed, answers, strict=True):
             if answer.short is None:
-                self._take(course, answer)
+                self._take(each, answer)
             else:
-                short.append((course, answer))
+                short.append((each, answer))
         return short
 
-    async def _preempt(self, courses: Sequence[_Course]) -> None:
-        found = await self.preemption.find_each([each.order for each in courses]) if self.preemption else ()
-        for course, choice in zip(courses, found, strict=True):
-            self._take(course, choice)
+    async def _preempt(self, placed: Sequence[_OrderInProgress]) -> None:
+        found = await self.preemption.find_each([each.order for each in placed]) if self.preemption else ()
+        for each, choice in zip(placed, found, strict=True):
+            self._take(each, choice)
 
-    def _find_spares(self, courses: Sequence[_Course]) -> None:
-        if courses:
+    def _find_alternates(self, placed: Sequence[_OrderInProgress]) -> None:
+        if placed:
             choosing = self.choosing()
-            for course in courses:
-                self._take(course, events.AlternatesFound(choosing.alternates(course.order)))
+            for each in placed:
+                self._take(each, events.AlternatesFound(choosing.alternates(each.order)))
 
-    async def _find_help(self, courses: Sequence[_Course]) -> None:
-        if courses:
-            remedies, orders = await self.remedies(), [course.order for course in courses]
+    async def _find_help(self, placed: Sequence[_OrderInProgress]) -> None:
+        if placed:
+            remedies, orders = await self.remedies(), [each.order for each in placed]
             found = helps_of(orders, self.choosing(), remedies, self.clock)
-            for course, helpful in zip(courses, found, strict=True):
-                self._take(course, events.HelpFound(helpful))
+            for each, helpful in zip(placed, found, strict=True):
+                self._take(each, events.HelpFound(helpful))
 
     async def remedies(self) -> list[Remedies]:
         return [await narrowing.remedies() for narrowing in self.narrowings]
@@ -290,28 +289,24 @@ class Scheduler:
 
     async def resolved(
         self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
-    ) -> Sequence[Begins]:
+    ) -> Sequence[Order]:
         """Make orders from requests and moves, and query the hosts of the instances that they name."""
-        begun = [self._orders.begin(request, 0.0) for request in requests]
-        begun += [self._orders.begin(start.request(), 0.0, start) for start in starts]
-        return await self.prepare(begun)
+        orders = [self._orders.begin(request, 0.0) for request in requests]
+        orders += [self._orders.begin(start.request(), 0.0, start) for start in starts]
+        return await self.prepare(orders)
 
-    async def prepare(self, begun: Sequence[Begins], again: bool = False) -> list[Begins]:
+    async def prepare(self, orders: Sequence[Order], again: bool = False) -> Sequence[Order]:
         """Return orders with what narrowings need to know for the choice of their hosts."""
-        prepared = list(begun)
+        prepared = list(orders)
         for narrowing in self.narrowings:
             at = [
                 index
-                for index, (order, event) in enumerate(prepared)
-                if not event.refusal and narrowing.concerns(order)
+                for index, order in enumerate(prepared)
+                if not order.verdict.invalid and narrowing.concerns(order)
             ]
-            answers = await narrowing.prepare([prepared[index][0] for index in at], again) if at else ()
-            for index, answer in zip(at, answers, strict=True):
-                order, event = prepared[index]
-                if isinstance(answer, Invalid):
-                    prepared[index] = order, events.Begun(answer.why)
-                else:
-                    prepared[index] = answer, event
+            answers = await narrowing.prepare([prepared[index] for index in at], again) if at else ()
+            for index, order in zip(at, answers, strict=True):
+                prepared[index] = order
         return prepared
 
     def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
@@ -333,38 +328,38 @@ class Scheduler:
             *(hosts for _, hosts in watched)
         )
 
-    async def _claim(self, courses: Sequence[_Course]) -> None:
-        if not courses:
+    async def _claim(self, placed: Sequence[_OrderInProgress]) -> None:
+        if not placed:
             return
         slots = SlotAssignments()
-        questions = [ClaimRequested(claims=claims_of(course.order, slots)) for course in courses]
+        questions = [ClaimRequested(claims=claims_of(each.order, slots)) for each in placed]
         answers = await dependencies.claim_each(self.placement, questions)
         results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)
-        for course, answer in zip(courses, answers, strict=True):
+        for each, answer in zip(placed, answers, strict=True):
             if isinstance(answer, AnswerRefused):
-                self._take(course, events.ClaimImpossible(str(answer)))
+                self._take(each, events.ClaimImpossible(str(answer)))
             else:
-                self._take(course, events.ClaimAnswers(tuple(answer.results)))
+                self._take(each, events.ClaimAnswers(tuple(answer.results)))
 
     def _reserve_host(self, choice: events.ReserveHost) -> None:
         self.pending.confirm_claimed(choice)
         self._tentative.add(choice.pick.scope.key, choice.instance, choice.way.root)
 
-    async def _locate(self, courses: Sequence[_Course]) -> None:
-        orders = [course.order for course in courses]
-        excluding = [order.excluded_roots if order.is_external else () for order in orders]
-        places = await self.ending.locate([order.held for order in orders], excluding)
-        for course, located in zip(courses, places, strict=True):
+    async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
+        orders = [each.order for each in placed]
+        excluding = [order.excluded_roots if order.purpose.is_external else () for order in orders]
+        located = await self.ending.locate([order.found for order in orders], excluding)
+        for each, event in zip(placed, located, strict=True):
             if self.preemption is not None:
-                located = await self.preemption.of_located(course.order, located)
-            self._take(course, located)
+                event = await self.preemption.of_located(each.order, event)
+            self._take(each, event)
 
-    async def _fence(self, courses: Sequence[_Course]) -> None:
-        fences = [course.order.fences() for course in courses]
-        for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
-            self._take(course, answer)
+    async def _fence(self, placed: Sequence[_OrderInProgress]) -> None:
+        fences = [each.order.fences() for each in placed]
+        for each, answer in zip(placed, await self.ending.fence(fences), strict=True):
+            self._take(each, answer)
 
 
-def _asking(courses: Sequence[_Course], need: Need) -> list[_Course]:
-    return [course for course in courses if course.need is need]
+def _needing(placed: Sequence[_OrderInProgress], need: Need) -> list[_OrderInProgress]:
+    return [each for each in placed if each.need is need]

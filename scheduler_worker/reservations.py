@@ -27,8 +27,7 @@ from bus.reservations import (
 from bus.vocabulary import UNSAID_ID, Id, portions
 from scheduler_worker.cloud_reading import on_closed, only_on
 from scheduler_worker.core import events
-from scheduler_worker.core.events import Begun
-from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.order import Order, Purpose
 from scheduler_worker.core.reserved_slots import HeldSlots
 from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.placing import Scheduler
@@ -102,8 +101,8 @@ class ReservationFiller:
     ) -> ReservationFilled:
         reservation, placed, reason = held.reservation, 0, ""
         for root, some in _portions(held.to_claim(), on_closed_hosts):
-            begun = self._scheduler.begin([_request(reservation, some, root)])
-            [end] = await self._scheduler.place([self._slots_order(reservation, *each) for each in begun])
+            [order] = self._scheduler.begin([_request(reservation, some, root)])
+            [end] = await self._scheduler.place([self._slots_order(reservation, order)])
             if not isinstance(end, events.PublishEnds):
                 reason = reason or getattr(end, "why", "")
                 continue
@@ -131,19 +130,19 @@ class ReservationFiller:
             if condition(host.traits, health.get((host.cell, host.uuid))) not in ("up", "unknown")
         }
 
-    def _slots_order(self, reservation: Reservation, order: Order, event: Begun) -> Begins:
-        order = structs.replace(order, is_external=True, reserves=reservation.id)
-        if event.refusal:
-            return order, event
+    def _slots_order(self, reservation: Reservation, order: Order) -> Order:
+        order = structs.replace(order, purpose=Purpose(is_external=True, reserves=reservation.id))
+        if order.verdict.invalid:
+            return order
         if order.request.forced_host:
-            return on_closed(order, [order.request.forced_host]), event
+            return on_closed(order, [order.request.forced_host])
         if not reservation.hosts:
-            return order, event
+            return order
         source = self._scheduler.source
         unknown = [host for host in reservation.hosts if not source.named(host)]
         if unknown:
-            return order, Begun(f"hosts: there is no host {unknown[0]!r}")
-        return only_on(order, {root for host in reservation.hosts for root in source.named(host)}), event
+            return order.with_invalid(f"hosts: there is no host {unknown[0]!r}")
+        return only_on(order, {root for host in reservation.hosts for root in source.named(host)})
 
 
 def _portions(missing: Sequence[Id], closed: Mapping[Id, int]) -> Iterator[tuple[Id, tuple[Id, ...]]]:

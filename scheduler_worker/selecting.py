@@ -14,7 +14,7 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAns
 from bus.sql.database import Database
 from scheduler_worker.core import events
 from scheduler_worker.core.fitting import unfit_image
-from scheduler_worker.core.order import Begins
+from scheduler_worker.core.order import Order, Purpose
 from scheduler_worker.core.rule import RuleError
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
@@ -56,14 +56,17 @@ class HostSelection:
             self._made = deque([*made, *self._made], maxlen=UNSTORED)
             raise
 
-    def begin(self, question: HostsAsked) -> Begins:
-        """Return the order for a query for hosts, and the event that starts the search."""
+    def begin(self, question: HostsAsked) -> Order:
+        """Return the order for a query for hosts."""
         request = structs.replace(question.request, wait="")
-        [(order, event)] = self._scheduler.begin([request])
+        [order] = self._scheduler.begin([request])
+        retried_for = max(order.times.retried_for, question.waited)
         order = structs.replace(
-            order, is_external=True, members=question.members, waited=max(order.waited, question.waited)
+            order,
+            purpose=Purpose(is_external=True, members=question.members),
+            times=structs.replace(order.times, retried_for=retried_for),
         )
-        return order.with_alternatives(is_external=True), event
+        return order.with_alternatives(is_external=True)
 
     def _answer(self, request: BuildRequested, end: events.End) -> HostsAnswered:
         match end:
@@ -87,14 +90,16 @@ class HostSelection:
         scheduler = self._scheduler
         if not scheduler.source.named(request.forced_host):
             await scheduler.source.fresh()
-        [(order, event)] = await scheduler.resolved([request])
-        if event.refusal:
-            return HostsAnswered(refused=_refused(request, event.refusal, Decision(code="unreadable")))
+        [order] = await scheduler.resolved([request])
+        if order.verdict.invalid:
+            return HostsAnswered(
+                refused=_refused(request, order.verdict.invalid, Decision(code="unreadable"))
+            )
         now, _ = scheduler.hosts.now()
         why = ""
-        for root in order.alternatives[0].question.roots:
+        for root in order.preferred.question.roots:
             try:
-                why = unfit_image(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
+                why = unfit_image(order.preferred, root, scheduler.source, now, scheduler.policy)
             except RuleError as failed:
                 return HostsAnswered(refused=_refused(request, str(failed), Decision(code=failed.code)))
             if not why:

@@ -13,7 +13,7 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
-from scheduler_worker.extension import Invalid, NoNarrowing, Scope
+from scheduler_worker.extension import NoNarrowing, Scope
 
 if TYPE_CHECKING:
     from scheduler_worker.core.choosing import Choosing
@@ -29,28 +29,30 @@ class ServerGroups(NoNarrowing):
     def concerns(self, order: Order) -> bool:
         return group_id(order.request) is not None
 
-    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order | Invalid]:
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
         return orders if again else await prepared_in_parts(orders, self._prepared)
 
-    async def _prepared(self, orders: Sequence[Order]) -> Sequence[Order | Invalid]:
+    async def _prepared(self, orders: Sequence[Order]) -> Sequence[Order]:
         ids = tuple(dict.fromkeys(id_ for order in orders if (id_ := group_id(order.request))))
         groups = {group.id: group for group in (await self._find(FindGroups(ids=ids))).groups}
-        roots = await self._allocations.roots_of([member for order in orders for member in order.members])
+        roots = await self._allocations.roots_of(
+            [member for order in orders for member in order.purpose.members]
+        )
         return [self._with_group(order, groups, roots) for order in orders]
 
-    def _with_group(
-        self, order: Order, groups: dict[Id, ServerGroup], roots: dict[Id, str]
-    ) -> Order | Invalid:
+    def _with_group(self, order: Order, groups: dict[Id, ServerGroup], roots: dict[Id, str]) -> Order:
         request = order.request
         if request.topology.levels:
             return order.with_alternatives(group=own_group(request, groups.get(group_id(request) or "")))
         group = groups.get(request.hints.group or "")
         if group is None or group.project != request.project:
-            return Invalid(f"hints.group: there is no server group {request.hints.group} in this project")
-        if order.move is not None:
-            group = order.move.other_members(group)
-        if order.members:  # members of the group that only the other system knows
-            outside = {id_: (roots[id_],) for id_ in order.members if id_ in roots}
+            why = f"hints.group: there is no server group {request.hints.group} in this project"
+            return order.with_invalid(why)
+        purpose = order.purpose
+        if purpose.move is not None:
+            group = purpose.move.other_members(group)
+        if purpose.members:  # members of the group that only the other system knows
+            outside = {id_: (roots[id_],) for id_ in purpose.members if id_ in roots}
             members = {**outside, **group.members}
             members = {id_: on for id_, on in members.items() if id_ not in order.instances}
             group = structs.replace(group, members=members)
@@ -63,7 +65,7 @@ class ServerGroups(NoNarrowing):
         return with_members(alternative, several, choosing)
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        group = order.alternatives[0].group
+        group = order.preferred.group
         if group is None or group.policy.startswith("soft"):
             return None, frozenset()
         members = {**group.members, **group.left}

@@ -10,6 +10,7 @@ from bus.what_if import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAns
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.extension import HostLimit
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.what_if import WhatIfs
@@ -31,14 +32,14 @@ class _SupposedHosts:
                 self.left.setdefault(start.group, {})[start.keep] = tuple(start.current_roots)
 
     def seen_by(self, order: Order) -> Order:
-        alternatives = []
-        for alternative in order.alternatives:
-            if (group := alternative.group) is not None:
-                members = {**group.members, **self.members.get(group.id, {})}
-                left = {**group.left, **self.left.get(group.id, {})}
-                alternative = replace(alternative, group=structs.replace(group, members=members, left=left))
-            alternatives.append(alternative)
-        return structs.replace(order, alternatives=tuple(alternatives))
+        def changed(alternative: Alternative) -> Alternative:
+            if (group := alternative.group) is None:
+                return alternative
+            members = {**group.members, **self.members.get(group.id, {})}
+            left = {**group.left, **self.left.get(group.id, {})}
+            return replace(alternative, group=structs.replace(group, members=members, left=left))
+
+        return order.changed(changed)
 
 
 class WhatIfsOfMoves:
@@ -73,10 +74,10 @@ class WhatIfsOfMoves:
             lambda root: "being emptied",
         )
         orders = await self._scheduler.resolved((), starts)
-        for course, start, (order, begun) in zip(courses, starts, orders, strict=True):
-            if begun.refusal:
+        for course, start, order in zip(courses, starts, orders, strict=True):
+            if invalid := order.verdict.invalid:
                 unreadable = Decision(code="unreadable")
-                answers[id(course)] = WhatIfAnswered(fits=False, refusal=begun.refusal, decision=unreadable)
+                answers[id(course)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
                 continue
             order = emptied.seen_by(order.limited(closed))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)

@@ -126,7 +126,7 @@ class Choosing:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id() of an alternative → its equivalence class
-        scopes = [self.scope(order, order.evaluated) for order in orders]
+        scopes = [self.scope(order, order.current) for order in orders]
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = index if scopes[index].alone else kinds.get(id(alternative))
@@ -165,19 +165,30 @@ class Choosing:
 
     def alternates(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
         """Return by instance further alternates for claimed instances that have fewer than requested."""
-        order = replace(order, alternatives=tuple(map(self._late, order.alternatives)))
-        if (jointly := self.scope(order, order.evaluated).jointly) is not None:
+        late = {
+            id(each.alternative): self._late(each.alternative)
+            for each in order.settled
+            if each.alternative is not None
+        }
+        order = replace(
+            order.changed(self._late),
+            settled=tuple(
+                [replace(each, alternative=late.get(id(each.alternative))) for each in order.settled]
+            ),
+        )
+        if (jointly := self.scope(order, order.current).jointly) is not None:
             return dict(jointly.alternates(self, order))
         found: dict[Id, tuple[Candidate, ...]] = {}
         for settled in order.settled:
-            if not settled.lacking:
+            if not settled.lacking or settled.alternative is None:
                 continue
-            alternative = order.alternatives[settled.alternative_index]
-            excluding = order.settled_roots.union(spare.root for spare in settled.spares)
+            if settled.alternative is None:
+                continue
+            excluding = order.settled_roots.union(way.root for way in settled.alternates)
             with suppress(SenselessQuery), self.counting_claim(order, settled):
-                ranking = self.rank(alternative, order.request.request)
-                found[settled.instance] = ranking.spares(
-                    settled.cell, settled.lacking, excluding, order.avoid
+                ranking = self.rank(settled.alternative, order.request.request)
+                found[settled.instance] = ranking.alternates(
+                    settled.cell, settled.lacking, excluding, order.tried.avoided
                 )
         return found
 
@@ -186,8 +197,9 @@ class Choosing:
         """While the `with` block runs, count as free what an alternate of a claimed instance would not need
         in addition to the claim.
         """
-        scope = self.scope(order, [order.alternatives[settled.alternative_index]])
-        with self.counting_as_free(*scope.free, *self.pooled(settled.chosen.choice.allocations)):
+        alternatives = [] if settled.alternative is None else [settled.alternative]
+        free = self.scope(order, alternatives).free
+        with self.counting_as_free(*free, *self.pooled(settled.chosen.choice.allocations)):
             yield
 
     def _late(self, alternative: Alternative) -> Alternative:
@@ -300,7 +312,7 @@ class _Kind:
     def _hosts_for(self, order: Order) -> Chosen:
         picks = self._picks(order)
         if len(picks) == len(order.instances):
-            return Chosen(self._with_spares(order, picks))
+            return Chosen(self._with_alternates(order, picks))
         if len(picks) < order.needed:
             with_picks = self._short()  # the hosts that are nearest while the chosen hosts are still reserved
             for instance, (ranking, pick) in reversed(list(zip(order.instances, picks, strict=False))):
@@ -318,7 +330,7 @@ class _Kind:
                     fitted=len(picks),
                 )
             return Chosen(short=short)
-        return Chosen(self._with_spares(order, picks), self._short())
+        return Chosen(self._with_alternates(order, picks), self._short())
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
         several = max(1, MAX_CHOICES // len(order.instances))
@@ -330,7 +342,7 @@ class _Kind:
             pick = self._ranking.take(
                 min(self._choices, several),
                 min(several, MAX_CHOICES_EACH),
-                order.avoid,
+                order.tried.avoided,
                 partial(drawn, self._seed, instance) if self._draws else None,
                 scope,
             )
@@ -340,7 +352,7 @@ class _Kind:
             picks.append((self._ranking, pick))
         return picks
 
-    def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
+    def _with_alternates(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
         """Return the chosen hosts (`picks`) with their alternates. No alternate is the host of another
         instance of the request.
         """
@@ -350,7 +362,7 @@ class _Kind:
         excluding = {pick.root for _, pick in picks}
         if order.settled:
             excluding |= order.settled_roots
-        spared = []
+        complete = []
         for ranking, pick in picks:
             way = pick.choices[0]
             # An alternate gets the instance's share of a pool from the chosen host, unless it moves: then
@@ -359,11 +371,11 @@ class _Kind:
             with self._choosing.counting_as_free(*share):
                 if share:
                     ranking.found.forget_trees()
-                spares = ranking.spares(way.cell, several, excluding, order.avoid)
+                alternates = ranking.alternates(way.cell, several, excluding, order.tried.avoided)
             if share:
                 ranking.found.forget_trees()
-            spared.append(replace(pick, spares=spares))
-        return tuple(spared)
+            complete.append(replace(pick, alternates=alternates))
+        return tuple(complete)
 
     def _short(self) -> Shortage:
         """Return why no host fits any more; cached until a host of this evaluation is chosen or released."""

@@ -19,9 +19,7 @@ from scheduler_worker.core.scale import Pick
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """The event that an order's request was parsed. `refusal` is why it cannot be placed, or empty."""
-
-    refusal: str = ""
+    """The event that an order was made from its request."""
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -30,7 +28,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     picks: tuple[Pick, ...] = ()
     short: Shortage | None = None  # why some instances have no host
     victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
-    alternative_index: int | None = None  # index of the chosen hosts' flavor; None: the current one
+    attempt: int | None = None  # the attempt that the chosen hosts are for; None: the current one
 
 
 class NoVictims(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +61,7 @@ class FenceImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
-    spares: Mapping[Id, tuple[Candidate, ...]]
+    alternates: Mapping[Id, tuple[Candidate, ...]]
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,7 @@ from scheduler_worker.core.domain_search import Assignment, Budget, HostAmount, 
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.gang_shortage import Best, Wanted, shortage_of
 from scheduler_worker.core.group_members import domain_rules
-from scheduler_worker.core.order import MAX_CHOICES_EACH, Order, Settled
+from scheduler_worker.core.order import MAX_CHOICES_EACH, Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage
@@ -55,7 +55,7 @@ class GangChoice:
     scope: Scope
     budget: Budget = field(default_factory=lambda: Budget(STEPS))
     best: Best = field(default_factory=Best)
-    _for_spares: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
+    _for_alternates: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
 
     def choose(self) -> Chosen:
         order = self.order
@@ -69,12 +69,10 @@ class GangChoice:
         rules = self._rules(Constraints() if order.alternative.group is None else constraints)
         return Chosen(short=self._short(chances, rules))
 
-    def alternates(self, settled: Settled) -> tuple[Candidate, ...]:
-        """Return the alternates that a claimed instance lacks."""
-        return self.spares(settled.instance, settled.alternative_index, settled.lacking, settled.cell)
-
-    def spares(self, instance: Id, index: int, several: int, cell: str) -> tuple[Candidate, ...]:
-        """Return up to `several` alternates in a cell for one instance with the flavor at `index`. Each
+    def alternates(
+        self, instance: Id, alternative: Alternative, several: int, cell: str
+    ) -> tuple[Candidate, ...]:
+        """Return up to `several` alternates in a cell for one instance with the flavor `alternative`. Each
         alternate satisfies the required constraints, given the hosts of all other instances.
         """
         group, order = self.order.alternative.group, self.order
@@ -82,17 +80,17 @@ class GangChoice:
         found: tuple[Candidate, ...] = ()
         own = {root for id_, root in self._roots().items() if id_ == instance}
         allowed = rules.open_to(instance)
-        ranking = self._for_spares.get(key := (index, allowed.tobytes()))
+        ranking = self._for_alternates.get(key := (id(alternative), allowed.tobytes()))
         if ranking is None:
             try:
-                ranking = self._for_spares[key] = self._rank(index, allowed, str(rules.constraints))
+                ranking = self._for_alternates[key] = self._rank(alternative, allowed, str(rules.constraints))
             except SenselessQuery:
                 return found
         # First without all hosts of the request, then without this instance's host only.
         for excluding in ({*self._roots().values()}, own):
             missing = several - len(found)
-            taken = excluding.union(spare.root for spare in found)
-            found += ranking.spares(cell, missing, taken, order.avoid) if missing > 0 else ()
+            taken = excluding.union(way.root for way in found)
+            found += ranking.alternates(cell, missing, taken, order.tried.avoided) if missing > 0 else ()
         return found
 
     def _roots(self) -> dict[Id, str]:
@@ -102,13 +100,13 @@ class GangChoice:
         return roots
 
     def _parts(self) -> list[Part]:
-        return parts_of(self.order.request, self.order.instances, self.order.alternative_index)
+        return parts_of(self.order.request, self.order.current, self.order.instances)
 
     def _rules(self, constraints: Constraints) -> DomainRules:
         return domain_rules(self.choosing, self.order.alternative.group, constraints)
 
     def _chance(self, part: Part) -> Chance:
-        alternative = self.order.alternatives[part.number]
+        alternative = part.alternative
         ranking = self.choosing.rank(alternative, self.order.request.request)
         found = ranking.found
         admitted = reduce(and_, [mask for _, mask in found.masks])
@@ -121,8 +119,7 @@ class GangChoice:
         fits[found.positions] = most.astype(np.intp)
         return Chance(part, alternative, ranking, fits)
 
-    def _rank(self, index: int, allowed: Bools, name: str) -> Ranking:
-        alternative = self.order.alternatives[index]
+    def _rank(self, alternative: Alternative, allowed: Bools, name: str) -> Ranking:
         limited = replace(alternative, allowed=AllowedHosts(allowed, name or "roles"))
         return self.choosing.rank(limited, self.order.request.request)
 
@@ -179,7 +176,7 @@ class GangChoice:
             while pick is None and stage < len(stages):
                 if ranking is None:
                     allowed = stages[stage] & rules.open_to() if rules.spreads else stages[stage]
-                    ranking = self._rank(chance.part.number, allowed, name)
+                    ranking = self._rank(chance.alternative, allowed, name)
                 if (pick := self._take(ranking, instance)) is None:
                     stage, ranking = stage + 1, None
             if pick is None or ranking is None:
@@ -198,7 +195,7 @@ class GangChoice:
     def _take(self, ranking: Ranking, instance: Id) -> Pick | None:
         seed, draws = self.order.request.request, self.choosing.policy.subset > 1
         draw = partial(drawn, seed, instance) if draws else None
-        return ranking.take(1, MAX_CHOICES_EACH, self.order.avoid, draw, self.scope)
+        return ranking.take(1, MAX_CHOICES_EACH, self.order.tried.avoided, draw, self.scope)
 
     def _join(self, rules: DomainRules, instance: Id, pick: Pick) -> None:
         position = self.choosing.source.position(pick.root)
@@ -250,7 +247,7 @@ class GangChoice:
                 index = int(np.searchsorted(ranking.found.positions, position))
                 ranking.found.forget(index)  # reservations on the host may have changed
                 accepted = ranking.found.admits(index) and bool(
-                    ranking.found.ways(index, 1, self.order.avoid)
+                    ranking.found.ways(index, 1, self.order.tried.avoided)
                 )
                 free, _ = ranking.found.search.amounts(position)
             accepts.append(accepted)
@@ -269,7 +266,7 @@ class GangChoice:
         for number, index in found:
             allowed = np.zeros(len(rules.domains), np.bool_)
             allowed[hosts[index].position] = True
-            ranking, instance = self._rank(chances[number].part.number, allowed, ""), waiting[number].pop(0)
+            ranking, instance = self._rank(chances[number].alternative, allowed, ""), waiting[number].pop(0)
             if (pick := self._take(ranking, instance)) is None:
                 self._undo(rules, taken)
                 return None
@@ -286,11 +283,11 @@ class GangChoice:
         )
         several = self.order.alternates
         if several and not self.scope.optional:
-            for part in parts_of(self.order.request, chosen, self.order.alternative_index):
+            for part in parts_of(self.order.request, self.order.current, chosen):
                 for instance in part.instances:
                     cell = picks[instance].choices[0].cell
-                    spares = self.spares(instance, part.number, several, cell)
-                    picks[instance] = structs.replace(picks[instance], spares=spares)
+                    alternates = self.alternates(instance, part.alternative, several, cell)
+                    picks[instance] = structs.replace(picks[instance], alternates=alternates)
         short = self._short(chances, rules) if left else None
         return Chosen(tuple([picks[instance] for instance in chosen]), short)
 
@@ -312,7 +309,7 @@ class GangChoice:
 
 def is_gang(order: Order) -> bool:
     """Return whether the instances of an order are chosen together, because they have roles or a topology."""
-    group = order.alternatives[0].group if order.alternatives else None
+    group = order.preferred.group if order.attempts else None
     return bool(order.request.roles) or (group is not None and bool(group.topology.levels))
 
 
@@ -331,7 +328,9 @@ class Gangs(NoNarrowing):
     def alternates(self, choosing: "Choosing", order: Order) -> Mapping[Id, tuple[Candidate, ...]]:
         gang, found = GangChoice(choosing, order, PLAIN), dict[Id, tuple[Candidate, ...]]()
         for settled in order.settled:
-            if settled.lacking:
+            if settled.lacking and settled.alternative is not None:
                 with choosing.counting_claim(order, settled):
-                    found[settled.instance] = gang.alternates(settled)
+                    found[settled.instance] = gang.alternates(
+                        settled.instance, settled.alternative, settled.lacking, settled.cell
+                    )
         return found

@@ -56,13 +56,13 @@ def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> 
     }
 
 
-def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first flavor that requests exactly the allocated amounts; else 0."""
+def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> Alternative:
+    """Return the first alternative that requests exactly the allocated amounts; else the first of all."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():
             holds[name] = holds.get(name, 0) + amount
-    return next((index for index, alternative in enumerate(alternatives) if alternative.asked == holds), 0)
+    return next((each for each in alternatives if each.asked == holds), alternatives[0])
 
 
 def mappings_of(

@@ -17,15 +17,16 @@ class MovedShares(NoNarrowing):
         self._source = source
 
     def concerns(self, order: Order) -> bool:
-        return order.move is not None and bool(self._source.sharing)
+        return order.purpose.move is not None and bool(self._source.sharing)
 
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
-        if order.move is None or order.move.source is None:
+        move = order.purpose.move
+        if move is None or move.source is None:
             return PLAIN
         pools = self._source.sharing
         held = {
             provider: amounts
-            for provider, amounts in order.move.source.choice.allocations.items()
+            for provider, amounts in move.source.choice.allocations.items()
             if provider in pools
         }
         return Scope(alone=True, held=held) if held else PLAIN

@@ -16,7 +16,7 @@ HeldFor = Sequence[tuple[str, Sequence[Allocations]]]  # purpose of reservations
 
 def without_reservations(order: Order, choosing: Choosing, tally: Tally, held: HeldFor) -> Iterator[str]:
     """Yield sentences with the reservations without which an order would fit."""
-    alternative = order.alternatives[0]
+    alternative = order.preferred
     if alternative.draw is not None or alternative.request.roles:
         return
     for purpose, allocations in held:

@@ -96,9 +96,9 @@ class WaitingStore:
 
     def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
-        order, event = self._begin(entry)
-        if event.refusal:  # the request is invalid now, for example because a host was deleted
-            entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
+        order = self._begin(entry)
+        if order.verdict.invalid:  # for example because a host was deleted
+            entry = replace(entry, until=self._clock.now(), lacks=order.verdict.invalid)
         kind = self.kind(order)
         self._remove([entry.request])
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
@@ -269,7 +269,7 @@ class WaitingStore:
             wakes=self.wakes(kind, decision),
             decision=decision,
             story=context,
-            start=order.move,
+            start=order.purpose.move,
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:

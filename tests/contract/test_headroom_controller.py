@@ -29,7 +29,7 @@ from bus.vocabulary import Allocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.order import Order, Purpose
 from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
@@ -277,10 +277,10 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
         spec = BuildSpec(flavor=Flavor(name="pinned"))
         start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
         wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
-        order = Order(request=a_request(1), alternatives=(wish,), instances=(MOVE,), bytes=0, move=start)
+        purpose = Purpose(move=start)
+        order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
         [order] = await draws.prepare([order], again=False)
-        assert isinstance(order, Order)
-        first = order.alternatives[0].draw
+        first = order.preferred.draw
         assert first is not None
         drawn += [slot.held for slot in first.slots]
     assert len(slots) == 2 and sorted(map(len, drawn)) == [1, 2]

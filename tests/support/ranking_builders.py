@@ -82,7 +82,7 @@ class Hall:
         if group is not None:
             request = structs.replace(request, hints=structs.replace(request.hints, group=group.id))
         alternative = replace(self.alternative(request), group=group)
-        return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)
+        return Order(request, ((alternative,),), request.instances, size=0, alternates=request.alternates)
 
 
 def a_hall(
