@@ -21,15 +21,16 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.build_specs import size_of, too_much
 from scheduler_worker.core.events import Chosen, Located, NoVictims
-from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Order, Purpose, Times, Verdict, attempts_of
+from scheduler_worker.core.order import Order, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
 from scheduler_worker.dependencies import Ending
+from scheduler_worker.extension import Purpose
 from scheduler_worker.queries import PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
@@ -82,10 +83,8 @@ class Orders:
         if described:
             self._prefilters = None
 
-    def begin(self, request: BuildRequested, retried_for: float, move: MoveStart | None = None) -> Order:
-        """Return the order for a request (of a move, if given). `retried_for` has the seconds since the
-        request's first retry.
-        """
+    def begin(self, request: BuildRequested, retried_for: float, purpose: Purpose = BUILD) -> Order:
+        """Return the order for a request. `retried_for` has the seconds since the request's first retry."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -102,14 +101,12 @@ class Orders:
             attempts=attempts,
             instances=instances,
             size=0 if invalid else together,
+            purpose=purpose,
             alternates=request.alternates + more,
             verdict=Verdict(invalid=invalid) if invalid else Verdict(),
             times=Times(requested=sent_at(request), retried_for=retried_for),
         )
-        if move is None:
-            return order
-        order = msgspec.structs.replace(order, purpose=Purpose(move=move))
-        return order.with_alternatives(current_roots=move.current_roots)
+        return purpose.adapt(order)
 
     def names_unknown(self, request: BuildRequested) -> bool:
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
@@ -121,7 +118,7 @@ class Orders:
         """Return a waiting request's order with its search updated for the present aggregates, cells and
         excluded hosts."""
         if order.verdict.invalid:
-            return self.begin(order.request, order.times.retried_for, order.purpose.move)
+            return self.begin(order.request, order.times.retried_for, order.purpose)
         try:
             anew = self._attempts(order.request)
         except Unreadable:  # a host that the request names was deleted since it was parsed
@@ -228,15 +225,13 @@ class Resolving:
             instance_id
             for order in valid
             for hints in (order.request.hints,)
-            for instance_id in (*hints.same_host, *hints.different_host, *order.purpose.members)
+            for instance_id in (*hints.same_host, *hints.different_host, *order.purpose.outside_members)
         ):
-            held = await self.ending.held(named)
-            [located] = await self.ending.locate([list(held.items())])
-            on = {instance: place.root for instance, place in located.places.items() if place is not None}
+            on = await self.ending.hosts_of(named)
         return [order if order.verdict.invalid else self._resolved(order, groups, on) for order in orders]
 
     def _resolved(self, order: Order, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Order:
-        hints, request, purpose = order.request.hints, order.request, order.purpose
+        hints, request = order.request.hints, order.request
         if request.topology.levels:
             own = own_group(request, groups.get(group_id(request) or ""))
             order = order.with_alternatives(group=own)
@@ -245,14 +240,7 @@ class Resolving:
             if group is None or group.project != request.project:
                 why = f"hints.group: there is no server group {hints.group} in this project"
                 return order.with_invalid(why)
-            if purpose.move is not None:
-                group = purpose.move.other_members(group)
-            if purpose.members:  # members of the group that only the other system knows
-                outside = {id_: (on[id_],) for id_ in purpose.members if id_ in on}
-                members = {**outside, **group.members}
-                members = {id_: roots for id_, roots in members.items() if id_ not in order.instances}
-                group = msgspec.structs.replace(group, members=members)
-            order = order.with_alternatives(group=group)
+            order = order.with_alternatives(group=_with_other_members(order, group, on))
         if hints.same_host or hints.different_host:
             same, different = (
                 frozenset(on[instance] for instance in named if instance in on)
@@ -260,6 +248,19 @@ class Resolving:
             )
             order = order.with_alternatives(same=same if hints.same_host else None, different=different)
         return order
+
+
+def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) -> ServerGroup:
+    """Return a server group with the members that count for an order; `on` has the hosts of instances."""
+    outside, own = order.purpose.outside_members, order.purpose.consumers(order)
+    if not outside and not own:
+        return group
+    known = {**{id_: (on[id_],) for id_ in outside if id_ in on}, **group.members}
+    return msgspec.structs.replace(
+        group,
+        members={id_: roots for id_, roots in known.items() if id_ not in own},
+        left={id_: roots for id_, roots in group.left.items() if id_ not in own},
+    )
 
 
 class RelatedHosts:

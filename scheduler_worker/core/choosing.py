@@ -180,10 +180,7 @@ class Choosing:
         """Return the allocations of a moving instance on shared providers (pools). If its destination uses
         the same pool, the instance needs the amount only once.
         """
-        move = order.purpose.move
-        if move is None or move.source is None:
-            return ()
-        return self.pooled(move.source.choice.allocations)
+        return self.pooled(order.purpose.holds)
 
     def pooled(self, allocations: Allocations) -> tuple[Allocations, ...]:
         """Return the part of the allocations that is on shared providers (pools); empty if there is none."""

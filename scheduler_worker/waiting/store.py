@@ -19,6 +19,7 @@ from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
+from scheduler_worker.core.move_purpose import MovePurpose, asked_by
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.quota_waits import QUOTA_WAKES, QuotaWaits
 from scheduler_worker.core.reserved_hosts import Root, Roots
@@ -87,7 +88,7 @@ class WaitingStore:
         self.regroupings = 0  # number of times that all equivalence classes were computed again
         self.regroup = False  # True if all equivalence classes must be computed again
         self._clock = scheduler.clock
-        self._begin = scheduler.begin_stored
+        self._scheduler = scheduler
         self._changed = changed
         self._add = retrying(self._clock)(self._add_once)
 
@@ -106,7 +107,10 @@ class WaitingStore:
 
     def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
-        order = self._begin(entry)
+        if entry.start is not None:
+            [order] = self._scheduler.begin_for([asked_by(entry.start)])
+        else:
+            [order] = self._scheduler.begin([entry.message])
         if order.verdict.invalid:  # for example because a host was deleted
             entry = replace(entry, until=self._clock.now(), lacks=order.verdict.invalid)
         kind = self.kind(order)
@@ -245,7 +249,7 @@ class WaitingStore:
         self._changed()
 
     def kind(self, order: Order) -> str:
-        return self.sight.kind(order.request, order.alternatives, order.sharing_project)
+        return self.sight.kind(order.request, order.alternatives, sharing_project(order))
 
     def wakes(self, kind: str, decision: Decision) -> str:
         """Describe for operators which change lets a request with this `decision` be tried again."""
@@ -280,14 +284,14 @@ class WaitingStore:
         return ParkedRequest(
             message=order.request,
             kind=kind,
-            since=order.waits_since(now),
+            since=waits_since(order, now),
             until=now + seconds_of(order.request.wait),
             seen=seen,
             lacks=why[:MAX_CAUSE],
             wakes=self.wakes(kind, decision),
             decision=decision,
             story=context,
-            start=order.purpose.move,
+            start=order.purpose.start if isinstance(order.purpose, MovePurpose) else None,
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
@@ -446,4 +450,17 @@ class WaitingStore:
 
 
 def contender_of(order: Order, now: float) -> Contender:
-    return Contender(order.sharing_project, order.request.priority, order.waits_since(now))
+    return Contender(sharing_project(order), order.request.priority, waits_since(order, now))
+
+
+def sharing_project(order: Order) -> str:
+    """Return the project whose share decides the turn of an order; none for moves."""
+    return order.request.project if order.purpose.boots else ""
+
+
+def waits_since(order: Order, now: float) -> float:
+    """Return when an order began to wait: for a preempted instance, the time of its original request; as a
+    rule `now`.
+    """
+    since = order.times.waiting_since
+    return min(since, now) if since else now
