@@ -1,12 +1,8 @@
 """Converts requests to orders: parses equal requests once, and reads the server groups and instances that
 they name before the search.
-
-While a request waits, the instances that its hints or server group name may move. So their hosts are queried
-from placement again: at the start, after a change at one of the hosts, and once a second. If a host differs,
-the waiting request is evaluated again.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +15,7 @@ from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import Id, portions
+from bus.vocabulary import Id
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.build_specs import size_of, too_much
@@ -41,8 +37,6 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Order]]]
-AT_ONCE = 500  # equivalence classes in one query
 
 
 class Preempting(Protocol):
@@ -263,67 +257,7 @@ def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) 
     )
 
 
-class RelatedHosts:
-    """Tracks the hosts of instances that hints of waiting requests name, for each equivalence class."""
-
-    def __init__(self, resolve: Resolves) -> None:
-        self._resolve = resolve
-        self._published: dict[str, object] = {}
-        self._roots: dict[str, frozenset[str]] = {}  # equivalence class → hosts of the named instances
-        self._around: frozenset[str] = frozenset()
-        self.stirred = False  # True if the stored hosts may be outdated
-        self._asking = False
-
-    @property
-    def settled(self) -> bool:
-        """Return whether the known hosts of instances that waiting requests name are up to date."""
-        return not self.stirred and not self._asking
-
-    def around(self, roots: Collection[str]) -> bool:
-        return bool(self._around) and not self._around.isdisjoint(roots)
-
-    async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the equivalence classes whose hints name instances that moved, and for classes that can no
-        longer fit any host, the reason. `naming` has one request of each class.
-        """
-        self.stirred, self._asking = False, True
-        kinds = list(naming)
-        changed: list[str] = []
-        impossible: dict[str, str] = {}
-        published: dict[str, object] = {}
-        roots: dict[str, frozenset[str]] = {}
-        try:
-            for some in portions(kinds, AT_ONCE):
-                answers = await self._resolve([naming[kind] for kind in some])
-                for kind, order in zip(some, answers, strict=True):
-                    if order.verdict.invalid:
-                        impossible[kind] = order.verdict.invalid
-                        continue
-                    published[kind], roots[kind] = _named(order)
-                    if self._published.get(kind) != published[kind]:
-                        changed.append(kind)
-        except BaseException:
-            self.stirred = True
-            raise
-        finally:
-            self._asking = False
-        self._published, self._roots = published, roots
-        self._around = frozenset[str]().union(*roots.values())
-        return changed, impossible
-
-
 def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
     named = hints.group or hints.same_host or hints.different_host or hints.reservation
     return bool(named or request.topology.levels)
-
-
-def _named(order: Order) -> tuple[object, frozenset[str]]:
-    alternative = order.preferred
-    group = alternative.group
-    if group is not None and group.policy.startswith("soft"):
-        group = None
-    members = {**group.members, **group.left} if group is not None else {}
-    roots = {root for places in members.values() for root in places}
-    roots = roots.union(alternative.same or (), alternative.different)
-    return (group, alternative.same, alternative.different, alternative.draw), frozenset(roots)

@@ -26,13 +26,14 @@ from scheduler_worker.core.reserved_hosts import Root, Roots
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
-from scheduler_worker.orders import RelatedHosts, names_other_instances
+from scheduler_worker.orders import names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest, StoredHold
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+from scheduler_worker.waiting.related_hosts import RelatedHosts
 from scheduler_worker.waiting.start_estimates import StartEstimates
 
 BEHIND = "equal requests came before it"
@@ -98,7 +99,7 @@ class WaitingStore:
         self.requests[entry.request] = entry
         self.starts.enter(entry, *self.queues.place(entry.request))
         if names_other_instances(entry.message):
-            self.related.stirred = True
+            self.related.is_outdated = True
         self._moved()
 
     def _enqueue(self, entry: ParkedRequest, mark: int | None = None) -> None:
@@ -224,7 +225,7 @@ class WaitingStore:
         """Evaluate waiting requests again if instances that they name moved; end requests with a deleted
         server group.
         """
-        if not self.related.stirred:
+        if not self.related.is_outdated:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
         moved, impossible = await self.related.moved({entry.kind: entry.message for entry in naming})
