@@ -18,6 +18,7 @@ from bus.room import PlannedStep
 from bus.vocabulary import Allocations, Id, portions
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.move_purpose import asked_by
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from scheduler_worker.core.order import Order
@@ -63,7 +64,8 @@ class CloudReading:
         self.names |= {each.build: each.name for each in found}
         looked_up = await self.lookups.look_up(requests)
         starts = [each for each in looked_up if isinstance(each, MoveStart) and each.source is not None]
-        for start, order in zip(starts, await self.scheduler.resolved((), starts), strict=True):
+        orders = await self.scheduler.resolved_for(list(map(asked_by, starts)))
+        for start, order in zip(starts, orders, strict=True):
             if not order.verdict.invalid and order.attempts:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 

@@ -3,7 +3,6 @@
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from scheduler_worker.core.gang_choice import Gangs
-from scheduler_worker.core.moved_shares import MovedShares
 from scheduler_worker.dependencies import HeldAllocations, SchedulerOptions
 from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.extension import Narrowing
@@ -23,7 +22,6 @@ def usual_narrowings(source: CandidateSource, placement: PlacementQueries, clock
         NamedInstances(allocations),
         DrawnReservations(placement.reservations, source, clock),
         Gangs(),
-        MovedShares(source),
     ]
 
 

@@ -27,7 +27,6 @@ from scheduler_worker.core.reserved_help import HeldFor, without_reservations
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.extension import PLAIN, NoNarrowing, Remedies, Scope
 
-EVACUATE = "evacuate"
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
 MOST_EXPLAINED = 20  # reservations considered to explain a refusal
 
@@ -113,16 +112,16 @@ class DrawnReservations(NoNarrowing):
     def _of(self, order: Order) -> Sequence[Id]:
         if drawn := dict.fromkeys(each.draw.reservation for each in order.alternatives if each.draw):
             return tuple(drawn)
-        if (move := order.purpose.move) is not None:
-            return self._failover if move.asked.kind == EVACUATE else ()
-        if order.purpose.reserves is not None:
+        if order.purpose.leaves_lost_host:
+            return self._failover
+        if not order.purpose.boots:
             return ()
         named = order.request.hints.reservation
         return (named,) if named else self._open.get(order.request.project, ())
 
     def _drawn(self, order: Order, reservations: Sequence[Reservation], found: ReservationsFound) -> Order:
         request = order.request
-        named = request.hints.reservation if order.purpose.move is None else None
+        named = request.hints.reservation
         if named and not any(each.serves(request.project) for each in reservations):
             return order.with_invalid(f"hints.reservation: there is no reservation {named} in this project")
         plain = [each for each in order.alternatives if each.draw is None]
@@ -145,9 +144,8 @@ class DrawnReservations(NoNarrowing):
         An evacuation draws first from slots with the form of the instance's present allocations, on hosts
         with the cell, zone and traits of its host: other slots stay free for instances that fit only there.
         """
-        move = order.purpose.move
-        source = move.source if move is not None else None
-        form = self._source.form(source.choice.allocations) if source is not None else None
+        holds = order.purpose.holds
+        form = self._source.form(holds) if holds else None
         if form is None:
             return (None,)
         return {slot.consumer for slot in slots if self._source.form(slot.held) == form}, None

@@ -1,81 +1,117 @@
-"""The extension points of the scheduler: interfaces through which features change how orders are placed.
+"""The points at which features extend the scheduler, and what they may import from it.
 
-The kernel calls each extension with the orders that it `concerns`. A plain boot is concerned by none.
+The kernel calls a narrowing with the orders that it `concerns`. A plain boot is concerned by none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from bus.vocabulary import Allocations, Id
+from bus.claims import Choice, ConsumerClaim, Held, Retired
+from bus.resources import Provider
+from bus.vocabulary import Allocations, Id, Message
+from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
+from scheduler_worker.core.events import ComeAgain
+from scheduler_worker.core.narrowing import PLAIN, HostLimit, NoNarrowing, Remedies, Scope
+from scheduler_worker.core.order import EndedInstance, Order, Settled
 
 if TYPE_CHECKING:
     from bus.queries import Candidate
     from scheduler_worker.core.choosing import Choosing
     from scheduler_worker.core.events import Chosen
-    from scheduler_worker.core.helping import Tally
-    from scheduler_worker.core.order import Order
     from scheduler_worker.core.rule import Alternative
 
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """How the hosts of an order are chosen, joined over the narrowings that concern the order."""
-
-    alone: bool = False  # its choice changes the hosts of the next order, so it shares no evaluation
-    # choices of orders with one key change each other's hosts; None: they do not
-    key: Id | None = None
-    free: tuple[Allocations, ...] = ()  # counted as free while its hosts are searched
-    # what its instance holds already and needs only once: counted as free, and not reserved again
-    held: Allocations = field(default_factory=dict)
-    # True if only preferred hosts are searched: a shortage is no reason, because further alternatives follow,
-    # and alternates are chosen after the claim, by `Narrowing.late`
-    optional: bool = False
-    jointly: "JointChoice | None" = None  # chooses all instances together; at most one narrowing sets it
-
-    def joined(self, other: "Scope") -> "Scope":
-        return Scope(
-            alone=self.alone or other.alone,
-            key=self.key or other.key,
-            free=(*self.free, *other.free),
-            held=self.held or other.held,
-            optional=self.optional or other.optional,
-            jointly=self.jointly or other.jointly,
-        )
+__all__ = [
+    "BUILD",
+    "PLAIN",
+    "BuildPurpose",
+    "ComeAgain",
+    "EndedInstance",
+    "HostLimit",
+    "NoNarrowing",
+    "Order",
+    "Remedies",
+    "Scope",
+    "Settled",
+]
 
 
-PLAIN = Scope()
+class Purpose(Protocol):
+    """What the instances of an order are for. The kernel has one purpose, `BUILD`; features derive others
+    from `BuildPurpose`. A purpose is immutable and belongs to one order.
+    """
 
+    @property
+    def name(self) -> str: ...
 
-@dataclass(frozen=True, slots=True)
-class HostLimit:
-    """Hosts that an order may not use for now, and the reason, such as hosts held for other requests."""
+    @property
+    def retires(self) -> bool:
+        """Return whether instances that get no host are retired, so that their ids cannot be claimed later.
+        False for ids of another system, which may be requested again: such orders preempt no instances.
+        """
 
-    code: str  # of the reason (docs/reasons.md)
-    what: str  # names the hosts in counts of rejected hosts
-    roots: frozenset[str]
-    why: Callable[[str], str] = field(compare=False)  # returns why the host with a root is excluded
+    @property
+    def boots(self) -> bool:
+        """Return whether the instances are new ones of the request's project. Only then does the share of the
+        project decide when the request is tried, and may the instances draw from its open reservations.
+        """
 
+    @property
+    def leaves_lost_host(self) -> bool:
+        """Return whether the instance leaves a host that is down: then it may draw from failover capacity."""
 
-# Yields sentences with changes that would make an order fit; called without `await`.
-Remedies = Callable[["Order", "Choosing", "Tally"], Iterator[str]]
+    @property
+    def holds(self) -> Allocations:
+        """Return what the order's instance holds already on the host that it leaves."""
+
+    @property
+    def outside_members(self) -> tuple[Id, ...]:
+        """Return instances of another system that are members of the order's server group."""
+
+    def adapt(self, order: Order) -> Order:
+        """Return a new order with what this purpose adds to its alternatives and times."""
+
+    def consumers(self, order: Order) -> frozenset[Id]:
+        """Return the consumers of the order that do not count as other members of its server group."""
+
+    def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
+        """Return the claim of an instance; `choices` are the chosen hosts, best first."""
+
+    def claim_answered(
+        self, order: Order, instance: Id, result: Held | Retired, patience: float
+    ) -> Order | ComeAgain:
+        """Return the order after placement answered a claim with the state of its consumer, or the order to
+        deliver the request again. `instance` is no longer among the order's instances.
+        """
+
+    def retire_answered(self, order: Order, instance: Id, result: Held | Retired) -> Order:
+        """Return the order after placement did not retire an instance, because of the state `result`."""
+
+    def located(
+        self, order: Order, instance: Id, held: Held, providers: Mapping[Id, Provider]
+    ) -> Settled | EndedInstance | ComeAgain:
+        """Return what follows from allocations that an instance holds since an earlier delivery. `providers`
+        has the providers of the allocations, by id.
+        """
+
+    def ends(self, order: Order) -> Sequence[Message]:
+        """Return the messages that end the order."""
 
 
 class Narrowing(Protocol):
     """A feature that restricts the hosts of orders, or that makes the choices of orders depend on others."""
 
-    def concerns(self, order: "Order") -> bool:
+    def concerns(self, order: Order) -> bool:
         """Return whether the other methods must be called for an order."""
 
-    async def prepare(self, orders: "Sequence[Order]", again: bool) -> "Sequence[Order]":
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
         """Return orders with what the choice of their hosts needs to know, read with one query for all; or
         marked as invalid. The call is repeated, with `again`, for orders with refused claims.
         """
 
-    def limit(self, orders: "Sequence[Order]") -> "Sequence[Order]":
+    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Return orders with the limits (`HostLimit`) that hold now; called directly before each choice."""
 
-    def scope(self, order: "Order", alternatives: "Sequence[Alternative]") -> Scope:
+    def scope(self, order: Order, alternatives: "Sequence[Alternative]") -> Scope:
         """Return how hosts are chosen for the given alternatives of an order."""
 
     def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
@@ -89,7 +125,7 @@ class Narrowing(Protocol):
     async def remedies(self) -> Remedies:
         """Return a function that suggests changes of orders without a host; read here what it needs."""
 
-    def watch(self, order: "Order") -> tuple[object, frozenset[str]]:
+    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
         """Return a value that differs if a waiting order must be evaluated again, and the hosts on which it
         depends.
         """
@@ -98,35 +134,7 @@ class Narrowing(Protocol):
 class JointChoice(Protocol):
     """Chooses the hosts of all instances of an order together."""
 
-    def choose(self, choosing: "Choosing", order: "Order", scope: Scope) -> "Chosen": ...
+    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> "Chosen": ...
 
-    def alternates(self, choosing: "Choosing", order: "Order") -> "Mapping[Id, tuple[Candidate, ...]]":
+    def alternates(self, choosing: "Choosing", order: Order) -> "Mapping[Id, tuple[Candidate, ...]]":
         """Return alternates for the claimed instances of an order that have fewer than requested."""
-
-
-class NoNarrowing:
-    """A narrowing without effect: the base class of narrowings, which replace the methods they need."""
-
-    def concerns(self, order: "Order") -> bool:
-        return False
-
-    async def prepare(self, orders: "Sequence[Order]", again: bool) -> "Sequence[Order]":
-        return orders
-
-    def limit(self, orders: "Sequence[Order]") -> "Sequence[Order]":
-        return orders
-
-    def scope(self, order: "Order", alternatives: "Sequence[Alternative]") -> Scope:
-        return PLAIN
-
-    def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
-        return alternative
-
-    def late(self, alternative: "Alternative") -> "Alternative":
-        return alternative
-
-    async def remedies(self) -> Remedies:
-        return lambda order, choosing, tally: iter(())
-
-    def watch(self, order: "Order") -> tuple[object, frozenset[str]]:
-        return None, frozenset()

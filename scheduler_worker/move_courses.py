@@ -19,6 +19,7 @@ from scheduler_worker.begun_claims import claims_of_begun
 from scheduler_worker.core import move_state
 from scheduler_worker.core.events import ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
+from scheduler_worker.core.move_purpose import asked_by
 from scheduler_worker.core.move_start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
 from scheduler_worker.core.order import Order, Verdict
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
@@ -182,7 +183,9 @@ class MoveCourses:
                 course.take(end)
 
     def _begun(self, courses: Sequence[MoveCourse]) -> list[Order]:
-        return self.scheduler.begin_moves([start for course in courses if (start := course.state.start)])
+        return self.scheduler.begin_for(
+            [asked_by(course.state.start) for course in courses if course.state.start]
+        )
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
         crossing: list[tuple[MoveCourse, move_state.Handover]] = []
@@ -294,7 +297,7 @@ class MoveCourses:
         found = await claims_of_begun(self.scheduler.placement, [start for _, start in seeking])
         found_claims = [(course, *claim) for (course, _), claim in zip(seeking, found, strict=True)]
         intact = [(course, start, held) for course, start, held in found_claims if held is not None]
-        begun = self.scheduler.begin_moves([start for _, start, _ in intact])
+        begun = self.scheduler.begin_for([asked_by(start) for _, start, _ in intact])
         publishing: list[tuple[MoveCourse, Order]] = []
         for (course, _, holding), order in zip(intact, begun, strict=True):
             if not order.attempts:  # invalid now, for example because a named host was deleted

@@ -22,7 +22,7 @@ class NamedInstances(NoNarrowing):
 
     async def _prepared(self, orders: Sequence[Order]) -> Sequence[Order]:
         hints = [order.request.hints for order in orders]
-        roots = await self._allocations.roots_of(
+        roots = await self._allocations.hosts_of(
             [id_ for each in hints for id_ in (*each.same_host, *each.different_host)]
         )
         prepared = []

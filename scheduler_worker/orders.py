@@ -1,11 +1,6 @@
-"""Converts requests to orders: parses equal requests once.
+"""Converts requests to orders: parses equal requests once."""
 
-While a request waits, the instances that its hints or server group name may move. So their hosts are queried
-from placement again: at the start, after a change at one of the hosts, and once a second. If a host differs,
-the waiting request is evaluated again.
-"""
-
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,15 +12,15 @@ from bus.context import sent_at
 from bus.errors import Retry
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.build_specs import size_of, too_much
 from scheduler_worker.core.events import Chosen, Located, NoVictims
-from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Order, Purpose, Times, Verdict, attempts_of
+from scheduler_worker.core.order import Order, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
+from scheduler_worker.extension import Purpose
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
 BATCH_BYTES = 16 * 1024 * 1024  # bytes of flavors, images and metadata in a batch, or one request
@@ -35,10 +30,6 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Order]]]
-# Returns a value that differs if an order must be evaluated again, and the hosts on which it depends.
-Watch = Callable[[Order], tuple[object, frozenset[str]]]
-AT_ONCE = 500  # equivalence classes in one query
 
 
 class Preempting(Protocol):
@@ -79,10 +70,8 @@ class Orders:
         if described:
             self._prefilters = None
 
-    def begin(self, request: BuildRequested, retried_for: float, move: MoveStart | None = None) -> Order:
-        """Return the order for a request (of a move, if given). `retried_for` has the seconds since the
-        request's first retry.
-        """
+    def begin(self, request: BuildRequested, retried_for: float, purpose: Purpose = BUILD) -> Order:
+        """Return the order for a request. `retried_for` has the seconds since the request's first retry."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -99,14 +88,12 @@ class Orders:
             attempts=attempts,
             instances=instances,
             size=0 if invalid else together,
+            purpose=purpose,
             alternates=request.alternates + more,
             verdict=Verdict(invalid=invalid) if invalid else Verdict(),
             times=Times(requested=sent_at(request), retried_for=retried_for),
         )
-        if move is None:
-            return order
-        order = msgspec.structs.replace(order, purpose=Purpose(move=move))
-        return order.with_alternatives(current_roots=move.current_roots)
+        return purpose.adapt(order)
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
@@ -122,7 +109,7 @@ class Orders:
         """Return a waiting request's order with its search updated for the present aggregates, cells and
         excluded hosts."""
         if order.verdict.invalid:
-            return self.begin(order.request, order.times.retried_for, order.purpose.move)
+            return self.begin(order.request, order.times.retried_for, order.purpose)
         try:
             anew = self._attempts(order.request)
         except Unreadable:  # a host that the request names was deleted since it was parsed
@@ -196,56 +183,6 @@ def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
             bytes_left -= order.size
             later.append(None)
     return later
-
-
-class RelatedHosts:
-    """Tracks the hosts of instances that hints of waiting requests name, for each equivalence class."""
-
-    def __init__(self, resolve: Resolves, watch: Watch) -> None:
-        self._resolve = resolve
-        self._watch = watch
-        self._published: dict[str, object] = {}
-        self._roots: dict[str, frozenset[str]] = {}  # equivalence class → hosts of the named instances
-        self._around: frozenset[str] = frozenset()
-        self.stirred = False  # True if the stored hosts may be outdated
-        self._asking = False
-
-    @property
-    def settled(self) -> bool:
-        """Return whether the known hosts of instances that waiting requests name are up to date."""
-        return not self.stirred and not self._asking
-
-    def around(self, roots: Collection[str]) -> bool:
-        return bool(self._around) and not self._around.isdisjoint(roots)
-
-    async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the equivalence classes whose hints name instances that moved, and for classes that can no
-        longer fit any host, the reason. `naming` has one request of each class.
-        """
-        self.stirred, self._asking = False, True
-        kinds = list(naming)
-        changed: list[str] = []
-        impossible: dict[str, str] = {}
-        published: dict[str, object] = {}
-        roots: dict[str, frozenset[str]] = {}
-        try:
-            for some in portions(kinds, AT_ONCE):
-                answers = await self._resolve([naming[kind] for kind in some])
-                for kind, order in zip(some, answers, strict=True):
-                    if order.verdict.invalid:
-                        impossible[kind] = order.verdict.invalid
-                        continue
-                    published[kind], roots[kind] = self._watch(order)
-                    if self._published.get(kind) != published[kind]:
-                        changed.append(kind)
-        except BaseException:
-            self.stirred = True
-            raise
-        finally:
-            self._asking = False
-        self._published, self._roots = published, roots
-        self._around = frozenset[str]().union(*roots.values())
-        return changed, impossible
 
 
 def names_other_instances(request: BuildRequested) -> bool:

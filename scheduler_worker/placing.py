@@ -14,29 +14,29 @@ from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
-from bus.vocabulary import Id
+from bus.messages import BuildRequested, HostFailed, HostReported
+from bus.vocabulary import Id, Message
 from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED
 from scheduler_worker.core import events
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import HasReservations
-from scheduler_worker.extension import Narrowing, Remedies
+from scheduler_worker.extension import Narrowing, Purpose, Remedies
 from scheduler_worker.help_search import helps_of
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.orders import Orders, Preempting, postponed
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
-from scheduler_worker.store.parked import ParkedRequest
 
 T = TypeVar("T")
-PlacingOutcome = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
+Asked = tuple[BuildRequested, Purpose]
+PlacingOutcome = Sequence[Message] | Retry | Poison
 
 
 @dataclass(slots=True, eq=False)
@@ -128,22 +128,17 @@ class Scheduler:
             for order, late in zip(orders, later, strict=True)
         ]
 
-    def begin(self, requests: Sequence[BuildRequested]) -> list[Order]:
-        self.book.listened(self.clock.monotonic())
-        begin, retried_for = self._orders.begin, self.retries.retried_for
-        orders = [begin(request, retried_for(request.request)) for request in requests]
+    def begin(self, requests: Sequence[BuildRequested], purpose: Purpose = BUILD) -> list[Order]:
+        """Return the orders of requests for new instances."""
+        orders = self.begin_for([(request, purpose) for request in requests])
         self.flavors.see(orders)
         return orders if self.preemption is None else [*self.preemption.permitted(orders)]
 
-    def begin_moves(self, starts: Sequence[MoveStart]) -> list[Order]:
+    def begin_for(self, asked: Sequence[Asked]) -> list[Order]:
+        """Return the orders of requests with purposes of features."""
         self.book.listened(self.clock.monotonic())
         begin, retried_for = self._orders.begin, self.retries.retried_for
-        return [begin(start.request(), retried_for(start.asked.move), start) for start in starts]
-
-    def begin_stored(self, parked: ParkedRequest) -> Order:
-        if parked.start is not None:
-            return self.begin_moves([parked.start])[0]
-        return self.begin([parked.message])[0]
+        return [begin(request, retried_for(request.request), purpose) for request, purpose in asked]
 
     async def place(self, orders: Sequence[Order]) -> list[events.End]:
         """Place orders, and return their results in the same sequence. An order fails for lack of a host only
@@ -171,7 +166,7 @@ class Scheduler:
             await self._find_help(_needing(left, Need.REMEDIES))
             await self._fence(_needing(left, Need.FENCES))
             self._find_alternates(_needing(left, Need.ALTERNATES))
-        return [each.end or events.PublishEnds(()) for each in placed]
+        return [each.end or events.Publish(()) for each in placed]
 
     async def _prepare_again(self, placed: Sequence[_OrderInProgress]) -> None:
         """Let narrowings read again what they need to know about orders with refused claims."""
@@ -187,7 +182,7 @@ class Scheduler:
             self.retries.begin(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
         match end:
-            case events.PublishEnds(messages=messages):
+            case events.Publish(messages=messages):
                 # The first retry stays recorded, so that a copy of this request does not wait for the whole
                 # time limit again.
                 return messages
@@ -197,8 +192,6 @@ class Scheduler:
             case events.Park(why=why):
                 self.retries.end(request)
                 return Retry(after=1.0, why=why)
-            case events.PublishMove() | events.BegunBefore():  # `MoveCourses` publishes moves
-                return ()
 
     def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():
@@ -212,7 +205,7 @@ class Scheduler:
                     progress.need = effect
                 case events.ReserveHost():
                     self._reserve_host(effect)
-                case events.PublishEnds():
+                case events.Publish():
                     progress.end = effect
                 case events.ReleaseHost(pick=pick, instance=instance):
                     self.pending.release(pick)
@@ -287,13 +280,13 @@ class Scheduler:
             self.source, self.hosts.map, now, self.policy, reservations, tentative, self.narrowings
         )
 
-    async def resolved(
-        self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
-    ) -> Sequence[Order]:
-        """Make orders from requests and moves, and query the hosts of the instances that they name."""
-        orders = [self._orders.begin(request, 0.0) for request in requests]
-        orders += [self._orders.begin(start.request(), 0.0, start) for start in starts]
-        return await self.prepare(orders)
+    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Order]:
+        """Make orders from requests, and query the hosts of the instances that they name."""
+        return await self.resolved_for([(request, BUILD) for request in requests])
+
+    async def resolved_for(self, asked: Sequence[Asked]) -> Sequence[Order]:
+        """Make orders with purposes of features, and query the hosts of the instances that they name."""
+        return await self.prepare([self._orders.begin(request, 0.0, purpose) for request, purpose in asked])
 
     async def prepare(self, orders: Sequence[Order], again: bool = False) -> Sequence[Order]:
         """Return orders with what narrowings need to know for the choice of their hosts."""
@@ -347,12 +340,12 @@ class Scheduler:
         self._tentative.add(choice.pick.scope.key, choice.instance, choice.way.root)
 
     async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
-        orders = [each.order for each in placed]
-        excluding = [order.excluded_roots if order.purpose.is_external else () for order in orders]
-        located = await self.ending.locate([order.found for order in orders], excluding)
-        for each, event in zip(placed, located, strict=True):
+        held = [held for each in placed for _, held in each.order.held_before()]
+        located = events.Located(await self.ending.look_up(held))
+        for each in placed:
+            event = located
             if self.preemption is not None:
-                event = await self.preemption.of_located(each.order, event)
+                event = await self.preemption.of_located(each.order, located)
             self._take(each, event)
 
     async def _fence(self, placed: Sequence[_OrderInProgress]) -> None:

@@ -1,6 +1,6 @@
 """Reads the server groups that requests join, and applies their policies to the choice of hosts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -35,8 +35,8 @@ class ServerGroups(NoNarrowing):
     async def _prepared(self, orders: Sequence[Order]) -> Sequence[Order]:
         ids = tuple(dict.fromkeys(id_ for order in orders if (id_ := group_id(order.request))))
         groups = {group.id: group for group in (await self._find(FindGroups(ids=ids))).groups}
-        roots = await self._allocations.roots_of(
-            [member for order in orders for member in order.purpose.members]
+        roots = await self._allocations.hosts_of(
+            [member for order in orders for member in order.purpose.outside_members]
         )
         return [self._with_group(order, groups, roots) for order in orders]
 
@@ -48,15 +48,7 @@ class ServerGroups(NoNarrowing):
         if group is None or group.project != request.project:
             why = f"hints.group: there is no server group {request.hints.group} in this project"
             return order.with_invalid(why)
-        purpose = order.purpose
-        if purpose.move is not None:
-            group = purpose.move.other_members(group)
-        if purpose.members:  # members of the group that only the other system knows
-            outside = {id_: (roots[id_],) for id_ in purpose.members if id_ in roots}
-            members = {**outside, **group.members}
-            members = {id_: on for id_, on in members.items() if id_ not in order.instances}
-            group = structs.replace(group, members=members)
-        return order.with_alternatives(group=group)
+        return order.with_alternatives(group=_with_other_members(order, group, roots))
 
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
         return Scope(alone=True, key=group_id(order.request))
@@ -70,3 +62,16 @@ class ServerGroups(NoNarrowing):
             return None, frozenset()
         members = {**group.members, **group.left}
         return group, frozenset([root for places in members.values() for root in places])
+
+
+def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) -> ServerGroup:
+    """Return a server group with the members that count for an order; `on` has the hosts of instances."""
+    outside, own = order.purpose.outside_members, order.purpose.consumers(order)
+    if not outside and not own:
+        return group
+    known = {**{id_: (on[id_],) for id_ in outside if id_ in on}, **group.members}
+    return structs.replace(
+        group,
+        members={id_: roots for id_, roots in known.items() if id_ not in own},
+        left={id_: roots for id_, roots in group.left.items() if id_ not in own},
+    )

@@ -118,9 +118,9 @@ class VictimSearch:
 
     async def of_located(self, order: Order, located: Located) -> Located:
         """Return `located` with the victims of instances that an earlier delivery of the request placed."""
-        if not order.request.priority or order.purpose.move is not None:
+        if not order.request.priority or not order.purpose.boots:
             return located
-        asked = FindPreemptions(by=tuple(located.places))
+        asked = FindPreemptions(by=tuple([instance for instance, _ in order.held_before()]))
         victims: dict[Id, tuple[Victim, ...]] = {}
         for each in (await self._scheduler.placement.preemptions(asked)).preemptions:
             victims[each.by] = (*victims.get(each.by, ()), each.victim)

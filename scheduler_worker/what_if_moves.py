@@ -7,6 +7,7 @@ from msgspec import structs
 from bus.decisions import Decision
 from bus.vocabulary import Id
 from bus.what_if import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
+from scheduler_worker.core.move_purpose import asked_by
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
@@ -73,7 +74,7 @@ class WhatIfsOfMoves:
             frozenset(question.closed),
             lambda root: "being emptied",
         )
-        orders = await self._scheduler.resolved((), starts)
+        orders = await self._scheduler.resolved_for(list(map(asked_by, starts)))
         for course, start, order in zip(courses, starts, orders, strict=True):
             if invalid := order.verdict.invalid:
                 unreadable = Decision(code="unreadable")

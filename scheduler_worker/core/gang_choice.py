@@ -23,6 +23,7 @@ from scheduler_worker.core.domain_search import Assignment, Budget, HostAmount, 
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.gang_shortage import Best, Wanted, shortage_of
 from scheduler_worker.core.group_members import domain_rules
+from scheduler_worker.core.narrowing import PLAIN, NoNarrowing, Scope
 from scheduler_worker.core.order import MAX_CHOICES_EACH, Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
@@ -30,7 +31,6 @@ from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.roles import Part, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative
 from scheduler_worker.core.scale import Pick
-from scheduler_worker.extension import PLAIN, NoNarrowing, Scope
 
 if TYPE_CHECKING:
     from scheduler_worker.core.choosing import Choosing

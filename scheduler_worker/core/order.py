@@ -3,29 +3,28 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 
-from bus.claims import Choice, ClaimResult, ConsumerClaim, Held, Moved, Refusal, Retired
+from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal
 from bus.decisions import AlsoAsked, Decision, noted
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
-from bus.moves import MovePlaced, MoveRefused
+from bus.messages import BuildRequested, BuildUnplaceable, Selection
 from bus.preemption import Preempts, PriorityClass, Victim
 from bus.queries import Candidate
 from bus.requests import Hints
-from bus.reservations import RESERVATION
 from bus.vocabulary import MAX_CAUSE, Id
-from scheduler_worker.core.build_specs import spec_of
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Fence
-from scheduler_worker.core.move_start import MoveStart, refused
+from scheduler_worker.core.narrowing import HostLimit
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
-from scheduler_worker.core.roles import flavors_of, group_id, role_of
+from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
-from scheduler_worker.extension import HostLimit
+
+if TYPE_CHECKING:
+    from scheduler_worker.extension import Purpose
 
 MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
 MAX_CHOICES_EACH = 64  # hosts in one claim of an order
@@ -60,18 +59,6 @@ class EndedInstance(msgspec.Struct, frozen=True, gc=False):
     instance: Id
     reason: str
     code: str = ""  # CANCELLED_CODE, if only this instance of the request was cancelled
-
-
-class Purpose(msgspec.Struct, frozen=True, gc=False):
-    """What an order is for: builds as a rule; else a move, a selection for another system, or slots."""
-
-    move: MoveStart | None = None  # the move, if the order is one; the move's id is the order's only instance
-    begun: bool = False  # the move has its claim already
-    is_external: bool = False  # another system builds the instances: their ids are not retired
-    members: tuple[Id, ...] = ()  # with `is_external`: members of the server group in the other system
-    # with `is_external`: allocations on excluded hosts that the instances keep in addition to the claim
-    holdings: tuple[tuple[Id, Held], ...] = ()
-    reserves: Id | None = None  # the reservation for which the order claims slots, if any
 
 
 class Tried(msgspec.Struct, frozen=True, gc=False):
@@ -122,7 +109,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     attempts: tuple[tuple[Alternative, ...], ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
     size: int  # approximate number of bytes of the final messages
-    purpose: Purpose = Purpose()
+    purpose: "Purpose"
     attempt: int = 0  # index of the attempt that is being tried
     alternates: int = 0  # number of alternates to choose for each instance
     picks: tuple[Pick, ...] = ()  # hosts of the first `instances`, until placement has answered the claims
@@ -181,18 +168,6 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.attempt + 1 >= len(self.attempts)
 
     @property
-    def sharing_project(self) -> str:
-        """Return the project whose share decides the turn of the request; none for moves."""
-        return "" if self.purpose.move is not None else self.request.project
-
-    def waits_since(self, now: float) -> float:
-        """Return when the request began to wait: for a preempted instance, the time of its original request;
-        else `now`.
-        """
-        since = self.purpose.move.asked.since if self.purpose.move is not None else 0.0
-        return min(since, now) if since else now
-
-    @property
     def needed(self) -> int:
         """Return the least number of further instances that must get hosts; if fewer fit, none is placed."""
         if not self.request.at_least:
@@ -218,13 +193,13 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             reason = f"{reason}. As {flavor.name!r}: {short.reason(request, several, ())}"
         return reason
 
-    @property
-    def excluded_roots(self) -> frozenset[str]:
-        return frozenset(self.preferred.question.not_roots) if self.attempts else frozenset()
+    def held_before(self) -> tuple[tuple[Id, Held], ...]:
+        """Return the instances that hold allocations since an earlier delivery of the request."""
+        return tuple([(instance, held) for instance, held in self.found if held.allocations])
 
     def released_elsewhere(self) -> tuple[tuple[Id, Held], ...]:
         """Return the instances whose allocations another client has released."""
-        return tuple([each for each in self.found if not each[1].allocations])
+        return tuple([(instance, held) for instance, held in self.found if not held.allocations])
 
     def fences(self) -> tuple[Fence, ...]:
         """Return the consumers to retire: the instances whose allocations another client has released or, if
@@ -233,48 +208,6 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         if released := self.released_elsewhere():
             return tuple([Fence(each, held.generation, why_released(each)) for each, held in released])
         return tuple([Fence(instance, None, self.verdict.reason) for instance in self.instances])
-
-    def messages(self) -> list[BuildPlaced | BuildUnplaceable]:
-        """Return the final messages of a request, which contain a result for each instance."""
-        request, verdict = self.request, self.verdict
-        messages: list[BuildPlaced | BuildUnplaceable] = []
-        for settled in self.settled:
-            placed = settled.alternative
-            flavor = role_of(request, settled.instance) if placed is None else placed.alternative_index
-            messages.append(
-                BuildPlaced(
-                    build=settled.instance,
-                    request=request.request,
-                    cell=settled.cell,
-                    chosen=settled.chosen,
-                    generation=settled.generation,
-                    alternates=alternates_of(settled),
-                    spec=spec_of(request, flavor),
-                    decision=noted(settled.decision, request.unknown_fields),
-                    reply_to=request.reply_to,
-                    priority=request.priority,
-                    since=self.times.waiting_since,
-                    preempts=settled.victims,
-                    requested=self.times.requested,
-                )
-            )
-        if failed := tuple([each.instance for each in self.ended if each.code != CANCELLED_CODE]):
-            messages.append(unplaceable(request, failed, verdict.reason, verdict.decision))
-        for each in self.ended:
-            if each.code == CANCELLED_CODE:
-                decision = Decision(code=CANCELLED_CODE)
-                messages.append(unplaceable(request, (each.instance,), each.reason, decision))
-        return messages
-
-    def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """Return the scheduler's result of a move: a host is claimed, or the move is refused."""
-        for settled in self.settled:
-            alternates, decision = alternates_of(settled), settled.decision
-            return move.placed(settled.generation, settled.chosen, alternates, decision, settled.cell)
-        for each in self.ended:
-            if each.code == CANCELLED_CODE:
-                return refused(move.asked, each.reason, CANCELLED_CODE, Decision(code=CANCELLED_CODE))
-        return refused(move.asked, self.verdict.reason, self.verdict.decision.code, self.verdict.decision)
 
 
 def attempts_of(
@@ -355,45 +288,6 @@ def failed(order: Order, reason: str, decision: Decision, *, lacks_remedies: boo
     return structs.replace(order, verdict=verdict)
 
 
-def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Return a redelivered order without the instances that already have allocations or have ended, according
-    to placement's answers to their claims (`results`).
-    """
-    left: list[Id] = []
-    obstacle = "its other instances were placed or ended before"
-    verdict = structs.replace(order.verdict, obstacle=obstacle, shortages=())
-    order = structs.replace(order, verdict=verdict, attempt=0)
-    for instance, result in zip(order.instances, results, strict=False):
-        if isinstance(result, Held | Retired):
-            order = placed_before(order, instance, result)
-        else:  # the instance has no allocations and has not ended, so it may be placed
-            left.append(instance)
-    return structs.replace(order, instances=(*left, *order.instances[len(results) :]))
-
-
-def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Record in an order that an earlier delivery of its request placed or ended an instance."""
-    purpose = order.purpose
-    if purpose.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
-        purpose = structs.replace(purpose, holdings=(*purpose.holdings, (instance, result)))
-        return structs.replace(order, purpose=purpose, instances=(*order.instances, instance))
-    match result:
-        case Held() if purpose.move is not None:
-            return with_ended(order, instance, "move: the id belongs to a consumer that holds resources")
-        case Held():
-            return structs.replace(order, found=(*order.found, (instance, result)))
-        case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
-            return structs.replace(order, ended=(*order.ended, EndedInstance(instance, why, CANCELLED_CODE)))
-        case Retired(unplaceable=True, why=why):
-            if purpose.move is not None and why != order.verdict.reason:  # the earlier end has another reason
-                order = structs.replace(order, verdict=structs.replace(order.verdict, decision=Decision()))
-            return with_ended(order, instance, why)
-        case Retired():
-            if purpose.move is None:
-                return order
-            return structs.replace(order, purpose=structs.replace(purpose, begun=True))
-
-
 def why_released(instance: Id) -> str:
     return f"what {instance} held was released by another client"
 
@@ -422,46 +316,27 @@ def usable_alternates(
 def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]:
     """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
     placement allocates on the first host that still fits."""
-    request, purpose = order.request, order.purpose
-    holdings = dict(purpose.holdings)
-    if purpose.move is not None:
-        draw = order.alternative.draw
-        return tuple([purpose.move.claim(slots.choices(draw, pick.choices)) for pick in order.picks])
     claims = []
-    together = len({victim.build for some in order.preemption.victims for victim in some})
-    for at, (instance, pick) in enumerate(zip(order.instances, order.picks, strict=False)):
+    for instance, pick in zip(order.instances, order.picks, strict=False):
         choices = slots.choices(order.alternative_for(instance).draw, pick.choices)
-        if (held := holdings.get(instance)) is not None:  # a provider in both is claimed only once
-            both = [{**each.allocations, **held.allocations} for each in choices]
-            choices = tuple(
-                [structs.replace(each, allocations=all_) for each, all_ in zip(choices, both, strict=True)]
-            )
-        claims.append(
-            ConsumerClaim(
-                consumer=instance,
-                generation=None if held is None else held.generation,
-                choices=choices,
-                project=request.project,
-                user=request.user,
-                type=RESERVATION if purpose.reserves else "INSTANCE",
-                client=purpose.is_external and not purpose.reserves,
-                group=group_id(request),
-                topology=request.topology if request.topology.levels else None,
-                reserves=purpose.reserves,
-                preempts=_preempts(order, at, together) if together else None,
-            )
+        claims.append(order.purpose.claim(order, instance, choices))
+    return _preempting(order, claims) if order.preemption.victims else tuple(claims)
+
+
+def _preempting(order: Order, claims: Sequence[ConsumerClaim]) -> tuple[ConsumerClaim, ...]:
+    """Return the claims of an order with the instances that each of them preempts."""
+    victims, permitted_by = order.preemption.victims, order.preemption.permitted_by
+    together = len({victim.build for some in victims for victim in some})
+    if permitted_by is None:
+        return tuple(claims)
+    preempting = []
+    for claim, pick, some in zip(claims, order.picks, victims, strict=True):
+        preempts = Preempts(
+            victims=some,
+            cell=pick.choices[0].cell,
+            priority=order.request.priority,
+            budget=permitted_by.budget,
+            together=together,
         )
-    return tuple(claims)
-
-
-def _preempts(order: Order, at: int, together: int) -> Preempts | None:
-    preemption = order.preemption
-    if preemption.permitted_by is None or not preemption.victims[at]:
-        return None
-    return Preempts(
-        victims=preemption.victims[at],
-        cell=order.picks[at].choices[0].cell,
-        priority=order.request.priority,
-        budget=preemption.permitted_by.budget,
-        together=together,
-    )
+        preempting.append(structs.replace(claim, preempts=preempts) if some else claim)
+    return tuple(preempting)

@@ -13,32 +13,26 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
+from bus.claims import Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
 from bus.decisions import OVER_QUOTA, RULE_ERROR, Decision
-from bus.messages import Selection
-from bus.moves import BEGUN
 from bus.preemption import OverBudget
 from bus.quotas import INSTANCES, OverQuota
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.held_claim import Mappings, alternative_of, mappings_of, without_roots
 from scheduler_worker.core.order import (
     EndedInstance,
     Order,
     Settled,
     failed,
     further_constraints,
-    placed_before,
     refusals_of,
     selection_of,
     usable_alternates,
     why_released,
     with_ended,
-    without_placed,
 )
 from scheduler_worker.core.rejections import Shortage
-from scheduler_worker.core.rule import Alternative
 
 ROUNDS = 5  # searches for one request without a pause
 PATIENCE = 30.0  # seconds that a request waits for a temporary obstacle
@@ -53,9 +47,9 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
     """Return an order's state and effects after an event; an order older than `patience` s is not retried."""
     match event:
         case events.Begun() if order.verdict.invalid:
-            return _needs(failed(order, order.verdict.invalid, Decision(code="unreadable")), patience)
+            return _proceed(failed(order, order.verdict.invalid, Decision(code="unreadable")), patience)
         case events.Begun():
-            return _needs(order, patience)
+            return _proceed(order, patience)
         case events.Chosen(picks=(), short=short) if short is not None:
             tried = replace(order.tried, considered=short.considered)
             return _no_host(replace(order, tried=tried), short, patience)
@@ -65,7 +59,7 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
             return _claimed(order, results, patience)
         case events.ClaimImpossible(why=why):
             without_picks = failed(replace(order, picks=()), why, Decision(code="claim"))
-            return _after(_release_picks(order), _needs(without_picks, patience))
+            return _after(_release_picks(order), _proceed(without_picks, patience))
         case events.Located():
             return _located(order, event, patience)
         case events.NoVictims(why=why):
@@ -77,24 +71,23 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
         case events.HelpFound(helps=helps):
             decision = replace(order.verdict.decision, helps=helps)
             verdict = replace(order.verdict, decision=decision, lacks_remedies=False)
-            return _needs(replace(order, verdict=verdict), patience)
+            return _proceed(replace(order, verdict=verdict), patience)
         case events.AlternatesFound(alternates=alternates):
             settled = [
                 replace(each, alternates=(*each.alternates, *alternates.get(each.instance, ())), lacking=0)
                 for each in order.settled
             ]
-            return _needs(replace(order, settled=tuple(settled)), patience)
+            return _proceed(replace(order, settled=tuple(settled)), patience)
 
 
-def _needs(order: Order, patience: float) -> Step:
+def _proceed(order: Order, patience: float) -> Step:
     """Return an order with what it needs next, or with its end."""
     if order.found:
-        is_located = not any(held.allocations for _, held in order.found)
-        return order, (Need.FENCES if is_located else Need.PLACES,)
+        return order, (Need.PLACES if order.held_before() else Need.FENCES,)
     if order.instances and order.verdict.reason:
         if order.verdict.lacks_remedies:
             return order, (Need.REMEDIES,)
-        if not order.purpose.is_external:
+        if order.purpose.retires:
             return order, (Need.FENCES,)
         without_host = [EndedInstance(instance, order.verdict.reason) for instance in order.instances]
         order = replace(order, ended=(*order.ended, *without_host), instances=())
@@ -102,10 +95,7 @@ def _needs(order: Order, patience: float) -> Step:
         return (order, (Need.HOSTS,)) if order.tried.rounds < ROUNDS else _obstructed(order, patience)
     if any(settled.lacking for settled in order.settled):
         return order, (Need.ALTERNATES,)
-    if (move := order.purpose.move) is not None:
-        message = order.move_message(move)
-        return order, (events.BegunBefore() if order.purpose.begun else events.PublishMove(message),)
-    return order, (events.PublishEnds(tuple(order.messages())),)
+    return order, (events.Publish(tuple(order.purpose.ends(order))),)
 
 
 def _chosen(order: Order, event: events.Chosen) -> Order:
@@ -128,7 +118,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Begin the order's next attempt; after the last attempt, let the order wait, retry or fail."""
     latest = order.tried.latest_refusals
     if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
-        return _needs(failed(order, short.refusal, short.decision(latest)), patience)
+        return _proceed(failed(order, short.refusal, short.decision(latest)), patience)
     verdict = order.verdict
     if not short.optional:
         verdict = replace(verdict, shortages=(*verdict.shortages, short))
@@ -137,9 +127,8 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     order = replace(order, verdict=verdict, attempt=0)
     decision = verdict.shortages[0].decision(latest)
     order = replace(order, verdict=replace(verdict, obstacle=order.why_no_host(), decision=decision))
-    preemption, purpose = order.preemption, order.purpose
-    may_preempt = preemption.permitted_by is not None and not preemption.is_searched
-    if may_preempt and not purpose.is_external and purpose.reserves is None:
+    preemption = order.preemption
+    if order.purpose.retires and preemption.permitted_by is not None and not preemption.is_searched:
         return replace(order, preemption=replace(preemption, is_searched=True)), (Need.VICTIMS,)
     return _nowhere(order, patience)
 
@@ -164,7 +153,7 @@ def _nowhere(order: Order, patience: float) -> Step:
         if reserved or any(short.may_pass for short in shortages):
             return _obstructed(order, patience)
     readable = not any(short.refusal for short in shortages)
-    return _needs(failed(order, obstacle, order.verdict.decision, lacks_remedies=readable), patience)
+    return _proceed(failed(order, obstacle, order.verdict.decision, lacks_remedies=readable), patience)
 
 
 def _obstructed(order: Order, patience: float) -> Step:
@@ -180,7 +169,7 @@ def _obstructed(order: Order, patience: float) -> Step:
             code=decision.code or "refused",
         )
         order = failed(order, obstacle, decision, lacks_remedies=bool(decision.removals))
-        return _needs(order, patience)
+        return _proceed(order, patience)
     return order, (events.ComeAgain(*SOON, obstacle),)
 
 
@@ -208,9 +197,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
         return order, (*(events.ReleaseHost(*pair) for pair in left_out), Need.CLAIMS)
     released, order = _release_picks(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
-        if order.purpose.move is not None:
-            return _after(released, _outdated(order, results[0], patience))
-        return _after(released, _needs(without_placed(order, results), patience))
+        return _after(released, _placed_before(order, results, patience))
     avoided, refusals = set(order.tried.avoided), list(order.tried.refusals)
     for pick, result in zip(picks, results, strict=False):
         if isinstance(result, Contended):
@@ -219,7 +206,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
             nowhere = next((refusal for refusal in result.refusals if isinstance(refusal, NoGroup)), None)
             if nowhere is not None:
                 order = failed(order, str(nowhere), Decision(code="no_server_group"))
-                return _after(released, _needs(order, patience))
+                return _after(released, _proceed(order, patience))
             over = next((refusal for refusal in result.refusals if isinstance(refusal, OverQuota)), None)
             if over is not None:
                 return _after(released, _over_quota(order, str(over), patience))
@@ -235,7 +222,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
     verdict = replace(order.verdict, obstacle=obstacle, shortages=())
     preemption = replace(order.preemption, is_searched=False)
     order = replace(order, attempt=0, tried=tried, verdict=verdict, preemption=preemption)
-    return _after(released, _needs(order, patience))
+    return _after(released, _proceed(order, patience))
 
 
 def _permitted(order: Order, results: Sequence[ClaimResult]) -> int:
@@ -264,7 +251,7 @@ def _over_quota(order: Order, why: str, patience: float) -> Step:
     if order.request.wait and not order.has_enough:
         return order, (events.Park((), why[:MAX_CAUSE], over_quota=True),)
     decision = Decision(code=OVER_QUOTA, considered=order.tried.considered)
-    return _needs(failed(order, why, decision), patience)
+    return _proceed(failed(order, why, decision), patience)
 
 
 def _release_picks(order: Order) -> events.Effects:
@@ -277,22 +264,27 @@ def _after(before: events.Effects, step_: Step) -> Step:
     return order, (*before, *effects)
 
 
-def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
-    """Decide what follows a move's refused claim: retry if another client changed allocations; fail if the
-    build ended.
+def _placed_before(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
+    """Continue an order without the instances that hold allocations already or have ended, according to
+    placement's answers to their claims (`results`).
     """
-    match result:
-        case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move, has ended
-            return _needs(failed(order, f"it has ended: {why}", Decision(code="status")), patience)
-        case Retired():
-            [instance] = order.instances
-            return _needs(placed_before(replace(order, instances=()), instance, result), patience)
-        case _:
-            differ = "its allocations differ from the record of its cell"
-            why = f"{differ}: it moves, or another client changed them"
-            if order.times.retried_for < patience:
-                return order, (events.ComeAgain(*SOON, why),)
-            return _needs(failed(order, why, Decision(code="held")), patience)
+    answered = list(zip(order.instances, results, strict=False))
+    left = [instance for instance, result in answered if not isinstance(result, Held | Retired)]
+    order = replace(
+        order,
+        attempt=0,
+        instances=(*left, *order.instances[len(results) :]),
+        verdict=replace(
+            order.verdict, obstacle="its other instances were placed or ended before", shortages=()
+        ),
+    )
+    for instance, result in answered:
+        if isinstance(result, Held | Retired):
+            answer = order.purpose.claim_answered(order, instance, result, patience)
+            if isinstance(answer, events.ComeAgain):
+                return order, (answer,)
+            order = answer
+    return _proceed(order, patience)
 
 
 def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
@@ -344,52 +336,24 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
         *earlier, last = shortages
         order = replace(order, verdict=replace(order.verdict, shortages=tuple(earlier)))
         return _after(tuple(effects), _no_host(order, last, patience))
-    return _after(tuple(effects), _needs(order, patience))
+    return _after(tuple(effects), _proceed(order, patience))
 
 
 def _located(order: Order, event: events.Located, patience: float) -> Step:
     """Publish again the results of instances that already hold a host, with newly chosen alternates."""
     effects: list[events.Effect] = []
-    holding = [each for each in order.found if each[1].allocations]
-    order = replace(order, found=order.released_elsewhere())
-    for instance, result in holding:
-        place = event.places.get(instance)
-        if place is None and order.purpose.move is not None:  # its agent has not reported since a restart
-            return order, (events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "no agent is at its destination"),)
-        if place is None:  # no scheduler placed this consumer: its allocations must not be released
-            where = ", ".join(sorted(result.allocations))
-            held = f"{instance} holds resources of {where} already"
-            why = f"{held}, where no agent builds: it is no build of ours"
-            effects.append(events.Warn(f"build {instance}: {why}"))
-            order = with_ended(order, instance, why)
-            continue
-        if order.purpose.is_external:  # the consumer of an evacuated instance holds the source host, too
-            result = replace(result, allocations=without_roots(result, place, order.excluded_roots))
-        alternative: Alternative | None = None
-        groups: Mappings = {}
-        if order.attempts:
-            alternative = order.alternative_for(instance)
-            if not order.request.roles:
-                alternative = alternative_of(result, order.alternatives)
-            groups = mappings_of(result.allocations, alternative.question, place.providers, place.root)
-        again = Settled(
-            instance=instance,
-            cell=place.cell,
-            chosen=Selection(
-                root=place.root,
-                host=place.host,
-                agent=place.agent,
-                choice=Choice(result.allocations),
-                mappings=groups,
-            ),
-            generation=result.generation,
-            decision=Decision(considered=order.tried.considered),
-            alternative=alternative,
-            lacking=order.alternates if order.attempts else 0,
-            victims=event.victims.get(instance, ()),
-        )
-        order = replace(order, settled=(*order.settled, again))
-    return _after(tuple(effects), _needs(order, patience))
+    holding, order = order.held_before(), replace(order, found=order.released_elsewhere())
+    for instance, held in holding:
+        match order.purpose.located(order, instance, held, event.providers):
+            case Settled() as settled:
+                settled = replace(settled, victims=event.victims.get(instance, ()))
+                order = replace(order, settled=(*order.settled, settled))
+            case EndedInstance(reason=why):
+                effects.append(events.Warn(f"build {instance}: {why}"))
+                order = with_ended(order, instance, why)
+            case events.ComeAgain() as retry:
+                return order, (retry,)
+    return _after(tuple(effects), _proceed(order, patience))
 
 
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
@@ -405,10 +369,10 @@ def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience:
             case Released():
                 order = with_ended(order, instance, order.verdict.reason)
             case Retired():
-                order = placed_before(order, instance, result)
+                order = order.purpose.retire_answered(order, instance, result)
             case Held() if instance not in released:
-                order = placed_before(order, instance, result)
+                order = order.purpose.retire_answered(order, instance, result)
             case _:
                 contended = _contended(order, patience, f"the claim of {instance} is contended")
                 return order, (*effects, *contended)
-    return _after(tuple(effects), _needs(order, patience))
+    return _after(tuple(effects), _proceed(order, patience))

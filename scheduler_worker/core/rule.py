@@ -18,7 +18,7 @@ from bus.reports import HostState
 from bus.requests import Flavor
 from bus.reservations import ReservedSlot
 from bus.vocabulary import MAX_CAUSE, Id
-from scheduler_worker.extension import HostLimit
+from scheduler_worker.core.narrowing import HostLimit
 
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts

@@ -15,9 +15,9 @@ from bus.decisions import AlsoAsked, Decision, Record, RecordedHost, RecordedSca
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import FoundHosts, with_more
+from scheduler_worker.core.narrowing import PLAIN, Scope
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry, drawn, tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, RuleError, View, Weigher
-from scheduler_worker.extension import PLAIN, Scope
 
 Scales = Sequence[RecordedScale]
 

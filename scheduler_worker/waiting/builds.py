@@ -178,7 +178,7 @@ class WaitingBuilds:
 
     def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
         match end:
-            case events.PublishEnds(messages=messages):
+            case events.Publish(messages=messages):
                 return Ended(messages)
             case events.Park(shorts=shorts, why=why) if shorts or end.over_quota:
                 return StillWaiting(why, decision_of(end))

@@ -131,4 +131,17 @@ class HeldHosts(NoNarrowing):
 
 
 def contender_of(order: Order, now: float) -> Contender:
-    return Contender(order.sharing_project, order.request.priority, order.waits_since(now))
+    return Contender(sharing_project(order), order.request.priority, waits_since(order, now))
+
+
+def sharing_project(order: Order) -> str:
+    """Return the project whose share decides the turn of an order; none for moves."""
+    return order.request.project if order.purpose.boots else ""
+
+
+def waits_since(order: Order, now: float) -> float:
+    """Return when an order began to wait: for a preempted instance, the time of its original request; as a
+    rule `now`.
+    """
+    since = order.times.waiting_since
+    return min(since, now) if since else now

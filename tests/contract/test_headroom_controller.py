@@ -28,8 +28,9 @@ from bus.reservations import (
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
+from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Order, Purpose
+from scheduler_worker.core.order import Order
 from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
@@ -277,7 +278,7 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
         spec = BuildSpec(flavor=Flavor(name="pinned"))
         start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
         wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
-        purpose = Purpose(move=start)
+        purpose = MovePurpose(start)
         order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
         [order] = await draws.prepare([order], again=False)
         first = order.preferred.draw

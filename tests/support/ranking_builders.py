@@ -16,6 +16,7 @@ from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import usual_narrowings
 from scheduler_worker.core.attributes import RequestOptions
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.order import Order
@@ -82,7 +83,14 @@ class Hall:
         if group is not None:
             request = structs.replace(request, hints=structs.replace(request.hints, group=group.id))
         alternative = replace(self.alternative(request), group=group)
-        return Order(request, ((alternative,),), request.instances, size=0, alternates=request.alternates)
+        return Order(
+            request,
+            ((alternative,),),
+            request.instances,
+            size=0,
+            purpose=BUILD,
+            alternates=request.alternates,
+        )
 
 
 def a_hall(

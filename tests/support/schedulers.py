@@ -59,7 +59,7 @@ async def messages_of(
     messages: list[BuildPlaced | BuildUnplaceable] = []
     for verdict in await scheduler.place_many(requests):
         assert not isinstance(verdict, Retry | Poison), verdict
-        messages += verdict
+        messages += [each for each in verdict if isinstance(each, BuildPlaced | BuildUnplaceable)]
     return messages
 
 

@@ -12,6 +12,7 @@ from bus.requests import Flavor
 from bus.vocabulary import Id
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.attributes import RequestOptions
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.order import Order, attempts_of
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.roles import own_group
@@ -172,7 +173,7 @@ def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None)
     """Return the order of a request whose server group has the given members."""
     alternatives = alternatives_of(request, RequestOptions(), hall.source.named)
     attempts = attempts_of(request, alternatives)
-    order = Order(request, attempts, request.instances, size=0, alternates=request.alternates)
+    order = Order(request, attempts, request.instances, size=0, purpose=BUILD, alternates=request.alternates)
     if not request.topology.levels:
         return order
     known = ServerGroup(

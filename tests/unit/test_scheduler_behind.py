@@ -22,6 +22,7 @@ from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import TentativeHosts
 from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Park
 from scheduler_worker.core.order import Order, attempts_of
@@ -107,7 +108,7 @@ NOTHING = Shortage(considered=3)
 def an_order(**request: object) -> Order:
     asked = a_request(1, **request)  # type: ignore[arg-type]
     alternatives = alternatives_of(asked, RequestOptions(), lambda _: ())
-    return Order(asked, attempts_of(asked, alternatives), asked.instances, size=100)
+    return Order(asked, attempts_of(asked, alternatives), asked.instances, size=100, purpose=BUILD)
 
 
 def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effect:
