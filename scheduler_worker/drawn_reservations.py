@@ -21,7 +21,14 @@ from bus.reservations import (
     every_reservation,
 )
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.drawing import counted_as_free, drawing_on, elsewhere, roles_drawing_on, undrawn
+from scheduler_worker.core.drawing import (
+    counted_as_free,
+    draw_of,
+    drawing_on,
+    elsewhere,
+    roles_drawing_on,
+    undrawn,
+)
 from scheduler_worker.core.order import Order, attempts_of
 from scheduler_worker.core.reserved_help import HeldFor, without_reservations
 from scheduler_worker.core.rule import Alternative
@@ -71,7 +78,7 @@ class DrawnReservations(NoNarrowing):
 
     def concerns(self, order: Order) -> bool:
         """Return whether an order draws from a reservation, or may do so."""
-        if order.attempts and order.preferred.draw is not None:
+        if order.attempts and order.preferred.restriction is not None:
             return True
         if not (self._open or self._failover or order.request.hints.reservation):
             return False
@@ -81,7 +88,9 @@ class DrawnReservations(NoNarrowing):
         """Return the orders, restricted to the present slots of the reservations that they draw from. The
         slots are read again after a refused claim: another instance may have taken the slot.
         """
-        drawing = [() if again and order.preferred.draw is None else self._of(order) for order in orders]
+        drawing = [
+            () if again and order.preferred.restriction is None else self._of(order) for order in orders
+        ]
         ids = dict.fromkeys(id_ for some in drawing for id_ in some)
         if not ids:
             return orders
@@ -93,11 +102,11 @@ class DrawnReservations(NoNarrowing):
         ]
 
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
-        draws = [each.draw for each in alternatives if each.draw is not None]
+        draws = [draw for each in alternatives if (draw := draw_of(each)) is not None]
         if not draws:
             return PLAIN
         free = tuple(counted_as_free(alternatives))
-        return Scope(alone=bool(free), free=free, optional=draws[0].optional)
+        return Scope(alone=bool(free), free=free, optional=draws[0].is_optional)
 
     def late(self, alternative: Alternative) -> Alternative:
         return elsewhere(alternative)
@@ -107,10 +116,10 @@ class DrawnReservations(NoNarrowing):
         return lambda order, choosing, tally: without_reservations(order, choosing, tally, held)
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        return order.preferred.draw, frozenset()
+        return draw_of(order.preferred), frozenset()
 
     def _of(self, order: Order) -> Sequence[Id]:
-        if drawn := dict.fromkeys(each.draw.reservation for each in order.alternatives if each.draw):
+        if drawn := dict.fromkeys(draw.reservation for each in order.alternatives if (draw := draw_of(each))):
             return tuple(drawn)
         if order.purpose.leaves_lost_host:
             return self._failover
@@ -124,7 +133,7 @@ class DrawnReservations(NoNarrowing):
         named = request.hints.reservation
         if named and not any(each.serves(request.project) for each in reservations):
             return order.with_invalid(f"hints.reservation: there is no reservation {named} in this project")
-        plain = [each for each in order.alternatives if each.draw is None]
+        plain = [each for each in order.alternatives if each.restriction is None]
         plain = plain or [undrawn(each) for each in order.alternatives]
         now, attempts = self._clock.now(), list[tuple[Alternative, ...]]()
         for reservation in reservations:

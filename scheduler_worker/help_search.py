@@ -27,8 +27,8 @@ def helps_of(
     for order in orders:
         alternative = order.preferred
         kind = choosing.policy.kind(alternative), order.needed
-        # a request with `draw` names its reservation, so the changes would not help it
-        if kind not in found and alternative.draw is None and not late():
+        # a restricted request names its reservation, so the changes would not help it
+        if kind not in found and alternative.restriction is None and not late():
             with suppress(RuleError):  # no suggestions if a filter or weigher fails for a changed request
                 found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), remedies)
         suggested.append(found.get(kind, ()))

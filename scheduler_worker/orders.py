@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -156,10 +157,13 @@ class Orders:
 
 def _updated(alternative: Alternative, now: Alternative) -> Alternative:
     """Return an alternative with the aggregates, cells and excluded hosts of the same alternative `now`."""
-    question, draw = _renewed(alternative.question, now), alternative.draw
-    if draw is not None:
-        draw = replace(draw, question=_renewed(draw.question, now))
-    return replace(alternative, question=question, draw=draw, notes=now.notes)
+    renew, restriction = partial(_renewed, now=now), alternative.restriction
+    return replace(
+        alternative,
+        question=renew(alternative.question),
+        restriction=None if restriction is None else restriction.renewed(renew),
+        notes=now.notes,
+    )
 
 
 def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:

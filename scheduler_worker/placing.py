@@ -15,13 +15,12 @@ from bus.clock import Clock
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildRequested, HostFailed, HostReported
-from bus.vocabulary import Id, Message
+from bus.vocabulary import Allocations, Id, Message
 from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
-from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import step
@@ -324,8 +323,8 @@ class Scheduler:
     async def _claim(self, placed: Sequence[_OrderInProgress]) -> None:
         if not placed:
             return
-        slots = SlotAssignments()
-        questions = [ClaimRequested(claims=claims_of(each.order, slots)) for each in placed]
+        taken: dict[Id, Allocations] = {}
+        questions = [ClaimRequested(claims=claims_of(each.order, taken)) for each in placed]
         answers = await dependencies.claim_each(self.placement, questions)
         results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)

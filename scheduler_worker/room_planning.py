@@ -92,7 +92,7 @@ class RoomPlanner:
                 required = [
                     attempt
                     for attempt in order.attempts
-                    if not any(each.draw and each.draw.optional for each in attempt)
+                    if not any(each.restriction and each.restriction.is_optional for each in attempt)
                 ]
                 order = structs.replace(order, attempts=tuple(required[:1]))
                 if asked.within:

@@ -158,7 +158,7 @@ class VictimSearch:
         free = [
             index
             for index, attempt in enumerate(order.attempts)
-            if all(each.draw is None for each in attempt)
+            if all(each.restriction is None for each in attempt)
         ]
         if not free:
             return NoVictims(NONE_FIT)

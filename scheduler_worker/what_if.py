@@ -13,7 +13,6 @@ from bus.decisions import Decision
 from bus.quotas import FindQuotas
 from bus.what_if import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.quota_growth import within_quota
@@ -94,7 +93,7 @@ class WhatIfs:
             if answer.fits and not question.is_external:
                 answer = await self.in_quota(answer, order)
             if answer.fits and question.claims:
-                answer = structs.replace(answer, claims=claims_of(order, SlotAssignments()))
+                answer = structs.replace(answer, claims=claims_of(order, {}))
             # Further instances of a gang are not counted: their number is not the sum over hosts.
             if not question.room or answer.refusal or is_gang(order):
                 return answer

@@ -7,7 +7,6 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from bus.preemption import FindPreemptions
 from bus.what_if import PlacedThere, WhatIf, WhatIfAnswered
-from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import NoVictims
 from scheduler_worker.core.order import claims_of
 from scheduler_worker.victim_search import VictimSearch
@@ -72,7 +71,7 @@ class WhatIfsPreempting:
         attempt = found.attempt or 0
         order = structs.replace(order, picks=found.picks, preemption=preemption, attempt=attempt)
         if claims:
-            answer = structs.replace(answer, claims=claims_of(order, SlotAssignments()))
+            answer = structs.replace(answer, claims=claims_of(order, {}))
         return await self._what_ifs.in_quota(answer, order) if limited else answer
 
     async def _used(self, project: str) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bus.groups import ServerGroup
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, required_constraints
 from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
+from scheduler_worker.core.rules.state import AFFINITY
 
 if TYPE_CHECKING:
     from scheduler_worker.core.choosing import Choosing
@@ -30,7 +31,7 @@ def with_members(alternative: Alternative, several: int, choosing: "Choosing") -
     if group.policy == "affinity" and not members and several > 1:
         shared = set[str]().union(*choosing.source.sharing.values())
         asked = {name: several * amount for name, amount in alternative.asked.items() if name not in shared}
-        together = Together(several, asked)
+        together = Together(several, asked, AFFINITY, _placed_on)
     allowed = alternative.allowed
     if allowed is None and group.topology.is_required:
         rules = domain_rules(choosing, group, required_constraints(group))
@@ -38,7 +39,12 @@ def with_members(alternative: Alternative, several: int, choosing: "Choosing") -
         allowed = AllowedHosts(
             rules.open_to(), str(rules.constraints), lambda root: rules.why(position(root))
         )
-    return replace(alternative, members=members, together=together, allowed=allowed)
+    within = frozenset(members) if group.policy == "affinity" else frozenset[str]()
+    return replace(alternative, members=members, together=together, allowed=allowed, within_roots=within)
+
+
+def _placed_on(alternative: Alternative, root: str, several: int) -> Alternative:
+    return replace(alternative, members={root: several})
 
 
 def domain_rules(choosing: "Choosing", group: ServerGroup | None, constraints: Constraints) -> DomainRules:

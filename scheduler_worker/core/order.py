@@ -14,8 +14,7 @@ from bus.messages import BuildRequested, BuildUnplaceable, Selection
 from bus.preemption import Preempts, PriorityClass, Victim
 from bus.queries import Candidate
 from bus.requests import Hints
-from bus.vocabulary import MAX_CAUSE, Id
-from scheduler_worker.core.drawing import SlotAssignments
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from scheduler_worker.core.events import Fence
 from scheduler_worker.core.narrowing import HostLimit
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
@@ -257,16 +256,24 @@ def selection_of(way: Candidate) -> Selection:
     )
 
 
+def choices_of(
+    alternative: Alternative | None, ways: Sequence[Candidate], taken: dict[Id, Allocations]
+) -> tuple[Choice, ...]:
+    """Return what a claim or an alternate of an alternative names for each candidate in `ways`; `taken` is
+    that of `Restriction.choices`.
+    """
+    if alternative is None or alternative.restriction is None:
+        return tuple([Choice(way.allocations, way.shapes) for way in ways])
+    return alternative.restriction.choices(ways, taken)
+
+
 def alternates_of(settled: Settled) -> tuple[Selection, ...]:
-    draw = settled.alternative.draw if settled.alternative is not None else None
-    if draw is None or draw.optional:
-        return tuple([selection_of(way) for way in settled.alternates])
-    choices = SlotAssignments().choices(draw, settled.alternates)
+    alternative, ways = settled.alternative, settled.alternates
+    if alternative is None or alternative.restriction is None or alternative.restriction.is_optional:
+        return tuple([selection_of(way) for way in ways])
+    choices = alternative.restriction.choices(ways, {})
     return tuple(
-        [
-            structs.replace(selection_of(way), choice=choice)
-            for way, choice in zip(settled.alternates, choices, strict=True)
-        ]
+        [structs.replace(selection_of(way), choice=each) for way, each in zip(ways, choices, strict=True)]
     )
 
 
@@ -313,12 +320,12 @@ def usable_alternates(
     return tuple(found.values())[:several]
 
 
-def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]:
+def claims_of(order: Order, taken: dict[Id, Allocations]) -> tuple[ConsumerClaim, ...]:
     """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
     placement allocates on the first host that still fits."""
     claims = []
     for instance, pick in zip(order.instances, order.picks, strict=False):
-        choices = slots.choices(order.alternative_for(instance).draw, pick.choices)
+        choices = choices_of(order.alternative_for(instance), pick.choices, taken)
         claims.append(order.purpose.claim(order, instance, choices))
     return _preempting(order, claims) if order.preemption.victims else tuple(claims)
 

@@ -150,11 +150,11 @@ class Ranking:
 
     def _next(self) -> Entry | None:
         found, pop = self.found, self._order.pop
-        admitted, lone_ways, affinity_rule = found.admitted, found.lone_ways, found.keeps_together
+        admitted, lone_ways, keeps_together = found.admitted, found.lone_ways, found.keeps_together
         while (entry := pop()) is not None:
             index = entry[-1]
             fits = index in admitted or found.admits(index)
-            if not fits or (affinity_rule is not None and found.splits_group(index)):
+            if not fits or (keeps_together is not None and found.splits_group(index)):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
                 return entry

@@ -147,10 +147,10 @@ class Verdicts:
     by each filter."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
-        affinity_rule = found.keeps_together
+        keeps_together = found.keeps_together
         self._found = found
         self._notes = notes
-        self._lazy = found.lazy if affinity_rule is None else [*found.lazy, affinity_rule]
+        self._lazy = found.lazy if keeps_together is None else [*found.lazy, keeps_together]
         self._by_placement: tuple[Removal, ...] | None = None
         self._counted: set[int] = set()  # positions of hosts counted in placement's removals
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None

@@ -28,6 +28,7 @@ from bus.reservations import (
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
+from scheduler_worker.core.drawing import draw_of
 from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
@@ -281,7 +282,7 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
         purpose = MovePurpose(start)
         order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
         [order] = await draws.prepare([order], again=False)
-        first = order.preferred.draw
+        first = draw_of(order.preferred)
         assert first is not None
         drawn += [slot.held for slot in first.slots]
     assert len(slots) == 2 and sorted(map(len, drawn)) == [1, 2]
