@@ -34,8 +34,8 @@ from bus.vocabulary import UNSAID_ID
 from placement_worker import IndexedSource
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.dependencies import SchedulerOptions
+from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.move_starter import MoveStarter
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.room_planning import RoomPlanner
@@ -152,7 +152,7 @@ async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
     cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances, moves=placement.unused)
     lookups = MoveLookups(source, scheduler.ending, queries, cells)
     unused: Any = None  # the planner does not start moves, which would need these arguments
-    return RoomPlanner(WhatIfs(scheduler), MoveStarter(scheduler, lookups, unused, unused), cells)
+    return RoomPlanner(WhatIfs(scheduler), MoveCourses(scheduler, lookups, unused, unused), cells)
 
 
 async def measured(hosts: int, filled: float, free: int) -> Sequence[tuple[str, float, float, RoomPlanned]]:

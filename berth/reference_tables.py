@@ -101,7 +101,7 @@ MODULES: Mapping[str, str] = {
     "scheduler_worker.refusals": "scheduler",
     "scheduler_worker.room_planning": "scheduler",
     "scheduler_worker.balance_planning": "scheduler",
-    "scheduler_worker.move_starter": "scheduler",
+    "scheduler_worker.move_courses": "scheduler",
     "scheduler_worker.waiting.start_estimates": "scheduler",
     "scheduler_worker.stored_requests": "scheduler",
     "cell_conductor.applying": "conductor",

@@ -27,7 +27,7 @@ from scheduler_worker.core.roles import Part, parts_of
 from scheduler_worker.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
-from scheduler_worker.move_starter import MoveStarter
+from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.what_if import PATIENCE, WhatIfs
@@ -63,17 +63,17 @@ class _Question:
 
 
 class RoomPlanner:
-    def __init__(self, what_ifs: WhatIfs, starter: MoveStarter, cells: CellQueries) -> None:
+    def __init__(self, what_ifs: WhatIfs, courses: MoveCourses, cells: CellQueries) -> None:
         self._what_ifs = what_ifs
-        self._starter = starter
+        self._courses = courses
         self._cells = cells
 
     @property
     def scheduler(self) -> Scheduler:
-        return self._starter.scheduler
+        return self._courses.scheduler
 
     def reading(self, cold: bool, fixed: Sequence[Id]) -> CloudReading:
-        return CloudReading(self.scheduler, self._starter.lookups, self._cells, cold, frozenset(fixed))
+        return CloudReading(self.scheduler, self._courses.lookups, self._cells, cold, frozenset(fixed))
 
     async def answer(self, asked: PlanRoom) -> RoomPlanned:
         answer = await self._answer(asked)

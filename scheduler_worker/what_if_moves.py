@@ -12,7 +12,7 @@ from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.move_starter import MoveStarter, StartingMove
+from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.what_if import WhatIfs
 
@@ -46,33 +46,33 @@ class _SupposedHosts:
 class WhatIfsOfMoves:
     """Answers what-if questions about moves; only one what-if question is answered at a time."""
 
-    def __init__(self, what_ifs: WhatIfs, starter: MoveStarter) -> None:
-        self._scheduler = starter.scheduler
+    def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
+        self._scheduler = courses.scheduler
         self._what_ifs = what_ifs
-        self._starter = starter
+        self._courses = courses
 
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
         async with self._what_ifs.lock:
-            moves = [StartingMove(asked) for asked in question.moves]
-            for move, found in zip(moves, await self._starter.look_up(moves), strict=True):
+            courses = [MoveCourse(move) for move in question.moves]
+            for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
                 if found is not None:
-                    move.take(Stopped(found.barred))
-            ready = [move for move in moves if move.state.begins]
-            await self._starter.check_rebuilds([move for move in ready if move.asked.kind == "rebuild"])
-            seeking = [move for move in ready if (start := move.state.start) and start.seeks]
+                    course.take(Stopped(found.barred))
+            ready = [course for course in courses if course.state.begins]
+            await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])
+            seeking = [course for course in ready if (start := course.state.start) and start.seeks]
             chosen = await self._chosen(seeking, question)
-            answers = [chosen.get(id(move)) or _unsought(move) for move in moves]
+            answers = [chosen.get(id(course)) or _unsought(course) for course in courses]
             return WhatIfMovesAnswered(answers=tuple(answers))
 
-    async def _chosen(self, moves: list[StartingMove], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
-        starts = [start for move in moves if (start := move.state.start) is not None]
+    async def _chosen(self, courses: list[MoveCourse], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
+        starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
         answers: dict[int, WhatIfAnswered] = {}
         orders = await self._scheduler.resolved_for(list(map(asked_by, starts)))
-        for move, start, order in zip(moves, starts, orders, strict=True):
+        for course, start, order in zip(courses, starts, orders, strict=True):
             if invalid := order.verdict.invalid:
                 unreadable = Decision(code="unreadable")
-                answers[id(move)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
+                answers[id(course)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
                 continue
             order = emptied.seen_by(without_roots(order, question.closed, lambda root: "being emptied"))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
@@ -80,17 +80,17 @@ class WhatIfsOfMoves:
                 emptied.goes(start, tuple(placed.root for placed in answer.placed))
                 if answers:
                     answer = structs.replace(answer, best=(), decision=Decision())
-            answers[id(move)] = answer
+            answers[id(course)] = answer
         return answers
 
 
-def _unsought(move: StartingMove) -> WhatIfAnswered:
-    barred, start = move.state.barred, move.state.start
+def _unsought(course: MoveCourse) -> WhatIfAnswered:
+    barred, start = course.state.barred, course.state.start
     if barred is None and start is None:
         barred = Barred(code="moving", why="it has begun before, and its cell sees it through")
     if barred is not None:
         return WhatIfAnswered(fits=False, refusal=barred.why, decision=Decision(code=barred.code))
-    stays = start.source if start is not None and move.asked.kind == "rebuild" else None
+    stays = start.source if start is not None and course.asked.kind == "rebuild" else None
     if stays is None or start is None:
         return WhatIfAnswered(fits=True)
     return WhatIfAnswered(fits=True, placed=(PlacedThere(root=stays.root, host=stays.host, cell=start.cell),))

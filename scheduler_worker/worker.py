@@ -28,8 +28,8 @@ from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
 from scheduler_worker.maintenance.quorum import FENCING
+from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.move_starter import MoveStarter
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
@@ -102,8 +102,8 @@ class _Parts:
         scheduler.leave_out_reserved(store.released, store.without_reserved)
         self.handovers = Handovers(database, placement, scheduler.ending, clock)
         lookups = MoveLookups(source, scheduler.ending, placement, needs.cells)
-        self.move_starter = MoveStarter(scheduler, lookups, self.handovers, store.refusals.add_moves)
-        self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.move_starter)
+        self.courses = MoveCourses(scheduler, lookups, self.handovers, store.refusals.add_moves)
+        self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
         self.backlog = RequestBacklog(store, clock, store.sizes, needs.options.concurrency)
         self.keeping = WaitingOwner(self.queue, self.backlog, clock)
@@ -112,7 +112,7 @@ class _Parts:
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
         self.waits = WhatIfWaits(scheduler, store, self.keeping.held)
-        self.rooms = RoomPlanner(self.what_ifs, self.move_starter, needs.cells)
+        self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
         self.holds = HostHolds(database, placement, source, clock)
         self.exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)
         self.selection = HostSelection(scheduler, database)
@@ -158,7 +158,7 @@ class _Parts:
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.PROJECTS, door.projects),
                 answers(topics.FIND_ACTS, self.trail.find),
-                answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.move_starter).answer),
+                answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.FILL_RESERVATION, self.filler.fill),
                 answers(topics.WHAT_IF, WhatIfsPreempting(self.what_ifs, self.victims, self.waits).answer),
                 answers(topics.PRIORITIES, self.priorities.find),
@@ -213,7 +213,7 @@ class _Parts:
                 topics.MOVE_REQUESTED,
                 self.moves.place_many,
                 emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
-                unheard=self.move_starter.undoing.undo_placed,
+                unheard=self.courses.undoing.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
                 concurrency=concurrency,
             ),

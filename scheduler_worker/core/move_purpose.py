@@ -119,7 +119,7 @@ class MovePurpose(BuildPurpose):
 
     def ends(self, order: Order) -> Sequence[Message]:
         """Return the result of the move: a host is claimed, or the move is refused. Return no message if an
-        earlier delivery of the request began the move: then `MoveStarter` publishes its order again.
+        earlier delivery of the request began the move: then `MoveCourses` publishes its order again.
         """
         move, verdict = self.start, order.verdict
         if self.has_begun:

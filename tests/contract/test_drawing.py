@@ -280,7 +280,7 @@ async def test_a_plan_that_makes_room_uses_hosts_without_slots_of_an_open_reserv
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
     two = with_roles(1, *roles) if roles else a_request(1, flavor=LARGE, project="p1", instances=2)
-    courses = moves_of(scheduler, AsyncMock(return_value=BuildsFound(builds=()))).starter
+    courses = moves_of(scheduler, AsyncMock(return_value=BuildsFound(builds=()))).courses
     cells = CellQueries(
         builds=AsyncMock(return_value=BuildsFound(builds=())),
         instances=AsyncMock(return_value=InstancesFound(instances=())),

@@ -16,8 +16,8 @@ from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
 from scheduler_worker.handovers import Handovers
+from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.move_starter import MoveOutcome, MoveStarter, StartingMove, StoreRefusals
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
@@ -112,16 +112,16 @@ def moves_of(
     cells = CellQueries(builds=find, instances=_unused, moves=find_moves)
     lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells)
     handovers = handovers or HandoversInMemory()
-    starter = MoveStarter(scheduler, lookups, handovers, keep)
-    return MovesWithoutWaiting(starter)
+    courses = MoveCourses(scheduler, lookups, handovers, keep)
+    return MovesWithoutWaiting(courses)
 
 
 class MovesWithoutWaiting:
     """The moves of a scheduler that does not store moves that have to wait."""
 
-    def __init__(self, starter: MoveStarter) -> None:
-        self.starter = starter
-        self.undo_placed = starter.undoing.undo_placed
+    def __init__(self, courses: MoveCourses) -> None:
+        self.courses = courses
+        self.undo_placed = courses.undoing.undo_placed
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
-        return await self.starter.place_new([StartingMove(request) for request in requests])
+        return await self.courses.place_new([MoveCourse(request) for request in requests])

@@ -316,7 +316,7 @@ ONE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}  # room for one
 async def supposed(
     cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
 ) -> list[WhatIfAnswered]:
-    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.starter)
+    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.courses)
     asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
     return list((await what_ifs.answer(asked)).answers)
 
