@@ -36,8 +36,9 @@ __all__ = [
 
 
 class Purpose(Protocol):
-    """What the instances of an order are for. The kernel has one purpose, `BUILD`; features derive others
-    from `BuildPurpose`. A purpose is immutable and belongs to one order.
+    """The purpose of an order decides which claims it makes, what answers mean for its instances, and how it
+    ends. The kernel has one purpose, `BUILD`; features derive others from `BuildPurpose`. Purposes are
+    immutable.
     """
 
     @property

@@ -1,4 +1,8 @@
-"""The purpose of an order that finds and claims the destination of a move."""
+"""The purpose of an order that finds and claims the destination of a move.
+
+The claim carries the move's id (`begins`), which placement accepts only once. For a redelivered move request,
+the result is made from the existing allocations.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +32,6 @@ from scheduler_worker.core.order import (
 )
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 
-EVACUATE = "evacuate"
-
 
 @dataclass(frozen=True)
 class MovePurpose(BuildPurpose):
@@ -45,7 +47,7 @@ class MovePurpose(BuildPurpose):
 
     @property
     def leaves_lost_host(self) -> bool:
-        return self.start.asked.kind == EVACUATE
+        return self.start.asked.kind == "evacuate"
 
     @property
     def holds(self) -> Allocations:
@@ -62,7 +64,18 @@ class MovePurpose(BuildPurpose):
         return frozenset({self.start.asked.build, *([holder] if holder is not None else ())})
 
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
-        return self.start.claim(choices)
+        """Return a move's claim: the build gets the destination, and its holder consumer keeps the source."""
+        start = self.start
+        return ConsumerClaim(
+            consumer=start.asked.build,
+            generation=start.generation,
+            choices=choices,
+            project=start.spec.project,
+            user=start.spec.user,
+            keep=start.keep,
+            group=None if start.keep else start.group,  # an instance with allocations is in its group already
+            begins=start.asked.move,
+        )
 
     def claim_answered(
         self, order: Order, instance: Id, result: Held | Retired, patience: float
