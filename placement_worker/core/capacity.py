@@ -11,14 +11,7 @@ from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
 from placement_worker.core import drawing
 from placement_worker.core import shared_pools as pools
-from placement_worker.core.charging import (
-    Charges,
-    charge,
-    charging_order,
-    mark_moves,
-    state_whole_growth,
-    undo_charges,
-)
+from placement_worker.core.charging import Charges, charge_request, undo_charges
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
@@ -31,7 +24,9 @@ from placement_worker.core.claim_world import (
     named_twice,
     wakes,
 )
+from placement_worker.core.group_places import no_group
 from placement_worker.core.preempting import preempt, record, victims_of
+from placement_worker.core.reservations import reservation_refusal
 
 # (provider, resource class) → usage before the consumers of a request released their allocations.
 _Before = dict[tuple[str, str], int]
@@ -158,12 +153,7 @@ def _judge(
     if not world.budgets and not any(claim.client for claim in order.claims):
         return results  # only API clients move instances without consumer types, which `mark_moves` detects
     formerly = {holder.uuid: held for holder, held in zip(holders, former, strict=True)}
-    mark_moves(order, formerly, world)
-    if world.budgets:
-        for at in charging_order(holders):
-            if type(results[at]) is claims.Claimed:
-                results[at] = charge(order.claims[at], formerly, charges, world) or results[at]
-        state_whole_growth(results, charges)
+    charge_request(order, results, formerly, charges, world)
     return results
 
 
@@ -176,13 +166,12 @@ def _take(
     generation = former.generation
     held_for = world.holders[claim.take_over] if claim.take_over else None
     if claim.reserves and (why := world.reserved.bars_slot(claim)):
-        not_reserved = claims.NotReserved(slot=claim.consumer, why=why)
-        return claims.Refused(refusals=(not_reserved,) * len(claim.choices))
+        return claims.Refused(refusals=(reservation_refusal(why),) * len(claim.choices))
     group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:
         group = world.named.get(claim.group)
         if group is None or world.groups[group].project != claim.project:
-            return claims.Refused(refusals=(claims.NoGroup(group=claim.group),) * len(claim.choices))
+            return claims.Refused(refusals=(no_group(claim.group),) * len(claim.choices))
     if held_for is not None:
         kept = pools.kept_on_return(former.held, held_for.held, claim.choices[0].allocations, world.sharing)
         if claim.keep:

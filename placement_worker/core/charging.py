@@ -6,12 +6,13 @@ claims the destination in addition to its source. Such consumers are marked as p
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
 
 from bus import claims
+from bus.decisions import OVER_QUOTA
 from bus.quotas import GROUP_MEMBERS, OverQuota
 from bus.vocabulary import Allocations
 from placement_worker.core import quotas
@@ -83,10 +84,35 @@ def charging_order(holders: Sequence[Holder]) -> list[int]:
     return sorted(range(len(holders)), key=rank)
 
 
-def charge(
+def charge_request(
+    order: claims.ClaimRequested,
+    results: list[claims.ClaimResult],
+    former: HeldBefore,
+    charges: Charges,
+    world: ClaimWorld,
+) -> None:
+    """Charge the claims of a request to the quotas of their projects; replace the result of each claim that a
+    quota refuses.
+    """
+    mark_moves(order, former, world)
+    overs: dict[int, OverQuota] = {}
+    for at in charging_order([world.holders[claim.consumer] for claim in order.claims]):
+        claimed = type(results[at]) is claims.Claimed
+        if claimed and (over := _charge(order.claims[at], former, charges, world)) is not None:
+            overs[at] = over
+    for at, over in overs.items():
+        refusal = _refusal(_with_whole_growth(over, overs.values(), charges))
+        results[at] = claims.Refused(refusals=(refusal,) * len(order.claims[at].choices))
+
+
+def _refusal(over: OverQuota) -> claims.RuleRefused:
+    return claims.RuleRefused(rule="quotas", code=OVER_QUOTA, why=str(over), wakes_on=f"quota:{over.project}")
+
+
+def _charge(
     claim: claims.ConsumerClaim, former: HeldBefore, charges: Charges, world: ClaimWorld
-) -> claims.Refused | None:
-    """Add the resources of a claim to the usage of its project, or return a refusal if a limit is exceeded.
+) -> OverQuota | None:
+    """Add the resources of a claim to the usage of its project, or return which limit the claim exceeds.
 
     Only growth beyond what the instance counted before is refused. The addition is recorded in `charges`, so
     that a later refusal in the request can undo it.
@@ -105,13 +131,11 @@ def charge(
     members = 0
     if claim.group is not None and holder.group is not None and holder.held:
         members = world.groups[holder.group].size
-    if (refusal := budget.refusal(growth, members)) is not None:
-        if refusal.resource == GROUP_MEMBERS:
+    if (over := budget.over(growth, members)) is not None:
+        if over.resource == GROUP_MEMBERS:
             joined = _joined(holder.group, former, world)
-            refusal = structs.replace(refusal, used=members - joined, asked=joined)
-        else:
-            refusal = structs.replace(refusal, used=refusal.used - _charged(refusal, charges))
-        return claims.Refused(refusals=(refusal,) * len(claim.choices))
+            return structs.replace(over, used=members - joined, asked=joined)
+        return structs.replace(over, used=over.used - _charged(over, charges))
     budget.take(growth)
     charges.append(Charge(budget, growth, holder, holder.project, instance, parts))
     holder.project = claim.project
@@ -120,17 +144,14 @@ def charge(
     return None
 
 
-def state_whole_growth(results: list[claims.ClaimResult], charges: Charges) -> None:
-    """Let each refusal by a limit of a resource state what the consumers of the request ask together: those
-    that were charged, and those that the quota refused. The usage that it states is that before the request.
+def _with_whole_growth(over: OverQuota, overs: Iterable[OverQuota], charges: Charges) -> OverQuota:
+    """Return how a request exceeds a limit of a resource, with the amount that its consumers ask together:
+    those that were charged, and those that the quota refused (`overs`).
     """
-    overs = {at: over for at, result in enumerate(results) if (over := _over_quota(result)) is not None}
-    for at, over in overs.items():
-        if over.resource == GROUP_MEMBERS:
-            continue
-        equal = [each.asked for each in overs.values() if _names(each) == _names(over)]
-        whole = structs.replace(over, asked=max(_charged(over, charges) + sum(equal), over.asked))
-        results[at] = claims.Refused(refusals=(whole,) * len(_refusals(results[at])))
+    if over.resource == GROUP_MEMBERS:
+        return over
+    refused = sum(each.asked for each in overs if _names(each) == _names(over))
+    return structs.replace(over, asked=max(_charged(over, charges) + refused, over.asked))
 
 
 def _names(over: OverQuota) -> tuple[str, str]:
@@ -146,14 +167,6 @@ def _charged(over: OverQuota, charges: Charges) -> int:
 def _joined(group: int | None, former: HeldBefore, world: ClaimWorld) -> int:
     """Return how many consumers of the request are new members of a server group."""
     return sum(world.holders[each].group == group for each, before in former.items() if not before)
-
-
-def _over_quota(result: claims.ClaimResult) -> OverQuota | None:
-    return next((each for each in _refusals(result) if isinstance(each, OverQuota)), None)
-
-
-def _refusals(result: claims.ClaimResult) -> Sequence[claims.Refusal]:
-    return result.refusals if isinstance(result, claims.Refused) else ()
 
 
 def _held_in_project(consumer: str, project: str, former: HeldBefore, world: ClaimWorld) -> Allocations:

@@ -1,12 +1,13 @@
 """Moves allocations between the slots of reservations and the consumers that draw from them."""
 
 from bus.amounts import joined, without
-from bus.claims import Choice, ConsumerClaim, NotReserved
+from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld, Steps
+from placement_worker.core.reservations import reservation_refusal
 
 
-def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> NotReserved | None:
+def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> RuleRefused | None:
     """Release the allocations of a choice from the slot of a reservation that it names (`draws_on`), so that
     the claim can get them. Return a refusal if the slot does not hold all of them, or if the claim may not
     draw from the slot. Return None after success, or if the choice names no slot.
@@ -17,7 +18,7 @@ def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) 
     holder = world.holders.get(slot)
     held = {} if holder is None else holder.held
     if why := world.reserved.bars_draw(slot, held, claim, choice.allocations):
-        return NotReserved(slot=slot, why=why)
+        return reservation_refusal(why)
     assert holder is not None  # the slot's consumer holds the allocations
     left = without(held, choice.allocations)
     steps.append(holder.state())

@@ -7,9 +7,9 @@ allocations of each victim, because its guest uses them until its agent confirms
 from collections.abc import Callable, Iterable, Iterator
 
 from bus import amounts
-from bus.claims import CLEANUP, Choice, ConsumerClaim, Retired
+from bus.claims import CLEANUP, Choice, ConsumerClaim, Retired, RuleRefused
 from bus.moves import SHELVED
-from bus.preemption import NotPreemptible, OverBudget, Preemption, Preempts, Victim
+from bus.preemption import Preemption, Preempts, Victim
 from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld, Holder, Steps, Unread
 
@@ -18,7 +18,7 @@ LeaveTo = Callable[[ClaimWorld, Holder, Holder, str], None]
 
 def preempt(
     claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld, leave_to: LeaveTo
-) -> NotPreemptible | OverBudget | None:
+) -> RuleRefused | None:
     """Release, from the victims of a claim, the amounts by which a choice exceeds the free capacity. Return
     None after success, or the refusal of the claim. `leave_to` moves a victim's allocations to its CLEANUP
     consumer, from which the amounts are released.
@@ -29,10 +29,11 @@ def preempt(
     used = world.preempted.get(claim.project, 0)
     needs = max(len(preempts.victims), preempts.together)
     if 0 < preempts.budget < used + needs:
-        return OverBudget(project=claim.project, used=used, budget=preempts.budget, needs=needs)
+        return _over_budget(claim.project, used, preempts.budget, needs)
     for victim in preempts.victims:
         if why := _bars_victim(victim, claim, world):
-            return NotPreemptible(consumer=victim.build, why=why)
+            why = f"{victim.build} cannot be preempted: {why}"
+            return RuleRefused(rule="preemption", code="not_preemptible", why=why)
     lacking = _lacking(choice.allocations, world)
     for victim in preempts.victims:
         holder, rest = world.holders[victim.build], world.holders[victim.holder]
@@ -45,6 +46,12 @@ def preempt(
         left = amounts.without(rest.held, taken)
         world.hold(rest, rest.generation if left else 0, left, None, None)
     return None
+
+
+def _over_budget(project: str, used: int, budget: int, needs: int) -> RuleRefused:
+    used_up = f"project {project} has preempted {used} instances in one hour, at most {budget}"
+    why = f"{used_up}, and the request needs {needs}"
+    return RuleRefused(rule="preemption", code="preemption_budget", why=why, final=True)
 
 
 def victims_of(claims: Iterable[ConsumerClaim]) -> Iterator[Victim]:

@@ -82,13 +82,13 @@ class ProjectBudget:
     limits: Amounts
     usage: ProjectUsage = field(default_factory=ProjectUsage)
 
-    def refusal(self, growth: Amounts, members: int = 0) -> OverQuota | None:
-        """Return a refusal if the growth of the project's usage exceeds a limit, else None. `members` is the
+    def over(self, growth: Amounts, members: int = 0) -> OverQuota | None:
+        """Return how the growth of the project's usage exceeds a limit; None if it does not. `members` is the
         number of members of the server group that an instance joins, including the instance; 0 without a
         group.
         """
-        if (refusal := over_quota(self.project, self.limits, self.usage.used, growth)) is not None:
-            return refusal
+        if (over := over_quota(self.project, self.limits, self.usage.used, growth)) is not None:
+            return over
         limit = self.limits.get(GROUP_MEMBERS, members)
         if members <= limit:
             return None

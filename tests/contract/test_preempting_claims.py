@@ -5,10 +5,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import CLEANUP, Choice, Claimed, ClaimRequested, ClaimResult, Held, Refused, Released, Retired
+from bus.claims import (
+    CLEANUP,
+    Choice,
+    Claimed,
+    ClaimRequested,
+    ClaimResult,
+    Held,
+    Refused,
+    Released,
+    Retired,
+    RuleRefused,
+)
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.moves import SHELVED
-from bus.preemption import FindPreemptions, NotPreemptible, OverBudget, Preempts, Victim
+from bus.preemption import FindPreemptions, Preempts, Victim
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -125,7 +136,8 @@ async def test_nothing_changes_if_a_victim_has_changed(
     refused = await take(placement, HIGH, vcpus, preempts=taking(*victims))
     assert isinstance(refused, Refused)
     [refusal] = refused.refusals
-    assert isinstance(refusal, NotPreemptible) and refusal.why == why
+    assert isinstance(refusal, RuleRefused) and refusal.code == "not_preemptible"
+    assert refusal.why.endswith(f"cannot be preempted: {why}")
     assert await held(placement) == before
     assert not (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions
     assert await is_sound(placement)
@@ -165,7 +177,7 @@ async def test_an_instance_that_draws_from_a_reservation_is_protected(placement:
     answers = [(await placement.claims.claim_many([ClaimRequested(claims=(each,))]))[0] for each in claims]
     refused = answers[-1].results[0]
     assert isinstance(refused, Refused)
-    assert refused.refusals == (NotPreemptible(consumer=uid(6), why="it draws from a reservation"),)
+    assert str(refused.refusals[0]) == f"{uid(6)} cannot be preempted: it draws from a reservation"
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(6), uid(LOW))))
     assert {each.id: each.protected for each in found.consumers} == {uid(6): True, uid(LOW): False}
 
@@ -175,7 +187,9 @@ async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placemen
     limited = {"preempts": taking(a_victim(LOWER, HOLDER2), budget=1)}
     refused = await take(placement, 8, 2, **limited)
     assert isinstance(refused, Refused)
-    assert refused.refusals == (OverBudget(project="p1", used=1, budget=1, needs=1),)
+    why = "project p1 has preempted 1 instances in one hour, at most 1, and the request needs 1"
+    over = RuleRefused(rule="preemption", code="preemption_budget", why=why, final=True)
+    assert refused.refusals == (over,)
     assert isinstance(await take(placement, 8, 2, project="p2", **limited), Claimed)
 
 

@@ -13,10 +13,10 @@ from bus.claims import (
     Full,
     Held,
     Moved,
-    NotReserved,
     Refused,
     Released,
     ReleaseRequested,
+    RuleRefused,
 )
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
@@ -100,7 +100,7 @@ async def release(placement: Placement, consumer: int, **fields: Any) -> None:
 def why(result: ClaimResult) -> str:
     assert isinstance(result, Refused)
     [refusal] = result.refusals
-    assert isinstance(refusal, NotReserved), refusal
+    assert isinstance(refusal, RuleRefused) and refusal.rule == "reservations", refusal
     return refusal.why
 
 

@@ -13,7 +13,6 @@ from bus.claims import (
     Claimed,
     ConsumerClaim,
     Held,
-    NoGroup,
     NothingHeld,
     OutsideCell,
     Refused,
@@ -26,7 +25,7 @@ from bus.moves import BEGUN, SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.group_places import GroupPlaces
+from placement_worker.core.group_places import GroupPlaces, no_group
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 from tests.support.ids import uid
 
@@ -232,7 +231,7 @@ TAKEN: dict[str, tuple[ConsumerClaim, dict[str, str], Any, dict[str, str]]] = {
     "of itself": (takes_over(X), {}, is_held(B), {X: B, KEEP: A}),
     "kept by the same holder": (takes_over(keep=KEEP), {}, is_held(B), {X: B, KEEP: A}),
     "into an unknown group": (
-        takes_over(group="none"), {}, Refused(refusals=(NoGroup(group="none"),)), {X: B, KEEP: A}
+        takes_over(group="none"), {}, Refused(refusals=(no_group("none"),)), {X: B, KEEP: A}
     ),
 }  # fmt: skip
 
