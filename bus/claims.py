@@ -181,12 +181,11 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended. Only a move that revives the build,
-    such as an unshelve, can get allocations.
-    """
+    """The result of a claim for a retired consumer: its build has ended, or is shelved."""
 
     why: Cause
     unplaceable: bool = False  # retired because no host was found
+    revivable: bool = False  # shelved: a claim that begins a move revives the consumer
     cell: Text = ""  # the cell that retired the consumer; empty: another worker
 
 
@@ -230,6 +229,7 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     fenced: bool = True
     retire: Cause = ""
     unplaceable: bool = False  # with `retire`: no host was found
+    revivable: bool = False  # with `retire`: shelved, so a claim that begins a move revives the consumer
     keep: Id | None = None
     cell: Text = ""  # the asking cell, or the cell on whose behalf the consumer is retired
 

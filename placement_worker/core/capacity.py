@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from bus import amounts, claims
-from bus.moves import BEGUN, SHELVED
+from bus.moves import BEGUN
 from bus.vocabulary import Allocations
 from placement_worker.core import drawing
 from placement_worker.core import shared_pools as pools
@@ -92,7 +92,8 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     With `retire`, also retire the consumer. Return `Released` or a refusal; None if more data must be read.
     """
     ended = world.retired.get(order.consumer)
-    if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
+    ends = order.retire and not order.unplaceable and not order.revivable
+    if ended is not None and not (ended.revivable and ends):
         return ended  # only a shelved instance may be retired again, for another reason than a missing host
     holder = world.holders.get(order.consumer)
     # A shelved instance is not checked: it was in this cell.
@@ -120,9 +121,10 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     if order.retire:
         if ended is not None:
             world.wake(order.consumer)
-        world.retire(
-            order.consumer, claims.Retired(why=order.retire, unplaceable=order.unplaceable, cell=order.cell)
+        retired = claims.Retired(
+            why=order.retire, unplaceable=order.unplaceable, cell=order.cell, revivable=order.revivable
         )
+        world.retire(order.consumer, retired)
     return claims.Released()
 
 

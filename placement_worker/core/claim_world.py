@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from bus import claims
 from bus.history import ConsumerChange
-from bus.moves import SHELVED
 from bus.preemption import Preemption
 from bus.vocabulary import Allocations
 from placement_worker.core.cell_limits import CellLimits
@@ -257,7 +256,7 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
     ended = world.retired.get(claim.consumer)
     if ended is None:
         return False
-    return (claim.begins is not None and ended.why == SHELVED) or (claim.revives and ended.unplaceable)
+    return (claim.begins is not None and ended.revivable) or (claim.revives and ended.unplaceable)
 
 
 def fenced_off(

@@ -64,7 +64,8 @@ def record(claim: ConsumerClaim, preempts: Preempts, world: ClaimWorld) -> None:
     new = [victim for victim in preempts.victims if victim.build not in world.tombstones]
     world.preempted[claim.project] = world.preempted.get(claim.project, 0) + len(new)
     for victim in preempts.victims:
-        world.retire(victim.build, Retired(why=SHELVED if victim.requeue else why, cell=preempts.cell))
+        reason = SHELVED if victim.requeue else why
+        world.retire(victim.build, Retired(why=reason, cell=preempts.cell, revivable=victim.requeue))
         world.preemptions.append(
             Preemption(
                 victim=victim,

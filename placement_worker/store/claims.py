@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
-from bus.moves import SHELVED
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
@@ -44,7 +43,8 @@ _LOCK_CONSUMERS = sql("""
     FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
 """)
 _RETIRED = sql("""
-    SELECT r.uuid, r.why, r.unplaceable, r.cell FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
+    SELECT r.uuid, r.why, r.unplaceable, r.cell, r.revivable
+    FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
 """)
 _HOLDINGS = sql("""
     SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n: id int}
@@ -83,14 +83,15 @@ _INSERT_ALLOCATIONS = sql("""
     FROM {n: consumer int, provider int, class int, used int}
 """)
 _INSERT_RETIRED = sql("""
-    INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell)
-    SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell
-    FROM {n: uuid str, why str, unplaceable bool, cell str} WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
+    INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell, revivable)
+    SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell, n.revivable
+    FROM {n: uuid str, why str, unplaceable bool, cell str, revivable bool}
+    WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
 """)
 # Deletes the retirement of shelved instances that get allocations again, or are deleted.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
 # Shelved instances stay retired: their ids are not free.
-PRUNE_RETIRED = sql(f"DELETE FROM retired_consumers WHERE at < :before AND why <> '{SHELVED}'")
+PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before AND NOT revivable")
 
 
 # The order of the statements: _SET_HOLDERS reads consumers that _DELETE_CONSUMERS deletes.
@@ -188,8 +189,11 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     world.providers = {**dict.fromkeys(wanted), **claimed}
     if some_retired:
         world.retired = {
-            uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), scope.cell)
-            for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
+            uuid: ended(
+                Retired(why=why, unplaceable=bool(unplaceable), cell=by, revivable=bool(revivable)),
+                scope.cell,
+            )
+            for uuid, why, unplaceable, by, revivable in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
     if any((found := world.providers[id_]) is None or found.shape != shape for id_, shape in shapes.items()):
         raise Conflict("allocations may have moved while their providers were being locked")
@@ -262,7 +266,7 @@ async def save_world(
             rows[_SET_GENERATIONS].append((provider.id, provider.generation))
     cell = world.wall.cell if world.wall else ""
     rows[_INSERT_RETIRED] = [
-        (uuid, retired.why, retired.unplaceable, cell or retired.cell)
+        (uuid, retired.why, retired.unplaceable, cell or retired.cell, retired.revivable)
         for uuid, retired in world.tombstones.items()
     ]
     ending = world.woken & world.tombstones.keys()

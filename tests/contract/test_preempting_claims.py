@@ -115,7 +115,7 @@ async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
 async def test_a_requeued_victim_is_shelved_and_only_a_move_places_it_again(placement: Placement) -> None:
     await take(placement, HIGH, 4, preempts=taking(a_victim(requeue=True)))
     retired = await take(placement, LOW, 1)
-    assert isinstance(retired, Retired) and retired.why == SHELVED
+    assert isinstance(retired, Retired) and (retired.why, retired.revivable) == (SHELVED, True)
     again = a_claim(LOW, on_hosts(2, VCPU=6), begins=9)
     await must_take(placement, again)
     assert await is_sound(placement)

@@ -385,7 +385,7 @@ async def test_a_query_for_an_id_finds_what_else_has_it(placement: Placement) ->
     await take(placement, draws(2))  # the slot holds nothing any more
     group = MakeGroup(group=uid(3, "9"), name="web", policy="affinity", project="p2")
     await placement.server_groups.edit(GroupEditRequested(edit=group))
-    shelved = ReleaseRequested(consumer=uid(5), generation=None, retire=SHELVED, cell="c1")
+    shelved = ReleaseRequested(consumer=uid(5), generation=None, retire=SHELVED, revivable=True, cell="c1")
     await placement.claims.release_many([shelved])
     ids = (R1, S1, uid(2), uid(3, "9"), uid(5), uid(6))
     found = await placement.lookups.allocations(FindAllocations(consumers=ids, others=True))

@@ -283,7 +283,7 @@ async def test_only_the_cell_that_shelved_an_instance_may_end_it(two_cells: Plac
     ends = a_release(13, None, retire="deleted")
     assert isinstance(await released_by(two_cells, "c2", ends), Retired)
     assert (await released_by(two_cells, "", a_release(13, None, retire=SHELVED))) == Retired(
-        why=SHELVED, cell="c1"
+        why=SHELVED, cell="c1", revivable=True
     )
     assert isinstance(await released_by(two_cells, "c1", ends), Released)
     assert await released_by(two_cells, "c1", ends) == Retired(why="deleted")

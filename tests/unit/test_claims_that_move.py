@@ -29,7 +29,7 @@ from placement_worker.core.group_places import GroupPlaces, no_group
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 from tests.support.ids import uid
 
-ASLEEP = Retired(why=SHELVED)
+ASLEEP = Retired(why=SHELVED, revivable=True)
 NOBODY: Mapping[str, str] = {}
 KEEP, LEFT = "keep", "left"
 MOVE, OTHER = "move", "other"  # names of moves
@@ -152,7 +152,10 @@ def test_a_move_begins_at_most_once_and_completely(
 
 def a_shelved_world() -> ClaimWorld:
     there = a_world()
-    assert release(ReleaseRequested(consumer=X, generation=4, retire=SHELVED), there) == Released()
+    assert (
+        release(ReleaseRequested(consumer=X, generation=4, retire=SHELVED, revivable=True), there)
+        == Released()
+    )
     return there
 
 
@@ -183,14 +186,20 @@ def test_an_unshelve_without_capacity_leaves_the_consumer_retired() -> None:
 
 def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() -> None:
     there = a_shelved_world()
-    assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == ASLEEP
+    assert (
+        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        == ASLEEP
+    )
     nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
     assert release(nowhere, there) == ASLEEP  # his boot was read again
     assert release(ReleaseRequested(consumer=X, generation=None, retire="deleted"), there) == Released()
     assert there.tombstones == {X: Retired(why="deleted")} and there.woken == {X}
     moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
     assert moved == (Retired(why="deleted"),)
-    assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == moved[0]
+    assert (
+        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        == moved[0]
+    )
 
 
 @pytest.mark.parametrize("name", [MOVE, KEEP])
