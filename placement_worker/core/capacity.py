@@ -2,7 +2,7 @@
 against the capacity that earlier claims have left; a refused claim changes nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -11,11 +11,10 @@ from bus.moves import BEGUN
 from bus.vocabulary import Allocations
 from placement_worker.core import drawing
 from placement_worker.core import shared_pools as pools
-from placement_worker.core.charging import Charges, charge_request, undo_charges
+from placement_worker.core.charging import charge_request
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
-    Steps,
     Unread,
     as_held,
     bars_release,
@@ -47,14 +46,12 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     each claim: all are `Claimed`, or none is. Return None if more data must be read. First all consumers
     release their allocations, so that two of them can exchange places on full providers.
     """
-    steps: Steps = []
-    charges: Charges = []
+    mark = world.journal.mark()
     results: Sequence[claims.ClaimResult] | None = None
     with suppress(Unread):
-        results = _judge(order, world, steps, charges)
+        results = _judge(order, world)
     if results is None or not all(type(result) is claims.Claimed for result in results):
-        world.undo(steps)
-        undo_charges(charges)
+        world.journal.undo(mark)
         if results is None:
             return None
         return tuple(
@@ -63,14 +60,10 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}
     holder_consumers.update(victim.holder for victim in victims_of(order.claims))
-    for holder, _, before, *_ in steps:
+    for holder, before in world.accept():
         # The generation grows only for providers from which a consumer claims, as in the Placement API.
         if holder.uuid not in holder_consumers:
             named.update(holder.held or before)
-        _touch(world, before)
-        if before or holder.held:
-            world.stirred[holder.uuid] = holder
-    _touch(world, named)
     for provider in named:
         world.touched[provider].generation += 1
     for claim in order.claims:
@@ -106,18 +99,15 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
             return claims.Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
         if holder.draws_on and not order.keep and not drawing.can_return(holder.draws_on, world):
             return None
-        _touch(world, holder.held)  # changes the usage, not the generation, as in the Placement API
         if order.keep:
-            holder_consumer = world.holders[order.keep]
-            _leave_to(world, holder, holder_consumer, claims.CLEANUP)
-            _touch(world, holder_consumer.held)  # the holder consumer may already hold other allocations
-            world.stirred[holder_consumer.uuid] = holder_consumer
+            _leave_to(world, holder, world.holders[order.keep], claims.CLEANUP)
         else:
             released, slot = holder.held, holder.draws_on
             world.hold(holder, 0, {}, None, holder.group)
             if slot:
                 drawing.give_back(slot, released, world)
-        world.stirred[holder.uuid] = holder
+        world.accept()  # changes the usage of providers, not their generation, as in the Placement API
+        world.stirred[holder.uuid] = holder  # deletes a consumer without allocations, too
     if order.retire:
         if ended is not None:
             world.wake(order.consumer)
@@ -128,9 +118,7 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     return claims.Released()
 
 
-def _judge(
-    order: claims.ClaimRequested, world: ClaimWorld, steps: Steps, charges: Charges
-) -> list[claims.ClaimResult]:
+def _judge(order: claims.ClaimRequested, world: ClaimWorld) -> list[claims.ClaimResult]:
     fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
@@ -139,28 +127,27 @@ def _judge(
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for claim, holder in zip(order.claims, holders, strict=True):
-        steps.append(holder.state())
         for provider, resources in holder.held.items():
             for name in resources:
                 before.setdefault((provider, name), world.provider(provider).stocks[name].used)
         if holder.held and claim.keep:
-            holder_consumer = world.holders[claim.keep]
-            steps.append(holder_consumer.state())
-            _leave_to(world, holder, holder_consumer, claims.MIGRATION if claim.begins else claims.CLEANUP)
+            _leave_to(
+                world, holder, world.holders[claim.keep], claims.MIGRATION if claim.begins else claims.CLEANUP
+            )
         elif holder.held:
             world.hold(holder, 0, {}, None, holder.group)
     results: list[claims.ClaimResult] = []
     for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
-        results.append(_take(claim, holder, Former(generation, held, before), steps, world))
+        results.append(_take(claim, holder, Former(generation, held, before), world))
     if not world.budgets and not any(claim.client for claim in order.claims):
         return results  # only API clients move instances without consumer types, which `mark_moves` detects
     formerly = {holder.uuid: held for holder, held in zip(holders, former, strict=True)}
-    charge_request(order, results, formerly, charges, world)
+    charge_request(order, results, formerly, world)
     return results
 
 
 def _take(
-    claim: claims.ConsumerClaim, holder: Holder, former: Former, steps: Steps, world: ClaimWorld
+    claim: claims.ConsumerClaim, holder: Holder, former: Former, world: ClaimWorld
 ) -> claims.Claimed | claims.Refused:
     """Claim the first of the claim's alternative sets of allocations (`choices`) that fits; return its
     position, or why none fits. Allocations taken over from a holder consumer are not checked.
@@ -179,8 +166,7 @@ def _take(
         if claim.keep:
             _reduce_holder(world, world.holders[claim.keep], kept)
         held = amounts.joined(held_for.held, kept)
-        steps.append(held_for.state())
-        holder.draws_on = held_for.draws_on
+        world.journal.set(holder, "draws_on", held_for.draws_on)
         world.hold(held_for, 0, {}, None, held_for.group)
         world.hold(holder, generation + 1, held, claim, group)
         return claims.Claimed(choice=0, generation=holder.generation, number=0)
@@ -189,13 +175,13 @@ def _take(
         shared: Allocations = {}
         if claim.begins and claim.keep:
             shared = pools.shared_by(former.held, choice.allocations, world.sharing)
-        before = len(steps)
-        refusal = _capacity_refusal(claim, choice, shared, former.used, steps, world)
+        mark = world.journal.mark()
+        refusal = _capacity_refusal(claim, choice, shared, former.used, world)
         # The group may have been deleted since the consumer joined it.
         if refusal is None and group is not None and group in world.groups:
             refusal = world.groups[group].refusal(world.roots(choice.allocations), holder.uuid)
         if refusal is not None:
-            world.undo(steps, before)
+            world.journal.undo(mark)
             refusals.append(refusal)
             continue
         if shared and claim.keep:
@@ -203,7 +189,7 @@ def _take(
         if choice.allocations:
             world.hold(holder, generation + 1, choice.allocations, claim, group)
         else:  # a consumer without allocations is in no server group
-            holder.group = None
+            world.journal.set(holder, "group", None)
         return claims.Claimed(
             choice=position, generation=holder.generation, number=0, refused=tuple(refusals)
         )
@@ -215,16 +201,15 @@ def _capacity_refusal(
     choice: claims.Choice,
     shared: Allocations,
     before: _Before,
-    steps: Steps,
     world: ClaimWorld,
 ) -> claims.Refusal | None:
     """For one choice of a claim, draw its allocations from a reservation, preempt victims, and check the
     capacity; return the first refusal, or None. The amounts in `shared` are not counted, because the consumer
     holds them already. `before` is the usage before the consumers of the request released their allocations.
     """
-    refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
+    refusal: claims.Refusal | None = drawing.draw(claim, choice, world)
     if refusal is None and claim.preempts is not None:
-        refusal = preempt(claim, choice, steps, world, _leave_to)
+        refusal = preempt(claim, choice, world, _leave_to)
     if refusal is None:
         world.count(shared, -1)
         refusal = _refusal(choice, before, world)
@@ -289,10 +274,12 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
     both = amounts.joined(holder_consumer.held, holder.held)
     group = holder_consumer.group if holder.group is None else holder.group
     world.hold(holder, 0, {}, None, holder.group)
-    holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
-    holder_consumer.keeps_for = holder.keeps_for or holder.uuid
-    holder_consumer.draws_on = holder.draws_on or holder_consumer.draws_on
-    holder.draws_on = None
+    journal = world.journal
+    journal.set(holder_consumer, "heir_of", holder)
+    journal.set(holder_consumer, "heir_type", type_)
+    journal.set(holder_consumer, "keeps_for", holder.keeps_for or holder.uuid)
+    journal.set(holder_consumer, "draws_on", holder.draws_on or holder_consumer.draws_on)
+    journal.set(holder, "draws_on", None)
     world.hold(holder_consumer, holder_consumer.generation + 1, both, None, group)
 
 
@@ -303,11 +290,6 @@ def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> No
     left = amounts.without(holder.held, shared)
     if left != holder.held:
         world.hold(holder, holder.generation if left else 0, left, None, holder.group)
-
-
-def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
-    for provider in providers:
-        world.touched[provider] = world.provider(provider)
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:

@@ -7,7 +7,6 @@ claims the destination in addition to its source. Such consumers are marked as p
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -21,18 +20,7 @@ from placement_worker.core.claim_world import ClaimWorld, Holder
 HeldBefore = Mapping[str, Allocations]  # consumer → its allocations before the request
 
 
-class Charge(NamedTuple):
-    """The growth of a project's usage by a claim, and the state before the claim, to undo the growth."""
-
-    budget: quotas.ProjectBudget
-    growth: quotas.Amounts
-    holder: Holder
-    project: str  # project of the consumer
-    instance: str
-    parts: quotas.Parts | None  # parts of the instance; None: the instance is not moved
-
-
-Charges = list[Charge]  # charges of the claims of a request
+Charges = list[tuple[str, quotas.Amounts]]  # project and growth of its usage, for the claims of a request
 
 
 def mark_moves(order: claims.ClaimRequested, former: HeldBefore, world: ClaimWorld) -> None:
@@ -52,11 +40,11 @@ def mark_moves(order: claims.ClaimRequested, former: HeldBefore, world: ClaimWor
             continue
         if held:
             if _adds_a_tree(held, holder.held, world):
-                holder.move_of = holder.move_of or holder.uuid
+                world.journal.set(holder, "move_of", holder.move_of or holder.uuid)
             continue
         for giver, given in emptied.items():
             if former[giver] == holder.held and given.project == claim.project:
-                holder.move_of = world.holders[giver].move_of or giver
+                world.journal.set(holder, "move_of", world.holders[giver].move_of or giver)
                 del emptied[giver]
                 break
 
@@ -85,16 +73,13 @@ def charging_order(holders: Sequence[Holder]) -> list[int]:
 
 
 def charge_request(
-    order: claims.ClaimRequested,
-    results: list[claims.ClaimResult],
-    former: HeldBefore,
-    charges: Charges,
-    world: ClaimWorld,
+    order: claims.ClaimRequested, results: list[claims.ClaimResult], former: HeldBefore, world: ClaimWorld
 ) -> None:
     """Charge the claims of a request to the quotas of their projects; replace the result of each claim that a
     quota refuses.
     """
     mark_moves(order, former, world)
+    charges: Charges = []
     overs: dict[int, OverQuota] = {}
     for at in charging_order([world.holders[claim.consumer] for claim in order.claims]):
         claimed = type(results[at]) is claims.Claimed
@@ -114,8 +99,7 @@ def _charge(
 ) -> OverQuota | None:
     """Add the resources of a claim to the usage of its project, or return which limit the claim exceeds.
 
-    Only growth beyond what the instance counted before is refused. The addition is recorded in `charges`, so
-    that a later refusal in the request can undo it.
+    Only growth beyond what the instance counted before is refused. The addition is recorded in `charges`.
     """
     budget = world.budgets.get(claim.project)
     if budget is None or claim.take_over or not quotas.is_counted(claim):
@@ -137,10 +121,11 @@ def _charge(
             return structs.replace(over, used=members - joined, asked=joined)
         return structs.replace(over, used=over.used - _charged(over, charges))
     budget.take(growth)
-    charges.append(Charge(budget, growth, holder, holder.project, instance, parts))
-    holder.project = claim.project
+    world.journal.note(budget.take, growth, -1)
+    charges.append((claim.project, growth))
+    world.journal.set(holder, "project", claim.project)
     if is_moved:
-        budget.usage.parts[instance] = after
+        world.journal.set_item(budget.usage.parts, instance, after)
     return None
 
 
@@ -160,8 +145,7 @@ def _names(over: OverQuota) -> tuple[str, str]:
 
 def _charged(over: OverQuota, charges: Charges) -> int:
     """Return how much of the resource of a refusal the request was charged before."""
-    mine = [each for each in charges if each.budget.project == over.project]
-    return sum(each.growth.get(over.resource, 0) for each in mine)
+    return sum(growth.get(over.resource, 0) for project, growth in charges if project == over.project)
 
 
 def _joined(group: int | None, former: HeldBefore, world: ClaimWorld) -> int:
@@ -180,13 +164,3 @@ def _in_a_move(allocations: Allocations, world: ClaimWorld) -> Counter[str]:
     for uuid, resources in allocations.items():
         trees.setdefault(world.provider(uuid).root, {})[uuid] = resources
     return quotas.largest(quotas.amounts(tree) for tree in trees.values())
-
-
-def undo_charges(charges: Charges) -> None:
-    for each in reversed(charges):
-        each.budget.take(each.growth, -1)
-        each.holder.project = each.project
-        if each.parts is None:
-            each.budget.usage.parts.pop(each.instance, None)
-        else:
-            each.budget.usage.parts[each.instance] = each.parts

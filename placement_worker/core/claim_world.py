@@ -4,9 +4,9 @@ A Holder is any consumer with its allocations; server groups and cells restrict 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, TypeVar
 
 from bus import claims
 from bus.history import ConsumerChange
@@ -16,6 +16,9 @@ from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.group_places import GroupPlaces
 from placement_worker.core.quotas import ProjectBudget
 from placement_worker.core.reservations import ReservationWorld
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
@@ -80,26 +83,40 @@ class Holder:
     draws_on: str | None = None  # slot of a reservation to which released allocations return
     draws_on_was: str | None = None
 
-    def state(self) -> "HolderState":
-        return HolderState(
-            self, self.generation, self.held, self.by, self.group, self.keeps_for, self.move_of, self.draws_on
-        )
 
+class Journal:
+    """Records how to undo the changes of a ClaimWorld. Every change by a claim that may still be refused is
+    recorded; a change that is not recorded would remain after a refusal.
+    """
 
-class HolderState(NamedTuple):
-    """A consumer, and its state before a change of its allocations."""
+    def __init__(self) -> None:
+        self._undo: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
-    holder: Holder
-    generation: int
-    held: Allocations
-    by: claims.ConsumerClaim | None
-    group: int | None
-    keeps_for: str | None
-    move_of: str | None
-    draws_on: str | None
+    def note(self, undo: Callable[..., object], *values: Any) -> None:
+        """Record that `undo(*values)` undoes a change that the caller has made."""
+        self._undo.append((undo, values))
 
+    def set(self, target: object, field_: str, value: object) -> None:
+        """Set a field of an object."""
+        self._undo.append((setattr, (target, field_, getattr(target, field_))))
+        setattr(target, field_, value)
 
-Steps = list[HolderState]  # the states before each change by the claims of a request, in order
+    def set_item(self, items: dict[K, V], key: K, value: V) -> None:
+        if key in items:
+            self._undo.append((items.__setitem__, (key, items[key])))
+        else:
+            self._undo.append((items.pop, (key,)))
+        items[key] = value
+
+    def mark(self) -> int:
+        """Return the present position, for `undo`."""
+        return len(self._undo)
+
+    def undo(self, after: int) -> None:
+        """Undo all changes after the position `after`, the newest first."""
+        while len(self._undo) > after:
+            undo, values = self._undo.pop()
+            undo(*values)
 
 
 @dataclass(slots=True)
@@ -124,6 +141,9 @@ class ClaimWorld:
     preempted: dict[str, int] = field(default_factory=dict)  # project → victims within the period of budgets
     preemptions: list[Preemption] = field(default_factory=list)  # records to store
     now: float = 0.0
+    journal: Journal = field(default_factory=Journal, compare=False)
+    # consumers that the present request has changed, with their allocations before: uuid → both
+    changed: dict[str, tuple[Holder, Allocations]] = field(default_factory=dict)
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]
@@ -169,23 +189,50 @@ class ClaimWorld:
         """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of the
         providers, and the hosts of the server groups' members.
         """
+        if holder.uuid not in self.changed:
+            self.journal.set_item(self.changed, holder.uuid, (holder, holder.held))
+        was = holder.generation, holder.held, holder.by, holder.group
+        self._set_held(holder, generation, allocations, by, group)
+        self.journal.note(self._set_held, holder, *was)
+        self._place_member(holder, was[-1])
+
+    def _set_held(
+        self,
+        holder: Holder,
+        generation: int,
+        allocations: Allocations,
+        by: claims.ConsumerClaim | None,
+        group: int | None,
+    ) -> None:
         self.count(holder.held, -1)
         self.count(allocations, +1)
-        if holder.group is not None and holder.group in self.groups:
-            self.groups[holder.group].drop(holder.uuid)
         holder.generation, holder.held, holder.by, holder.group = generation, allocations, by, group
-        if group is not None and group in self.groups and allocations:
-            self.groups[group].put(holder.uuid, self.roots(allocations), holder.keeps_for)
 
-    def undo(self, steps: Steps, after: int = 0) -> None:
-        """Undo all changes in `steps` except the first `after`: restore the earlier states of the
-        consumers.
+    def _place_member(self, holder: Holder, former: int | None) -> None:
+        """Replace the hosts of a consumer in its former server group by those in its present one."""
+        consumer = holder.uuid
+        if former is not None and former in self.groups:
+            group = self.groups[former]
+            if consumer in group.places:
+                place = group.places[consumer], group.holder_consumers.get(consumer)
+                group.drop(consumer)
+                self.journal.note(group.put, consumer, *place)
+        if holder.group is not None and holder.group in self.groups and holder.held:
+            group = self.groups[holder.group]
+            group.put(consumer, self.roots(holder.held), holder.keeps_for)
+            self.journal.note(group.drop, consumer)
+
+    def accept(self) -> list[tuple[Holder, Allocations]]:
+        """End a request that succeeded: its consumers and their providers are to be written. Return the
+        changed consumers with their allocations before the request.
         """
-        for state in reversed(steps[after:]):  # so that the oldest state of a consumer is restored last
-            state.holder.keeps_for, state.holder.move_of = state.keeps_for, state.move_of
-            state.holder.draws_on = state.draws_on
-            self.hold(state.holder, state.generation, state.held, state.by, state.group)
-        del steps[after:]
+        changed, self.changed = [*self.changed.values()], {}
+        for holder, before in changed:
+            for provider in (*before, *holder.held):
+                self.touched[provider] = self.provider(provider)
+            if before or holder.held:
+                self.stirred[holder.uuid] = holder
+        return changed
 
     def count(self, allocations: Allocations, sign: int) -> None:
         for provider, resources in allocations.items():

@@ -3,11 +3,11 @@
 from bus.amounts import joined, without
 from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.vocabulary import Allocations
-from placement_worker.core.claim_world import ClaimWorld, Steps
+from placement_worker.core.claim_world import ClaimWorld
 from placement_worker.core.reservations import reservation_refusal
 
 
-def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> RuleRefused | None:
+def draw(claim: ConsumerClaim, choice: Choice, world: ClaimWorld) -> RuleRefused | None:
     """Release the allocations of a choice from the slot of a reservation that it names (`draws_on`), so that
     the claim can get them. Return a refusal if the slot does not hold all of them, or if the claim may not
     draw from the slot. Return None after success, or if the choice names no slot.
@@ -21,12 +21,9 @@ def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) 
         return reservation_refusal(why)
     assert holder is not None  # the slot's consumer holds the allocations
     left = without(held, choice.allocations)
-    steps.append(holder.state())
     by = world.reserved.slots[slot].claim() if left else None
     world.hold(holder, holder.generation + 1 if left else 0, left, by, None)
-    drawer = world.holders[claim.consumer]
-    steps.append(drawer.state())
-    drawer.draws_on = slot
+    world.journal.set(world.holders[claim.consumer], "draws_on", slot)
     return None
 
 
@@ -47,6 +44,3 @@ def give_back(slot: str, released: Allocations, world: ClaimWorld) -> None:
     if back := world.reserved.returned(slot, holder.held, released):
         by = world.placeholders.get(slot) or world.reserved.slots[slot].claim()
         world.hold(holder, holder.generation + 1, joined(holder.held, back), by, None)
-        for provider in holder.held:
-            world.touched[provider] = world.provider(provider)
-        world.stirred[slot] = holder

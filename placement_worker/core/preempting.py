@@ -11,14 +11,12 @@ from bus.claims import CLEANUP, Choice, ConsumerClaim, Retired, RuleRefused
 from bus.moves import SHELVED
 from bus.preemption import Preemption, Preempts, Victim
 from bus.vocabulary import Allocations
-from placement_worker.core.claim_world import ClaimWorld, Holder, Steps, Unread
+from placement_worker.core.claim_world import ClaimWorld, Holder, Unread
 
 LeaveTo = Callable[[ClaimWorld, Holder, Holder, str], None]
 
 
-def preempt(
-    claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld, leave_to: LeaveTo
-) -> RuleRefused | None:
+def preempt(claim: ConsumerClaim, choice: Choice, world: ClaimWorld, leave_to: LeaveTo) -> RuleRefused | None:
     """Release, from the victims of a claim, the amounts by which a choice exceeds the free capacity. Return
     None after success, or the refusal of the claim. `leave_to` moves a victim's allocations to its CLEANUP
     consumer, from which the amounts are released.
@@ -37,8 +35,6 @@ def preempt(
     lacking = _lacking(choice.allocations, world)
     for victim in preempts.victims:
         holder, rest = world.holders[victim.build], world.holders[victim.holder]
-        steps.append(holder.state())
-        steps.append(rest.state())
         if holder.held:  # if not, an earlier claim of the request has preempted this victim
             leave_to(world, holder, rest, CLEANUP)
         taken = amounts.common(rest.held, lacking)
