@@ -92,7 +92,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
     "placement_worker.headroom": "placement",
-    "placement_worker.transactions": "placement",
+    "placement_worker.rules.preemption": "placement",
     "placement_worker.keystone_limits": "placement, where it copies Keystone's limits",
     "scheduler_worker.agents": "scheduler",
     "scheduler_worker.maintenance.controller": "scheduler",

@@ -176,6 +176,7 @@ ENDS: Mapping[str, str] = {
 
 # Codes of refused claims (RuleRefused) that are no reason of a decision.
 REFUSED_CLAIMS: Mapping[str, str] = {
+    "outside_cell": "a cell's claim has something that only other workers may claim",
     "not_preemptible": "the instance to preempt has changed, or must not be preempted",
     "preemption_budget": "the project has preempted too many instances within one hour",
 }

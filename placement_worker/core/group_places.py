@@ -81,9 +81,7 @@ class GroupPlaces:
         return self.policy in HARD or self.topology.is_required
 
     def refusal(self, roots: frozenset[str], consumer: str) -> RuleRefused | None:
-        """Return a refusal if the server group's policy or topology forbids the consumer on the given roots;
-        else None.
-        """
+        """Return a refusal if the policy forbids the consumer on the given roots; else None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())
@@ -91,7 +89,11 @@ class GroupPlaces:
                     return self._crowded(root, other_members)
         elif self.policy == "affinity" and self._members and not roots & self._members.keys():
             return self._crowded(min(roots), 0) if roots else None
-        if not self.topology.is_required or not roots:
+        return None
+
+    def topology_refusal(self, roots: frozenset[str], consumer: str) -> RuleRefused | None:
+        """Return a refusal if the required topology forbids the consumer on the given roots; else None."""
+        if not roots:
             return None
         domains = GroupDomains(self.topology, self.labels)
         return domains.refusal(roots, consumer, self._members, self._all)

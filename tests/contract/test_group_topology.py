@@ -97,10 +97,10 @@ async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement
     topology = DomainConstraints(pack="rack")
     await take(placement, a_claim(1, on_hosts(1), group=GROUP, topology=topology))
     later = placement.clock.now() + 1
-    await placement.claims.prune(later)
+    await placement.server_groups.prune(later)
     assert (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
     await placement.claims.release_many([a_release(1, 1)])
-    await placement.claims.prune(later)
+    await placement.server_groups.prune(later)
     assert not (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
 
 

@@ -30,8 +30,8 @@ from bus.reservations import (
 )
 from bus.resources import FindAllocations
 from placement_worker import Placement
+from placement_worker.rules.preemption import VICTIMS
 from placement_worker.store.audit import breaches
-from placement_worker.transactions import VICTIMS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
 from tests.support.placement_calls import must_take
@@ -78,9 +78,9 @@ async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(pla
     assert await held(placement) == {
         uid(HIGH): (4, "INSTANCE"), uid(LOWER): (2, "INSTANCE"), uid(HOLDER): (2, CLEANUP)
     }  # fmt: skip
-    [found] = (await placement.claims.find_preemptions(FindPreemptions(victims=(uid(LOW),)))).preemptions
+    [found] = (await placement.preemptions.find(FindPreemptions(victims=(uid(LOW),)))).preemptions
     assert (found.by, found.priority, found.project, found.victim) == (uid(HIGH), 7, "p1", a_victim())
-    assert (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions == (found,)
+    assert (await placement.preemptions.find(FindPreemptions(by=(uid(HIGH),)))).preemptions == (found,)
     assert await is_sound(placement)
 
 
@@ -89,10 +89,10 @@ async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placemen
     both = taking(a_victim(), a_victim(LOWER, HOLDER2))
     await take(placement, HIGH, 8, preempts=both)
     for latest in (1, 2):
-        found = await placement.claims.find_preemptions(FindPreemptions(latest=latest))
+        found = await placement.preemptions.find(FindPreemptions(latest=latest))
         assert len(found.preemptions) == latest and found.used == {"p1": 2}
     for project, used in (("p1", {"p1": 2}), ("p2", {}), (None, {})):
-        assert (await placement.claims.find_preemptions(FindPreemptions(project=project))).used == used
+        assert (await placement.preemptions.find(FindPreemptions(project=project))).used == used
     assert VICTIMS.labels(0)._value.get() - counted == 2
 
 
@@ -139,7 +139,7 @@ async def test_nothing_changes_if_a_victim_has_changed(
     assert isinstance(refusal, RuleRefused) and refusal.code == "not_preemptible"
     assert refusal.why.endswith(f"cannot be preempted: {why}")
     assert await held(placement) == before
-    assert not (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions
+    assert not (await placement.preemptions.find(FindPreemptions(by=(uid(HIGH),)))).preemptions
     assert await is_sound(placement)
 
 

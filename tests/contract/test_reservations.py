@@ -320,7 +320,7 @@ async def test_a_slot_whose_record_cannot_be_deleted_keeps_its_capacity(
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as broken, pytest.raises(Unavailable):
-        broken.setattr(stored, "forget_empty_slots", away)
+        broken.setattr(stored.FORGET_EMPTY, "of", lambda *_: away)
         await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))
     assert [held for held, _ in (await slots(placement)).values()] != [{}]
     await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))

@@ -26,7 +26,8 @@ from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.group_places import GroupPlaces, no_group
-from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
+from placement_worker.rules.groups import GROUP
+from tests.support.claim_worlds import A, B, C, X, Y, Z, full, join, order, room, stock, wants, world
 from tests.support.ids import uid
 
 ASLEEP = Retired(why=SHELVED, revivable=True)
@@ -250,6 +251,7 @@ def test_taking_over_moves_all_allocations_of_the_holder_or_none(
     one: ConsumerClaim, more: dict[str, str], answer: object, then: dict[str, str]
 ) -> None:
     there = a_world({X: B, KEEP: A} | more, capacity=10)
+    join(there)
     assert claim(order(one), there) == (answer,)
     assert held(there) == then and there.tombstones == {}
     if answer != DONE:
@@ -289,11 +291,12 @@ def test_claims_of_the_same_order_do_not_get_the_place_in_between() -> None:
 
 
 def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
-    group = there.groups[7] = GroupPlaces(7, "g", "web", "p", policy, 1)
+    group = GroupPlaces(7, "g", "web", "p", policy, 1)
+    join(there, group)
     for name in (X, KEEP):
         holder = there.holders[name]
         if holder.held:
-            holder.group = holder.group_was = 7
+            holder.marks[GROUP] = 7
             holder.keeps_for = X if name == KEEP else None
             group.put(name, frozenset(holder.held), holder.keeps_for)
     return group
@@ -305,7 +308,7 @@ def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
     assert claim(order(moves(A)), there) == (DONE,)
     assert group.places == {X: {A}, KEEP: {A}} and group.holder_consumers == {KEEP: X}
     assert list(group.breaches()) == []
-    there.holders[Y].group = 7
+    there.holders[Y].marks[GROUP] = 7
     assert [type(result) for result in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
     assert claim(order(takes_over(generation=5, keep=LEFT)), there)
     assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
@@ -314,10 +317,10 @@ def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
 def test_an_instance_rejoins_the_group_of_its_holder() -> None:
     there = moved()
     group = grouped(there)
-    there.holders[X].group = there.holders[X].group_was = None
+    there.holders[X].marks[GROUP] = None
     group.drop(X)
     assert claim(order(takes_over()), there) == (DONE,)
-    assert there.holders[X].group == 7
+    assert there.holders[X].marks[GROUP] == 7
     assert group.places == {X: {A}} and group.holder_consumers == {}
 
 
