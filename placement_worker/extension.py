@@ -23,7 +23,7 @@ LOCKS = ("consumers", "projects", "reservations", "groups", "providers", "change
 
 @dataclass(slots=True)
 class ClaimScope:
-    """What a transaction for claims and releases locks and reads. Rules add to it."""
+    """The consumers, providers and other rows that a transaction locks for claims and releases. Rules add to it."""
 
     claims: Sequence[ConsumerClaim]  # empty: only releases
     new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims

@@ -28,7 +28,7 @@ VICTIMS = Counter(
 
 @dataclass(slots=True)
 class PreemptionWorld:
-    """What projects have preempted within the period of their budgets, and the records to store."""
+    """Numbers of victims of projects within the period of their budgets, and the records to store."""
 
     used: dict[str, int]  # project → victims
     records: list[PreemptionRecord] = field(default_factory=list)
