@@ -23,7 +23,7 @@ LOCKS = ("consumers", "projects", "reservations", "groups", "providers", "change
 
 @dataclass(slots=True)
 class ClaimScope:
-    """The consumers, providers and other rows that a transaction locks for claims and releases. Rules add to it."""
+    """The rows that a transaction locks and reads for claims and releases. Rules add to it."""
 
     claims: Sequence[ConsumerClaim]  # empty: only releases
     new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
