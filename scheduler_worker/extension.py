@@ -7,23 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bus.claims import Choice, ConsumerClaim, Held, Retired
+from bus.messages import BuildRequested
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Message
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
-from scheduler_worker.core.events import ComeAgain
-from scheduler_worker.core.narrowing import PLAIN, HostLimit, NoNarrowing, Remedies, Scope
+from scheduler_worker.core.events import Chosen, ComeAgain, Taken
+from scheduler_worker.core.narrowing import PLAIN, ClaimPart, HostLimit, NoNarrowing, Remedies, Scope
 from scheduler_worker.core.order import EndedInstance, Order, Settled
 
 if TYPE_CHECKING:
     from bus.queries import Candidate
     from scheduler_worker.core.choosing import Choosing
-    from scheduler_worker.core.events import Chosen
     from scheduler_worker.core.rule import Alternative
+    from scheduler_worker.placing import Scheduler
 
 __all__ = [
     "BUILD",
     "PLAIN",
     "BuildPurpose",
+    "Chosen",
+    "ClaimPart",
     "ComeAgain",
     "EndedInstance",
     "HostLimit",
@@ -32,6 +35,7 @@ __all__ = [
     "Remedies",
     "Scope",
     "Settled",
+    "Taken",
 ]
 
 
@@ -135,7 +139,30 @@ class Narrowing(Protocol):
 class JointChoice(Protocol):
     """Chooses the hosts of all instances of an order together."""
 
-    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> "Chosen": ...
+    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen: ...
 
     def alternates(self, choosing: "Choosing", order: Order) -> "Mapping[Id, tuple[Candidate, ...]]":
         """Return alternates for the claimed instances of an order that have fewer than requested."""
+
+
+# What a fallback did with an order: it chose hosts, it handles the order from now on, or it passes the order,
+# perhaps with a longer reason, to the next fallback.
+FallbackAnswer = Chosen | Taken | Order
+
+
+class Fallback(Protocol):
+    """A feature that helps orders without a host, in the sequence of the list of fallbacks."""
+
+    async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
+        """Return for each order what the fallback did with it. The verdict of an order has its shortages or
+        the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed; if the
+        claims are refused, the order is searched again, and the fallbacks are asked again.
+        """
+
+    async def parts_of(
+        self, order: Order, instances: Sequence[Id], placing: "Scheduler"
+    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
+        """Return what the messages must carry about instances that an earlier delivery placed."""
+
+    def polls(self, request: BuildRequested) -> bool:
+        """Return whether this fallback may find hosts for a request although no event says that it fits."""

@@ -95,7 +95,7 @@ class MoveCourses:
                 self._postpone(course, found.barred.why)
         await self.begin(new, aside)
         if park is not None:
-            await park([course for course in new if course.state.park is not None or course.behind])
+            await park([course for course in new if course.state.taken is not None or course.behind])
         await self.finish(new)
         return [self._settled(course) for course in courses]
 

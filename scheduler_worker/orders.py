@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,6 @@ from bus.queries import FindCandidates
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.build_specs import size_of, too_much
-from scheduler_worker.core.events import Chosen, Located, NoVictims
 from scheduler_worker.core.order import Order, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
@@ -31,18 +30,6 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-
-
-class Preempting(Protocol):
-    """Finds instances of lower priority that are deleted so that an order fits."""
-
-    def permits(self, request: BuildRequested) -> bool: ...
-
-    def permitted(self, orders: Sequence[Order]) -> Sequence[Order]: ...
-
-    async def of_located(self, order: Order, located: Located) -> Located: ...
-
-    async def find_each(self, orders: Sequence[Order]) -> Sequence[Chosen | NoVictims]: ...
 
 
 class Orders:

@@ -26,10 +26,10 @@ from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import HasReservations
-from scheduler_worker.extension import Narrowing, Purpose, Remedies
+from scheduler_worker.extension import ClaimPart, Fallback, Narrowing, Purpose, Remedies
 from scheduler_worker.help_search import helps_of
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.orders import Orders, Preempting, postponed
+from scheduler_worker.orders import Orders, postponed
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 
@@ -74,6 +74,7 @@ class Scheduler:
         placement: queries.PlacementQueries,
         options: dependencies.SchedulerOptions,
         narrowings: Sequence[Narrowing],
+        fallbacks: Sequence[Fallback],
     ) -> None:
         self.policy = options.policy
         self.hosts = hosts
@@ -86,9 +87,9 @@ class Scheduler:
         self.retries = dependencies.RetryTimes(clock)
         self.ending = dependencies.Ending(placement, clock, options.undeliverable_for)
         self.narrowings = narrowings
+        self.fallbacks = fallbacks
         self._orders = orders
         self._patience = options.patience
-        self.preemption: Preempting | None = None
         self._tentative = TentativeHosts()
         self._rule_errors = RuleErrors(clock)
         self.flavors = RecentFlavors()
@@ -131,7 +132,7 @@ class Scheduler:
         """Return the orders of requests for new instances."""
         orders = self.begin_for([(request, purpose) for request in requests])
         self.flavors.see(orders)
-        return orders if self.preemption is None else [*self.preemption.permitted(orders)]
+        return orders
 
     def begin_for(self, asked: Sequence[Asked]) -> list[Order]:
         """Return the orders of requests with purposes of features."""
@@ -158,7 +159,7 @@ class Scheduler:
         while left := [each for each in left if each.need]:
             await self._prepare_again(_needing(left, Need.HOSTS))
             is_current = await self._choose(_needing(left, Need.HOSTS), is_current)
-            await self._preempt(_needing(left, Need.VICTIMS))
+            await self._fall_back(_needing(left, Need.FALLBACKS))
             await self._claim(_needing(left, Need.CLAIMS))
             left = [each for each in left if each.need]  # usually all orders are finished here
             await self._locate(_needing(left, Need.PLACES))
@@ -188,9 +189,9 @@ class Scheduler:
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
                 return Poison(why)
-            case events.Park(why=why):
+            case events.Taken():  # the feature publishes what follows
                 self.retries.end(request)
-                return Retry(after=1.0, why=why)
+                return ()
 
     def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():
@@ -249,10 +250,23 @@ class Scheduler:
                 short.append((each, answer))
         return short
 
-    async def _preempt(self, placed: Sequence[_OrderInProgress]) -> None:
-        found = await self.preemption.find_each([each.order for each in placed]) if self.preemption else ()
-        for each, choice in zip(placed, found, strict=True):
-            self._take(each, choice)
+    async def _fall_back(self, placed: Sequence[_OrderInProgress]) -> None:
+        """Ask each fallback for the orders that those before it passed."""
+        left = placed
+        for fallback in self.fallbacks if placed else ():
+            asked, left = left, list[_OrderInProgress]()
+            answers = await fallback.handle([each.order for each in asked], self) if asked else ()
+            for each, answer in zip(asked, answers, strict=True):
+                match answer:
+                    case Order():
+                        each.order = answer
+                        left.append(each)
+                    case events.Chosen():
+                        self._take(each, answer)
+                    case events.Taken():
+                        each.end, each.need = answer, None
+        for each in left:
+            self._take(each, events.Passed())
 
     def _find_alternates(self, placed: Sequence[_OrderInProgress]) -> None:
         if placed:
@@ -340,12 +354,13 @@ class Scheduler:
 
     async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
         held = [held for each in placed for _, held in each.order.held_before()]
-        located = events.Located(await self.ending.look_up(held))
+        providers = await self.ending.look_up(held)
         for each in placed:
-            event = located
-            if self.preemption is not None:
-                event = await self.preemption.of_located(each.order, located)
-            self._take(each, event)
+            instances = [instance for instance, _ in each.order.held_before()]
+            parts: dict[Id, tuple[ClaimPart, ...]] = {}
+            for fallback in self.fallbacks:
+                parts |= await fallback.parts_of(each.order, instances, self)
+            self._take(each, events.Located(providers, parts))
 
     async def _fence(self, placed: Sequence[_OrderInProgress]) -> None:
         fences = [each.order.fences() for each in placed]

@@ -133,7 +133,7 @@ class PolicyTrials:
         scheduler = what_ifs.scheduler.with_policy(policy)
         if tried.priorities is not None and self._victims is not None:
             victims = self._victims
-            tried_victims = victims.on_trial(scheduler, Priorities(tried.priorities))
+            tried_victims = victims.on_trial(Priorities(tried.priorities))
         trial, removed, free = WhatIfs(scheduler), tried.without_reservations, list[Allocations]()
         if removed:
             found = await every_reservation(scheduler.placement.reservations, FindReservations(ids=removed))

@@ -24,6 +24,7 @@ from scheduler_worker.composition import usual_narrowings
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.exchanges import CHECK_SECONDS as EXCHANGE_SECONDS
 from scheduler_worker.exchanges import ExchangeGuard
+from scheduler_worker.extension import Fallback
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
@@ -45,6 +46,7 @@ from scheduler_worker.selecting import HostSelection
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.waiting.builds import WaitingBuilds
 from scheduler_worker.waiting.cancelling import Cancelling
+from scheduler_worker.waiting.fallback import WaitingFallback
 from scheduler_worker.waiting.held_hosts import HeldHosts
 from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.waiting.moves import WaitingMoves
@@ -105,7 +107,10 @@ class _Parts:
         orders = Orders(source, options.requests, options.policy).follow()
         held = HeldHosts(hosts, orders, options)
         narrowings = [*usual_narrowings(source, placement, clock), held]
-        self.scheduler = scheduler = Scheduler(hosts, orders, placement, options, narrowings)
+        self.priorities = PriorityClasses(database)
+        self.victims = VictimSearch(self.priorities, needs.cells)
+        fallbacks: list[Fallback] = [self.victims, WaitingFallback()]
+        self.scheduler = scheduler = Scheduler(hosts, orders, placement, options, narrowings, fallbacks)
         self.signal = WaitingSignal(hosts.roster, needs.publish)
         store = WaitingStore(scheduler, held, database, self.signal.changed)
         self.handovers = Handovers(database, placement, scheduler.ending, clock)
@@ -130,9 +135,6 @@ class _Parts:
             clock=clock, publish=needs.publish,
         )  # fmt: skip
         self.maintenance = MaintenanceController(maintained, options.maintenance)
-        self.priorities = PriorityClasses(database)
-        self.victims = VictimSearch(scheduler, self.priorities, needs.cells)
-        scheduler.preemption = self.victims
         self.capacity = CapacitySampler(scheduler, orders, database)
         self.roles = RoleDoor(database, needs.bus)
         self.trail = AuditTrail(database, clock, self.options.keep_acts, self.options.keep)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bus.vocabulary import Allocations, Id
 
 if TYPE_CHECKING:
+    from bus.claims import ConsumerClaim
+    from bus.messages import BuildPlaced
     from scheduler_worker.core.choosing import Choosing
     from scheduler_worker.core.helping import Tally
     from scheduler_worker.core.order import Order
@@ -51,6 +53,16 @@ class HostLimit:
     what: str  # names the hosts in counts of rejected hosts
     roots: frozenset[str]
     why: Callable[[str], str] = field(compare=False)  # returns why the host with a root is excluded
+
+
+class ClaimPart(Protocol):
+    """What a feature adds to the claim of a chosen host, and to the message about the placed instance."""
+
+    def in_claim(self, claim: "ConsumerClaim", parts: "Sequence[ClaimPart]") -> "ConsumerClaim":
+        """Return the claim with this part; `parts` are those of all claims of the order."""
+
+    def in_placed(self, placed: "BuildPlaced") -> "BuildPlaced":
+        """Return the message about the instance with this part."""
 
 
 # Yields sentences with changes that would make an order fit; called without `await`.

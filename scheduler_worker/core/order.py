@@ -3,20 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal
+from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal, RuleRefused
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.messages import BuildRequested, BuildUnplaceable, Selection
-from bus.preemption import Preempts, PriorityClass, Victim
 from bus.queries import Candidate
 from bus.requests import Hints
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from scheduler_worker.core.events import Fence
-from scheduler_worker.core.narrowing import HostLimit
+from scheduler_worker.core.narrowing import ClaimPart, HostLimit
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
@@ -25,6 +24,9 @@ from scheduler_worker.core.scale import Pick
 if TYPE_CHECKING:
     from scheduler_worker.extension import Purpose
 
+T = TypeVar("T")
+
+ROUNDS = 5  # searches for one request without a pause
 MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
 MAX_CHOICES_EACH = 64  # hosts in one claim of an order
 
@@ -49,7 +51,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     alternative: Alternative | None  # what was placed; None: the request of a placed instance is invalid now
     alternates: tuple[Candidate, ...] = ()
     lacking: int = 0  # number of alternates that are still missing
-    victims: tuple[Victim, ...] = ()  # instances that this instance preempts
+    parts: tuple[ClaimPart, ...] = ()  # what features add to the message about it
 
 
 class EndedInstance(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +69,8 @@ class Tried(msgspec.Struct, frozen=True, gc=False):
     avoided: frozenset[str] = frozenset()  # providers of refused claims: they are full or deleted
     refusals: tuple[str, ...] = ()  # why placement refused the claims; each text once
     considered: int = 0  # hosts in the last search
+    refused_rounds: int = 0  # number of rounds whose claims were refused
+    by_rules: tuple[RuleRefused, ...] = ()  # final refusals of what a fallback chose
 
     @property
     def latest_refusals(self) -> tuple[str, ...]:
@@ -79,6 +83,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     invalid: str = ""  # why the request can never be placed, which is known before any search
     shortages: tuple[Shortage, ...] = ()  # why no host fits, for each attempt of this round
     obstacle: str = ""  # why the request has no host so far
+    refusal: RuleRefused | None = None  # the refusal of its claim, if a commit may let the claim succeed
     reason: str = ""  # why the request permanently has no host
     decision: Decision = Decision()  # the record of why the request permanently has no host
     lacks_remedies: bool = False  # True if the request fails, and helpful changes of it are not computed yet
@@ -88,15 +93,6 @@ class Times(msgspec.Struct, frozen=True, gc=False):
     requested: float = 0.0  # when the request was published; 0: unknown
     waiting_since: float = 0.0  # when the request began to wait for a host; 0: it has not waited
     retried_for: float = 0.0  # seconds since the first retry
-
-
-class PreemptionState(msgspec.Struct, frozen=True, gc=False):
-    """The search for instances that an order may preempt."""
-
-    permitted_by: PriorityClass | None = None  # class that permits the request to preempt; None: it may not
-    is_searched: bool = False  # instances to preempt were searched in this round
-    why_none: str = ""  # why no instances can be preempted
-    victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +116,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     tried: Tried = Tried()
     verdict: Verdict = Verdict()
     times: Times = Times()
-    preemption: PreemptionState = PreemptionState()
+    parts: tuple[Any, ...] = ()  # what fallbacks keep about the order, at most one value of a type
 
     def changed(self, change: Callable[[Alternative], Alternative]) -> "Order":
         """Return a copy of the order in which `change` has replaced each alternative."""
@@ -133,6 +129,17 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     def with_alternatives(self, **fields: Any) -> "Order":
         return self.changed(lambda alternative: replace(alternative, **fields))
+
+    def part(self, type_: type[T]) -> T | None:
+        return next((part for part in self.parts if isinstance(part, type_)), None)
+
+    def with_part(self, part: object) -> "Order":
+        """Return a copy of the order with a part, which replaces one of the same type."""
+        others = [other for other in self.parts if type(other) is not type(part)]
+        return structs.replace(self, parts=(*others, part))
+
+    def with_obstacle(self, obstacle: str) -> "Order":
+        return structs.replace(self, verdict=structs.replace(self.verdict, obstacle=obstacle))
 
     def with_invalid(self, why: str) -> "Order":
         """Return a copy of the order that will fail, because its request can never be placed."""
@@ -172,6 +179,14 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
+
+    @property
+    def is_searched_again(self) -> bool:
+        """Return whether another search follows without a pause, because capacity that is reserved for claims
+        of other requests may be free then.
+        """
+        reserved = any(short.is_reserved for short in self.verdict.shortages)
+        return reserved and self.tried.rounds + 1 < ROUNDS
 
     @property
     def has_enough(self) -> bool:
@@ -327,23 +342,10 @@ def claims_of(order: Order, taken: dict[Id, Allocations]) -> tuple[ConsumerClaim
     for instance, pick in zip(order.instances, order.picks, strict=False):
         choices = choices_of(order.alternative_for(instance), pick.choices, taken)
         claims.append(order.purpose.claim(order, instance, choices))
-    return _preempting(order, claims) if order.preemption.victims else tuple(claims)
-
-
-def _preempting(order: Order, claims: Sequence[ConsumerClaim]) -> tuple[ConsumerClaim, ...]:
-    """Return the claims of an order with the instances that each of them preempts."""
-    victims, permitted_by = order.preemption.victims, order.preemption.permitted_by
-    together = len({victim.build for some in victims for victim in some})
-    if permitted_by is None:
+    parts = [part for pick in order.picks for part in pick.parts]
+    if not parts:
         return tuple(claims)
-    preempting = []
-    for claim, pick, some in zip(claims, order.picks, victims, strict=True):
-        preempts = Preempts(
-            victims=some,
-            cell=pick.choices[0].cell,
-            priority=order.request.priority,
-            budget=permitted_by.budget,
-            together=together,
-        )
-        preempting.append(structs.replace(claim, preempts=preempts) if some else claim)
-    return tuple(preempting)
+    for at, pick in enumerate(order.picks):
+        for part in pick.parts:
+            claims[at] = part.in_claim(claims[at], parts)
+    return tuple(claims)

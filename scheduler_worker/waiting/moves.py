@@ -57,10 +57,10 @@ class WaitingMoves:
 
         def entry(course: MoveCourse) -> ParkedRequest:
             assert course.order is not None
-            context, park = stored_context(course.asked), course.state.park
-            if park is None:
+            context, taken = stored_context(course.asked), course.state.taken
+            if taken is None:
                 return store.behind(course.order, now, seen, context)
-            return store.waiting(course.order, now, seen, park.why, decision_of(park), context)
+            return store.waiting(course.order, now, seen, taken.state.why, decision_of(taken.state), context)
 
         async def park(waiting: Sequence[MoveCourse]) -> None:
             await self._courses.came_before(waiting)
@@ -103,9 +103,9 @@ class WaitingMoves:
                 course.take(Stopped(Barred(code="waited", why=why)))
         await self._courses.begin(courses)
         ending = [
-            (course, expired_order(course.order, item.parked, course.state.park))
+            (course, expired_order(course.order, item.parked, course.state.taken.state))
             for course, item in zip(courses, expired, strict=True)
-            if course.state.park is not None and course.order is not None and course.state.begins
+            if course.state.taken is not None and course.order is not None and course.state.begins
         ]
         await self._courses.place(ending)
         await self._courses.finish(courses)
@@ -156,11 +156,11 @@ class WaitingMoves:
         if isinstance(state.end, ComeAgain):
             after = self._scheduler.clock.chance.uniform(state.end.least, state.end.most)
             return RetryLater(after, state.start)
-        if state.park is None or state.end is not None:
+        if state.taken is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
         self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
-        if state.park.shorts or state.park.refusal:
-            return StillWaiting(state.park.why, decision_of(state.park), state.start)
+        if state.taken.state.is_explained:
+            return StillWaiting(state.taken.state.why, decision_of(state.taken.state), state.start)
         return RetryLater(SOON, state.start)
 
 

@@ -125,7 +125,7 @@ class WaitingQueue:
 
     async def retry_preempting(self) -> None:
         """Evaluate requests that may preempt again, because no event shows that there are victims now."""
-        entries = [entry for entry in self.store.requests.values() if self._builds.may_preempt(entry)]
+        entries = [entry for entry in self.store.requests.values() if self._builds.polls(entry)]
         self._preempting = sorted(entries, key=lambda entry: (-entry.message.priority, entry.since))
         if self._preempting:
             self.store.held.wake()

@@ -16,7 +16,7 @@ from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
-from scheduler_worker.extension import Narrowing
+from scheduler_worker.extension import Fallback, Narrowing
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
@@ -38,6 +38,7 @@ def scheduler_of(
     requests: RequestOptions | None = None,
     undeliverable_for: float = UNDELIVERABLE_SECONDS,
     narrowings: Sequence[Narrowing] = (),
+    fallbacks: Sequence[Fallback] = (),
     **queries: Any,
 ) -> Scheduler:
     """Return a scheduler of this placement, with other sources or queries where given."""
@@ -49,7 +50,7 @@ def scheduler_of(
     policy, requests = policy or ChoicePolicy(), requests or RequestOptions()
     options = SchedulerOptions(policy=policy, requests=requests, undeliverable_for=undeliverable_for)
     placement_queries, clock = PlacementQueries(**{**vars(asked), **queries}), clock or Clock()
-    return plain_scheduler(source, placement_queries, clock, options, *narrowings)
+    return plain_scheduler(source, placement_queries, clock, options, narrowings, fallbacks)
 
 
 async def messages_of(
