@@ -155,8 +155,8 @@ class Fallback(Protocol):
 
     async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
         """Return for each order what the fallback did with it. The verdict of an order has its shortages or
-        the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed; if the
-        claims are refused, the order is searched again, and the fallbacks are asked again.
+        the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed. If
+        these claims are refused, the order is searched again, and the fallbacks are asked again.
         """
 
     async def parts_of(
