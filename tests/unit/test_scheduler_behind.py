@@ -25,8 +25,8 @@ from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import TentativeHosts
 from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, Taken
-from scheduler_worker.core.order import Order, attempts_of
-from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
+from scheduler_worker.core.order import ROUNDS, Order, attempts_of
+from scheduler_worker.core.placing import PATIENCE, step
 from scheduler_worker.core.ranking_order import mixed, slice_of
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
