@@ -56,7 +56,7 @@ class HostLimit:
 
 
 class ClaimPart(Protocol):
-    """What a feature adds to the claim of a chosen host, and to the message about the placed instance."""
+    """A feature's part of the claim of a chosen host, and of the message about the placed instance."""
 
     def in_claim(self, claim: "ConsumerClaim", parts: "Sequence[ClaimPart]") -> "ConsumerClaim":
         """Return the claim with this part; `parts` are those of all claims of the order."""

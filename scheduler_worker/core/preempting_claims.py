@@ -1,4 +1,4 @@
-"""What preemption adds to claims, and to the messages about placed instances."""
+"""The victims of preemption as parts of claims, and of messages about placed instances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from scheduler_worker.waiting.reasons import waits_of
 
 
 class WaitingFallback:
-    """The fallback that takes orders of requests that may wait. The caller of `Scheduler.place` stores them."""
+    """The fallback that takes orders of requests that may wait; callers of `Scheduler.place` store them."""
 
     async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[Taken | Order]:
         return [Taken(waits_of(order)) if _waits(order) else order for order in orders]
