@@ -24,7 +24,7 @@ import uvloop
 from bench.loading import BenchBerth, LoadedBoots, a_worker, berth_on
 from bench.own_servers import own_directory, running
 from bench.processes import parts_of
-from berth import wiring, worker_roles
+from berth import composition
 from berth.configuration import read
 from berth.loadtest import LoadPlan, mixed
 from berth.services import stop_on_signals
@@ -112,17 +112,17 @@ async def _run_agents(cell: str) -> None:
     stopping, connecting = asyncio.Event(), asyncio.Semaphore(_CONNECTING)
     stop_on_signals(stopping)
     async with asyncio.TaskGroup() as group:
-        for agent in worker_roles.agents_of(cell, settings):
+        for agent in composition.agents_of(cell, settings):
             group.create_task(_run_agent(cell, agent, settings, connecting, stopping))
 
 
 async def _run_agent(
     cell: str, agent: str, settings: Settings, connecting: asyncio.Semaphore, stopping: asyncio.Event
 ) -> None:
-    role = worker_roles.Role("compute", cell, agent)
-    way = wiring.transport(settings, str(role), cell)
+    role = composition.Role("compute", cell, agent)
+    way = composition.transport(settings, str(role), cell)
     async with connecting:
-        serving = asyncio.create_task(wiring.serve([role], settings, way, stopping))
+        serving = asyncio.create_task(composition.serve([role], settings, way, stopping))
         await asyncio.wait([serving], timeout=1.0)  # `serve` returns only when it is stopped
     await serving
 

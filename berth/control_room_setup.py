@@ -10,8 +10,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from berth import dead_letters
+from berth.composition import Role
 from berth.settings import Settings
-from berth.worker_roles import Role
 from bus import topics
 from bus.delivery.recording import RecordingBus
 from bus.protocol import QueueSpec

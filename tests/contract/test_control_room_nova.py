@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import nova as commands
 from berth.settings import BadSetting
 from bus.local import LocalBroker, LocalTransport
@@ -62,7 +62,7 @@ async def nova(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[CommandLine]:
     broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     async with serving(lambda: LocalTransport(broker), a_shadow_worker()):
         yield CommandLine("nova", commands, monkeypatch, capsys)
 

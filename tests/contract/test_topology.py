@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from berth import topology, worker_tables
+from berth import composition, topology
 from berth.settings import Settings
 from bus.topics import QUERIES, TOPIC_OF, TOPICS, Query, Topic
 from bus.worker import Worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "topics.md"
 BEGIN, END = "<!-- berth topology --markdown -->", "<!-- end of berth topology -->"
-WORKERS = worker_tables.all_workers_without_a_bus()
+WORKERS = composition.all_workers_without_a_bus()
 OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "gateway", "agent")]
 
 
@@ -110,7 +110,7 @@ def test_the_page_about_scale_counts_the_durable_queues(cells: int, agents_per_c
         simulator={"hosts": agents, "agents_per_cell": agents_per_cell},
     )
     for kind, expected in (("own", 73 + 23 * cells + 5 * agents), ("shared", 73 + 28 * cells)):
-        queues = worker_tables.queues(settings.having(agent_queues=kind))
+        queues = composition.queues(settings.having(agent_queues=kind))
         names = {spec.name for specs in queues.values() for spec in specs}
         assert len(names) + delays_and_dead_letters == expected
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berth import worker_roles
+from berth import composition
 from berth.commands import run
 from berth.services import EmbeddedBerth, embedded
 from berth.settings import Settings
@@ -22,9 +22,9 @@ async def berth(
     request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[EmbeddedBerth]:
     """One in which a worker does not start."""
-    all_roles = worker_roles.roles(settings)
+    all_roles = composition.roles_of(settings)
     monkeypatch.setattr(
-        worker_roles, "roles", lambda _: [role for role in all_roles if role != request.param]
+        composition, "roles_of", lambda _: [role for role in all_roles if role != request.param]
     )
     async with embedded(settings) as running:
         yield running
@@ -33,8 +33,8 @@ async def berth(
 @pytest.mark.parametrize(
     ("berth", "why"),
     [
-        (worker_roles.Role("conductor", "c2"), "the conductor of cell c2 does not answer"),
-        (worker_roles.Role("scheduler"), "no scheduler answers"),
+        (composition.Role("conductor", "c2"), "the conductor of cell c2 does not answer"),
+        (composition.Role("scheduler"), "no scheduler answers"),
     ],
     indirect=["berth"],
     ids=["without a cell's conductor", "without a scheduler"],

@@ -14,7 +14,7 @@ import aio_pika
 import pytest
 import pytest_asyncio
 
-from berth import wiring
+from berth import composition
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -132,7 +132,7 @@ class ObservedRegion:
         settings = Settings().having(amqp_url=bus_url(self.region.foundation))
         async with (
             berth_scheduling(self.region, self.berth.worker_settings, workers) as running,
-            Bus(wiring.transport(settings, "test")) as bus,
+            Bus(composition.transport(settings, "test")) as bus,
         ):
             yield ShadowProcess(self, running["nova-shadow"], bus)
 

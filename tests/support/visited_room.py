@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import httpx
 
-from berth import worker_tables
+from berth import composition
 from berth.control_room_setup import opened_pages
 from berth.settings import Settings
 from bus.clock import Clock
@@ -132,7 +132,7 @@ async def a_visited_room(
     settings = settings or Settings().having(cells=("c1",))
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, told or {})
-        tables = worker_tables.queues, worker_tables.agent_queues
+        tables = composition.queues, composition.agent_queues
         with patch.object(frame, "PATIENCE", patience):
             async with opened_pages(settings, bus, queries, events, tables) as context:
                 app = pages_app(context)

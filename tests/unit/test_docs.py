@@ -23,8 +23,8 @@ from berth import command_table, reference_tables, setting_tables
 from berth.__main__ import app
 from berth.choice import policy
 from berth.commands import index
+from berth.composition import WORKERS
 from berth.settings import BadSetting, Settings
-from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS
 from scheduler_worker import all_rules, all_weighers
 from scheduler_worker.core.rules import RULES
@@ -244,7 +244,7 @@ def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands
     script = (
         "import sys; from berth.__main__ import app; app(['--help'], standalone_mode=False);"
         "print('loaded:', {'numpy', 'sqlalchemy', 'aio_pika', 'httpx', 'prometheus_client',"
-        " 'berth.wiring', 'scheduler_worker'} & {*sys.modules})"
+        " 'berth.composition', 'scheduler_worker'} & {*sys.modules})"
     )
     said = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
