@@ -59,7 +59,8 @@ async def main():
     async with asyncio.TaskGroup() as group:
         for worker, cell in asked["roles"]:
             role = composition.Role(worker, cell)
-            group.create_task(composition.serve([role], settings, composition.way_of([role], settings), stopping))
+            way = composition.way_of([role], settings)
+            group.create_task(composition.serve([role], settings, way, stopping))
         print("up", flush=True)
 
 
