@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from berth.features import add_messages, features, module_of, package_of, processes
 from berth.settings import BadSetting, Settings, names_a_file
 from bus import topics
 from bus.delivery.recording import RecordingBus
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
     from placement_worker import SharedMemory
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
+add_messages()
+_OF_FEATURES = {process.name: feature for feature, process in processes()}
 WORKERS = (
-    "placement", "scheduler", "conductor", "compute", "metal", "ironic", "nova", "nova-shadow",
-    "control-room", "rest", "ferry",
+    "placement", "scheduler", "conductor", "compute", "metal", "ironic", *_OF_FEATURES, "control-room",
+    "rest", "ferry",
 )  # fmt: skip
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
 _TOGETHER = ("placement", "scheduler", "conductor", "compute")  # may share a process
@@ -49,8 +52,8 @@ _PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
     "conductor": "cell_conductor",
-    "nova-shadow": "nova_bridge",
     "rest": "berth.rest",
+    **{process.name: package_of(feature) for feature, process in processes() if process.has_database},
 }
 CELL_SECONDS = 5.0  # for a cell's answer to a scheduler; the wait also delays moves in other cells
 
@@ -159,10 +162,9 @@ def roles_of(settings: Settings) -> list[Role]:
         found += [Role("compute", cell, agent) for agent in several]
     found += [Role("metal", cell) for cell in _metal_cells(settings)]
     found.append(Role("scheduler"))
-    if settings.nova.amqp_url:
-        found.append(Role("nova"))
-    if settings.nova.notification_amqp_url:
-        found.append(Role("nova-shadow"))
+    for feature, process in processes():
+        if feature.settings is None or process.runs_with(settings.of(feature.settings)):
+            found.append(Role(process.name))
     if settings.rest.http:
         found.append(Role("rest"))
     return [*found, Role("control-room")] if settings.control_room.listens else found
@@ -192,7 +194,7 @@ def _compact(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 _STAGES = (  # in the order in which workers stop: senders of queries come first
-    ("control-room", "rest", "nova", "nova-shadow"),
+    ("control-room", "rest", *_OF_FEATURES),
     ("scheduler", "compute", "metal", "ironic"),
     ("conductor",),
     ("ferry",),
@@ -405,6 +407,10 @@ def create_workers(
     """Return the role's workers. `store` is the database of the role, and `disks` closes the disks of its
     simulated machines. `workers` creates ferries.
     """
+    if (feature := _OF_FEATURES.get(role.worker)) is not None:
+        made = module_of(feature, "processes")
+        assert made is not None, feature
+        return [made.make(role.worker, settings, bus, store)]
     if role.worker in _PACKAGES:
         assert store is not None
         return _with_store(role, settings, bus, store, shared)
@@ -414,10 +420,6 @@ def create_workers(
         if role.worker == "ironic":
             return [ironic.sync(settings, bus)]
         return _as_agents([ironic.metal(settings, role, bus)], settings, bus)
-    if role.worker == "nova":
-        from berth import nova
-
-        return [nova.bridge(settings, bus)]
     if role.worker == "control-room":
         from berth.control_room_setup import control_room_worker
 
@@ -431,10 +433,6 @@ def create_workers(
 def _with_store(
     role: Role, settings: Settings, bus: RecordingBus, store: Database, shared: SharedMemory | None
 ) -> list[Worker]:
-    if role.worker == "nova-shadow":
-        from berth import nova
-
-        return [nova.shadow(settings, bus, store)]
     if role.worker == "rest":
         from berth.rest.worker import rest_worker
 
@@ -684,7 +682,5 @@ def _settings_of_every_worker(cell: str) -> Settings:
         ironic_api="http://127.0.0.1:6385",
         control_room_http="127.0.0.1:0",
         rest_http="127.0.0.1:0",
-        nova_amqp_url="amqp://127.0.0.1/nova",
-        nova_notification_amqp_url="amqp://127.0.0.1/nova",
-        nova_database_url="postgresql://127.0.0.1/nova_api",
+        **{name: value for feature in features() for name, value in feature.examples},
     )

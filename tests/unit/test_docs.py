@@ -233,11 +233,11 @@ def test_the_command_index_equals_the_commands_help(listed: index.Listed) -> Non
 
 
 def test_the_index_has_every_command_of_the_files_that_it_names() -> None:
-    for file in {listed.file for listed in index.COMMANDS}:
+    for module in {listed.module for listed in index.COMMANDS}:
         around = typer.Typer()
-        around.add_typer(import_module(f"berth.commands.{file}").commands)
+        around.add_typer(import_module(module).commands)
         theirs = typer.main.get_group(around).commands
-        assert set(theirs) == {listed.name for listed in index.COMMANDS if listed.file == file}
+        assert set(theirs) == {listed.name for listed in index.COMMANDS if listed.module == module}
 
 
 def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands_need() -> None:
