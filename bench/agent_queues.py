@@ -24,7 +24,7 @@ import uvloop
 from bench.loading import BenchBerth, LoadedBoots, a_worker, berth_on
 from bench.own_servers import own_directory, running
 from bench.processes import parts_of
-from berth import composition
+from berth import composition, worker_roles
 from berth.configuration import read
 from berth.loadtest import LoadPlan, mixed
 from berth.services import stop_on_signals
@@ -112,14 +112,14 @@ async def _run_agents(cell: str) -> None:
     stopping, connecting = asyncio.Event(), asyncio.Semaphore(_CONNECTING)
     stop_on_signals(stopping)
     async with asyncio.TaskGroup() as group:
-        for agent in composition.agents_of(cell, settings):
+        for agent in worker_roles.agents_of(cell, settings):
             group.create_task(_run_agent(cell, agent, settings, connecting, stopping))
 
 
 async def _run_agent(
     cell: str, agent: str, settings: Settings, connecting: asyncio.Semaphore, stopping: asyncio.Event
 ) -> None:
-    role = composition.Role("compute", cell, agent)
+    role = worker_roles.Role("compute", cell, agent)
     way = composition.transport(settings, str(role), cell)
     async with connecting:
         serving = asyncio.create_task(composition.serve([role], settings, way, stopping))

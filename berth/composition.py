@@ -1,4 +1,4 @@
-"""Which workers run, in which processes, and how each is made from the settings.
+"""Makes workers from the settings, with their connections and databases, and runs them.
 
 No other module imports all workers. A worker's code is imported only to create the worker: commands without
 workers start in half the time.
@@ -7,23 +7,22 @@ workers start in half the time.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from berth import worker_roles
 from berth.features import add_messages, features, module_of, package_of, processes
-from berth.settings import BadSetting, Settings, names_a_file
+from berth.settings import Settings, names_a_file
+from berth.worker_roles import Role
 from bus import topics
 from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.direct import DirectTransport
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
-from bus.masking import masked
 from bus.protocol import QueueSpec, Transport
 from bus.relayed_orders import with_shared_queues
 from bus.worker import Worker, asks_as, central_queues, suspects_queue
@@ -37,14 +36,6 @@ if TYPE_CHECKING:
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
 add_messages()
-_OF_FEATURES = {process.name: feature for feature, process in processes()}
-WORKERS = (
-    "placement", "scheduler", "conductor", "compute", "metal", "ironic", *_OF_FEATURES, "control-room",
-    "rest", "ferry",
-)  # fmt: skip
-_OF_A_CELL = ("conductor", "compute", "metal", "ferry")
-_TOGETHER = ("placement", "scheduler", "conductor", "compute")  # may share a process
-_SHARED_BY_CELLS = ("conductor", "compute")  # workers of several cells may share a process
 SOCKET = "bus.sock"
 POLL_SECONDS = 2.0  # between a connection's checks of the exchanges
 AGENT_POLL_SECONDS = 20.0  # the same for agents: a thousand would send 2,000 checks a second
@@ -56,182 +47,6 @@ _PACKAGES = {  # roles with a store
     **{process.name: package_of(feature) for feature, process in processes() if process.has_database},
 }
 CELL_SECONDS = 5.0  # for a cell's answer to a scheduler; the wait also delays moves in other cells
-
-
-# Roles: which workers the settings name, which share a process, and which stop first
-
-
-@dataclass(frozen=True)
-class Role:
-    """A worker to run: its type, and its cell and agent if it has them."""
-
-    worker: str
-    cell: str = ""
-    agent: str = ""  # empty, or one of several agents that share a cell's nodes or hosts
-
-    def __str__(self) -> str:
-        return ".".join(filter(None, (self.worker, self.cell, self.agent)))
-
-
-def role_named(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
-    """Return the role of a worker; raise BadSetting if its name, cell or agent is wrong or missing. The cell
-    may be missing if the settings have only one.
-    """
-    if worker not in WORKERS:
-        known = ", ".join(WORKERS)
-        raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
-    if worker in _OF_A_CELL and not cell and len(settings.cell_names) == 1:
-        (cell,) = settings.cell_names
-    if worker in _OF_A_CELL and not cell:
-        raise BadSetting(
-            f"{worker} belongs to a cell: name it with --cell ({', '.join(settings.cell_names)})"
-        )
-    if worker not in _OF_A_CELL and cell:
-        raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
-    if worker == "metal":
-        _check_metal(cell, settings)
-    if worker == "rest" and not settings.rest.http:
-        raise BadSetting("rest serves the REST API: name its address with --rest HOST:PORT, or set rest_http")
-    if agent and worker not in ("metal", "compute"):
-        raise BadSetting(
-            f"--agent names one of the agents that share a cell's hosts or nodes; {worker} takes no agent"
-        )
-    if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
-        raise BadSetting(f"--agent {agent!r}: a name of letters, digits, _ and -")
-    if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
-        raise BadSetting(f"--agent {agent!r}: the agents of cell {cell!r} are {', '.join(theirs)}")
-    if worker == "ferry" and not settings.cell(cell).ferry:
-        known = ", ".join(cell.name for cell in settings.every_cell if cell.ferry) or "none"
-        raise BadSetting(f"cell {cell!r} has no separate RabbitMQ; the cells in cell_ferry_urls are: {known}")
-    return Role(worker, cell, agent)
-
-
-def roles_named(names: Sequence[str], cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """Return the roles of one process that runs workers of the types `names`, in the order in which they
-    start. A type that runs in cells has one role for each cell in the comma-separated text `cells`.
-
-    Raise BadSetting if the workers cannot share a process.
-    """
-    several = list(dict.fromkeys(cells.split(",")))
-    workers = sorted(dict.fromkeys(names), key=lambda name: WORKERS.index(name) if name in WORKERS else -1)
-    if alone := [name for name in workers if len(workers) > 1 and name not in _TOGETHER]:
-        raise BadSetting(f"{alone[0]} runs in a process of its own; {', '.join(_TOGETHER)} may share one")
-    if agent and len(workers) > 1:
-        raise BadSetting("--agent names one agent, which runs in a process of its own")
-    if len(several) > 1 and (agent or not set(workers) & set(_SHARED_BY_CELLS)):
-        raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
-    found = [
-        role_named(worker, cell, settings, agent)
-        for worker in workers
-        for cell in (several if len(workers) == 1 or worker in _OF_A_CELL else [""])
-    ]
-    if len({settings.cell(role.cell).broker for role in found}) > 1:
-        raise BadSetting(f"--cell {cells}: they are on different RabbitMQs, and each needs a process there")
-    return found
-
-
-def _check_metal(cell: str, settings: Settings) -> None:
-    if not settings.ironic.is_read:
-        raise BadSetting("metal builds through Ironic's API: set ironic_api")
-    if cell not in _metal_cells(settings):
-        known = ", ".join(_metal_cells(settings)) or "none"
-        raise BadSetting(f"no node of Ironic's is built on by berth in cell {cell!r}; there are: {known}")
-
-
-def _metal_cells(settings: Settings) -> list[str]:
-    """Return the cells in which berth's own agents deploy instances on Ironic's nodes."""
-    if not settings.ironic.is_read:
-        return []
-    return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
-
-
-def roles_of(settings: Settings) -> list[Role]:
-    """Return the roles of all workers of the settings; workers that answer queries come before workers that
-    send them.
-    """
-    if names_a_file(settings.database.url):
-        raise BadSetting(
-            f"database_url = {masked(settings.database.url)!r}: is one file, but every store needs a "
-            "separate one: name a directory, with a / at the end"
-        )
-    found = [Role("placement"), Role("ironic")]
-    found += [Role("ferry", cell.name) for cell in settings.every_cell if cell.ferry]
-    found += [Role("conductor", cell) for cell in settings.cell_names]
-    for cell in settings.cell_names:
-        several = agents_of(cell, settings) if settings.simulator.agents_per_cell > 1 else [""]
-        found += [Role("compute", cell, agent) for agent in several]
-    found += [Role("metal", cell) for cell in _metal_cells(settings)]
-    found.append(Role("scheduler"))
-    for feature, process in processes():
-        if feature.settings is None or process.runs_with(settings.of(feature.settings)):
-            found.append(Role(process.name))
-    if settings.rest.http:
-        found.append(Role("rest"))
-    return [*found, Role("control-room")] if settings.control_room.listens else found
-
-
-def processes_of_up(settings: Settings) -> list[tuple[Role, ...]]:
-    """Return the roles of each process under `berth up`."""
-    if settings.compact:
-        return _compact(settings)
-    return [(role,) for role in roles_of(settings)]
-
-
-def _compact(settings: Settings) -> list[tuple[Role, ...]]:
-    """Return the roles of each process: one for placement and scheduler, one for the conductors and agents of
-    each broker, and one for each other worker. Everything in one process would use one core.
-    """
-    shared: dict[tuple[bool, str], list[Role]] = {}
-    others: list[tuple[Role, ...]] = []
-    for role in roles_of(settings):
-        if role.worker in _TOGETHER and not role.agent:
-            of_cells = role.worker in _SHARED_BY_CELLS
-            shared.setdefault((of_cells, settings.cell(role.cell).broker), []).append(role)
-        else:
-            others.append((role,))
-    groups = [sorted(group, key=lambda role: WORKERS.index(role.worker)) for group in shared.values()]
-    return [*map(tuple, groups), *others]
-
-
-_STAGES = (  # in the order in which workers stop: senders of queries come first
-    ("control-room", "rest", *_OF_FEATURES),
-    ("scheduler", "compute", "metal", "ironic"),
-    ("conductor",),
-    ("ferry",),
-    ("placement",),
-)
-
-
-def stages_of(roles: Sequence[Role]) -> list[list[Role]]:
-    """Return the roles in groups, in the order in which to stop them: senders of queries come first."""
-    grouped = [[role for role in roles if role.worker in stage] for stage in _STAGES]
-    return [stage for stage in grouped if stage]
-
-
-def name_of(together: Sequence[Role]) -> str:
-    """Return the name of a process, made from its roles, such as conductor.c1, conductor.c1+c2, or
-    placement+scheduler.
-    """
-    names: list[str] = []
-    for _, (first, *others) in groupby(together, key=lambda role: role.worker):
-        names += [str(first), *(role.agent or role.cell for role in others)]
-    return "+".join(names)
-
-
-def agents_of(cell: str, settings: Settings) -> list[str]:
-    """Return the names of a cell's simulated agents, as many as the option `simulator.agents_per_cell`."""
-    from compute_sim.machines import agent_name
-
-    return [agent_name(cell, number + 1) for number in range(settings.simulator.agents_per_cell)]
-
-
-def metal_agent(settings: Settings, cell: str) -> str:
-    """Return the name of the agent of a cell's bare-metal nodes, a simulated one if the settings name no
-    Ironic API.
-    """
-    if settings.ironic.is_read:
-        return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
-    return f"{cell}-agent1"
 
 
 # Connections, databases, and the running of roles
@@ -257,7 +72,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
 def way_of(together: Sequence[Role], settings: Settings) -> Transport:
     """Return a broker connection for a process that runs the roles `together`, which use the same broker."""
     first = together[0]
-    return transport(settings, name_of(together), "" if first.worker == "ferry" else first.cell)
+    return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
 
 def _rabbit(
@@ -304,7 +119,9 @@ async def ever_made(settings: Settings, role: Role) -> bool:
 
 def stores(settings: Settings) -> dict[Role, str]:
     """Return each role that has a database, with the package of its migrations."""
-    return {role: _PACKAGES[role.worker] for role in roles_of(settings) if role.worker in _PACKAGES}
+    return {
+        role: _PACKAGES[role.worker] for role in worker_roles.roles_of(settings) if role.worker in _PACKAGES
+    }
 
 
 @asynccontextmanager
@@ -367,7 +184,7 @@ async def serve(
         served = {
             role: await stack.enter_async_context(workers(role, settings, bus, shared)) for role in together
         }
-        stages = stages_of(together)
+        stages = worker_roles.stages_of(together)
         stops = [stopping, *(asyncio.Event() for _ in stages[1:])]
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -392,8 +209,8 @@ def _reply_queue_prefix(together: Sequence[Role], settings: Settings) -> str:
         return ""
     agent = role.agent
     if not agent and role.worker == "compute":
-        agent = agents_of(role.cell, settings)[0]
-    return asks_as(f"agent.{role.cell}.{agent or metal_agent(settings, role.cell)}")
+        agent = worker_roles.agents_of(role.cell, settings)[0]
+    return asks_as(f"agent.{role.cell}.{agent or worker_roles.metal_agent(settings, role.cell)}")
 
 
 def create_workers(
@@ -407,7 +224,7 @@ def create_workers(
     """Return the role's workers. `store` is the database of the role, and `disks` closes the disks of its
     simulated machines. `workers` creates ferries.
     """
-    if (feature := _OF_FEATURES.get(role.worker)) is not None:
+    if (feature := worker_roles.OF_FEATURES.get(role.worker)) is not None:
         made = module_of(feature, "processes")
         assert made is not None, feature
         return [made.make(role.worker, settings, bus, store)]
@@ -670,7 +487,7 @@ def _tables(settings: Settings) -> dict[Role, list[Worker]]:
     from bus.sql.database import Database
 
     bus, nowhere = RecordingBus(alone()), Database("sqlite+aiosqlite://")
-    roles = [role for role in roles_of(settings) if role.worker != "ferry"]
+    roles = [role for role in worker_roles.roles_of(settings) if role.worker != "ferry"]
     return {role: create_workers(role, settings, bus, nowhere) for role in roles}
 
 

@@ -100,7 +100,7 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
 
 
 async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalNodes:
-    from berth.composition import metal_agent
+    from berth.worker_roles import metal_agent
 
     agents = tuple(sorted({metal_agent(settings, cell) for cell in settings.cell_names}))
     if wanted is None:

@@ -10,9 +10,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from berth import dead_letters
-from berth.composition import Role
 from berth.features import features, folder_of, module_of
 from berth.settings import Settings
+from berth.worker_roles import Role
 from bus import topics
 from bus.addressing import Query
 from bus.delivery.recording import RecordingBus

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from berth.checks import check_broker_url
-from berth.composition import Role
 from berth.openstack_conf import BadConf, OsloConf, ironic_conf, ironic_options, keeps_used_nodes
 from berth.openstack_settings import IronicNodeSettings
 from berth.settings import BadSetting, Settings
+from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth import composition, process_watch
+from berth import composition, process_watch, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.forked_workers import ForkedWorker
 from berth.process_watch import EXIT_BLOCKED, WatchLimits, watched
@@ -48,7 +48,7 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
         loop.add_reader(0, parent_gone)  # the supervisor holds the other end of standard input
 
 
-async def run_worker(together: Sequence["composition.Role"], settings: Settings, way: Transport) -> None:
+async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings, way: Transport) -> None:
     """Run the workers of the roles `together` in this process, on the connection `way` to the broker, until a
     signal stops them.
     """
@@ -58,7 +58,7 @@ async def run_worker(together: Sequence["composition.Role"], settings: Settings,
         settle_in()
         limits = WatchLimits(process_watch.BLOCKED_SECONDS, process_watch.STUCK_SECONDS)
         directory = Path(settings.database.state_dir)
-        with watched(limits, composition.name_of(together), directory):
+        with watched(limits, worker_roles.name_of(together), directory):
             await composition.serve(together, settings, way, stopping)
 
 
@@ -106,11 +106,11 @@ def metrics_url(address: str) -> str:
     return f"http://{address}/metrics"
 
 
-def metrics_addresses(settings: Settings) -> dict[tuple["composition.Role", ...], str]:
+def metrics_addresses(settings: Settings) -> dict[tuple["worker_roles.Role", ...], str]:
     """Return the address of each process's metrics, by its roles: the address of the settings for the first
     process, and the next ports for all further processes; "": no metrics.
     """
-    processes = composition.processes_of_up(settings)
+    processes = worker_roles.processes_of_up(settings)
     if not settings.process.metrics_http:
         return dict.fromkeys(processes, "")
     host, _, first = settings.process.metrics_http.rpartition(":")
@@ -127,7 +127,7 @@ SupervisedProcess = ForkedWorker | asyncio.subprocess.Process
 
 @dataclass
 class _Child:
-    roles: tuple["composition.Role", ...]
+    roles: tuple["worker_roles.Role", ...]
     metrics: str = ""  # HOST:PORT
     process: SupervisedProcess | None = None
     starts: int = 0
@@ -135,7 +135,7 @@ class _Child:
 
     @property
     def name(self) -> str:
-        return composition.name_of(self.roles)
+        return worker_roles.name_of(self.roles)
 
 
 @dataclass
@@ -194,7 +194,7 @@ class Supervisor:
         return await ForkedWorker.start(command, environment)
 
     @staticmethod
-    def command(together: Sequence["composition.Role"]) -> Sequence[str]:
+    def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
         first, cells = together[0], dict.fromkeys(role.cell for role in together if role.cell)
         command = ["berth", "run", *dict.fromkeys(role.worker for role in together)]
         if cells:
@@ -207,12 +207,12 @@ class Supervisor:
         """Stop the workers, each after the messages that it handles now; kill workers that take too long."""
         try:
             async with asyncio.timeout(_END_SECONDS):
-                for stage in composition.stages_of(composition.roles_of(self.settings)):
+                for stage in worker_roles.stages_of(worker_roles.roles_of(self.settings)):
                     await self._send(signal.SIGTERM, stage)
         except TimeoutError:
-            await self._send(signal.SIGKILL, composition.roles_of(self.settings))
+            await self._send(signal.SIGKILL, worker_roles.roles_of(self.settings))
 
-    async def _send(self, number: signal.Signals, roles: Sequence["composition.Role"]) -> None:
+    async def _send(self, number: signal.Signals, roles: Sequence["worker_roles.Role"]) -> None:
         """Send a signal to the running processes of the given roles, and wait until they have ended."""
         processes = [child.process for child in self.children if child.roles[0] in roles]
         running = [process for process in processes if process is not None and process.returncode is None]
@@ -249,7 +249,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
         shared, turns = SharedMemory(), asyncio.Lock()
         async with asyncio.TaskGroup() as group:
-            stopping = {role: asyncio.Event() for role in composition.roles_of(settings)}
+            stopping = {role: asyncio.Event() for role in worker_roles.roles_of(settings)}
             serving = {
                 role: group.create_task(
                     composition.serve([role], settings, LocalTransport(broker), event, shared, turns)
@@ -259,7 +259,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
             try:
                 yield EmbeddedBerth(broker, bus)
             finally:
-                for stage in composition.stages_of(composition.roles_of(settings)):
+                for stage in worker_roles.stages_of(worker_roles.roles_of(settings)):
                     for role in stage:
                         stopping[role].set()
                     await asyncio.wait([serving[role] for role in stage])

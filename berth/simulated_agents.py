@@ -23,7 +23,7 @@ from compute_sim.machines import BadMachine, Hardware, SimAgent, fleet, machines
 from compute_sim.worker import compute_sim
 
 if TYPE_CHECKING:
-    from berth.composition import Role
+    from berth.worker_roles import Role
 
 
 def agents(settings: Settings) -> list[SimAgent]:

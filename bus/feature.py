@@ -1,4 +1,4 @@
-"""What a feature declares: a folder below `features/`, which `berth` runs because it is in its list.
+"""The declaration of a feature: of a folder below `features/`, which `berth` runs because it is in its list.
 
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
 their names, and each may be missing:
@@ -27,8 +27,8 @@ class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureProcess:
-    """A worker that runs in a process of its own: `berth run NAME`. It asks others and answers nobody whom
-    placement, schedulers or conductors need, so it stops first.
+    """A worker that runs in a process of its own: `berth run NAME`. Other workers do not need its answers, so
+    it stops first.
 
     `runs_with`: whether `berth up` runs it with these settings of the feature.
     """

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from berth import composition
+from berth import composition, worker_roles
 from berth.commands.options import Commands, StateDir, option, positional
 from berth.commands.terminal import Cli, effective
 from berth.operations.publishing import checked
@@ -184,7 +184,7 @@ def check_identifiers(settings: Settings, name: str) -> None:
     """Raise BadSetting if a cell's name is invalid, or makes its login or schema too long for PostgreSQL."""
     check_name(name)
     if login := login_of(settings, name):
-        longest = max((login, composition.store_of(composition.Role("conductor", name))), key=len)
+        longest = max((login, composition.store_of(worker_roles.Role("conductor", name))), key=len)
         if (excess := len(longest.encode()) - _IDENTIFIER_BYTES) > 0:
             raise BadSetting(
                 f"cell {name!r}: PostgreSQL allows names of {_IDENTIFIER_BYTES} bytes, and {longest!r} would"

@@ -9,9 +9,9 @@ from typing import Annotated
 from berth.cell_file import write_secret
 from berth.commands.options import Cells, Commands, Json, cells_named, described, positional
 from berth.commands.terminal import note, say, write_json
-from berth.composition import WORKERS
 from berth.configuration import read
 from berth.settings import BadSetting
+from berth.worker_roles import WORKERS
 
 commands = Commands()
 

@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from berth import composition
+from berth import worker_roles
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli
 from berth.operations.publishing import checked, publish
@@ -52,5 +52,5 @@ def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeCh
         node = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.node.berth"))
     free: dict[str, Any] = {"event": "provision_set", "provision_state": "available"}
     free |= {"power_state": "power off", "maintenance": False, "resource_class": "baremetal"}
-    agent, now = composition.metal_agent(settings, cell), Clock().now()
+    agent, now = worker_roles.metal_agent(settings, cell), Clock().now()
     return NodeChanged(node=node, name=name, at=now, cell=cell, agent=agent, **free | state)

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
-from berth import composition, logs
+from berth import composition, logs, worker_roles
 from berth.commands.options import (
     BuildTime,
     Cells,
@@ -131,8 +131,8 @@ def run_command(
     workers: Annotated[
         list[str],
         positional(
-            f"{', '.join(composition.WORKERS[:-1])} or {composition.WORKERS[-1]}.",
-            autocompletion=one_of(composition.WORKERS),
+            f"{', '.join(worker_roles.WORKERS[:-1])} or {worker_roles.WORKERS[-1]}.",
+            autocompletion=one_of(worker_roles.WORKERS),
         ),
     ],
     options: RunOptions,
@@ -156,7 +156,7 @@ def run_command(
 
 
 async def _run_here(settings: Settings, workers: Sequence[str], options: RunOptions, alone: bool) -> int:
-    together = composition.roles_named(workers, options.cell, settings, options.agent)
+    together = worker_roles.roles_named(workers, options.cell, settings, options.agent)
     if alone and not ([role.worker for role in together] == ["placement"] and settings.placement.http):
         raise OperationRefused("without a shared broker only placement is useful, and only with --http")
     if settings.embedded and not alone:
@@ -165,7 +165,7 @@ async def _run_here(settings: Settings, workers: Sequence[str], options: RunOpti
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
     way = composition.alone() if alone else composition.way_of(together, settings)
-    logs.set_process_name(composition.name_of(together))
+    logs.set_process_name(worker_roles.name_of(together))
     await run_worker(together, settings, way)
     return 0
 

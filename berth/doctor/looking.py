@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from berth import composition
+from berth import composition, worker_roles
 from berth.broker_users import management_urls
 from berth.doctor.management import ANSWER_SECONDS, read_cluster
 from berth.doctor.seen import (
@@ -88,7 +88,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
     )
 
 
-async def _database(settings: Settings, role: composition.Role, package: str, clock: Clock) -> DatabaseSeen:
+async def _database(settings: Settings, role: worker_roles.Role, package: str, clock: Clock) -> DatabaseSeen:
     names = sorted(Path(str(traversable)).stem for traversable in (files(package) / "migrations").iterdir())
     known = tuple(name for name in names if name[0].isdigit())
     store = composition.store_of(role)

@@ -18,7 +18,6 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from berth import __version__, composition
-from berth.composition import Role
 from berth.configuration import Effective
 from berth.doctor.judgement import exit_code, judged
 from berth.doctor.looking import inspect
@@ -28,6 +27,7 @@ from berth.settings import Settings
 from berth.support import stores
 from berth.support.processes import ProcessSupport, ask, sockets
 from berth.support.sampling import flame_graph
+from berth.worker_roles import Role
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

@@ -14,13 +14,13 @@ import msgspec
 from sqlalchemy import text
 
 from berth import __version__, composition
-from berth.composition import Role
 from berth.configuration import Effective
 from berth.doctor.judgement import judged, sorted_findings
 from berth.doctor.looking import inspect
 from berth.doctor.seen import BerthSeen, DatabaseSeen, Finding
 from berth.settings import Settings
 from berth.support.processes import ask, sockets
+from berth.worker_roles import Role
 from bus.errors import Unavailable
 from bus.sql.migrations import oldest_code
 

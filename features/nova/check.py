@@ -72,7 +72,7 @@ def _bridge(settings: Settings) -> BridgeFacts:
             isolate_aggregates=settings.requests.isolate_aggregates,
             image_traits=settings.requests.image_traits,
         ),
-        scheduler=nova_scheduler_options(settings) if nova.conf else None,
+        scheduler=nova_scheduler_options(settings) if settings.ironic.connection.nova_conf else None,
     )
 
 

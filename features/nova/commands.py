@@ -124,9 +124,8 @@ async def check_command(cli: Cli, options: CheckOptions) -> int:
     messages and consumers the RabbitMQ queue of Nova's scheduler has. It changes nothing. Exit code 0 without
     problems, 1 with warnings, 2 with errors.
     """
-    from berth.operations.nova_check import observed
-
     from berth.importing.client import PlacementClient  # an HTTP client, which loads slowly
+    from features.nova.check import observed
     from features.nova.takeover.facts import exit_code
     from features.nova.takeover.judgement import judged
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from berth import composition
+from berth import worker_roles
 from berth.forked_workers import ForkedWorker
 from berth.services import Supervisor
 from berth.settings import Settings
@@ -27,7 +27,7 @@ SETTINGS = Settings().having(
 
 class IdleSupervisor(Supervisor):
     @staticmethod
-    def command(together: Sequence[composition.Role]) -> Sequence[str]:
+    def command(together: Sequence[worker_roles.Role]) -> Sequence[str]:
         return [IDLE, *map(str, together)]
 
 

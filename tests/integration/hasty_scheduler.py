@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from berth import composition
+from berth import worker_roles
 from scheduler_worker import worker
 from scheduler_worker.maintenance import controller
 from scheduler_worker.maintenance.quorum import AgentQuorum
@@ -15,7 +15,7 @@ class HastySupervisor(WatchingSupervisor):
     """Runs such schedulers, and agents that log which guests run."""
 
     @staticmethod
-    def command(together: Sequence[composition.Role]) -> Sequence[str]:
+    def command(together: Sequence[worker_roles.Role]) -> Sequence[str]:
         words, hasty = WatchingSupervisor.command(together), together[0].worker == "scheduler"
         return [__name__ if word == "berth" and hasty else word for word in words]
 

@@ -18,14 +18,14 @@ import pytest
 from msgspec import inspect
 from msgspec.structs import replace
 
-from berth import composition
+from berth import composition, worker_roles
 from berth.commands.run import ready
-from berth.composition import Role
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import forcing_down, host_named
 from berth.services import Supervisor, embedded
 from berth.settings import Settings
+from berth.worker_roles import Role
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
@@ -56,7 +56,7 @@ async def another(settings: Settings, worker: str) -> AsyncIterator[asyncio.subp
         SUPERVISED_ENV: "1",  # it ends with us
     }
     process = await asyncio.create_subprocess_exec(
-        *Supervisor.command([composition.Role(worker)]),
+        *Supervisor.command([worker_roles.Role(worker)]),
         env=environment,
         stdin=asyncio.subprocess.PIPE,
         start_new_session=True,

@@ -16,7 +16,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, Connecti
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
-from berth import composition
+from berth import composition, worker_roles
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool
@@ -108,14 +108,14 @@ async def site(
         database_url=database_url,
         state_dir=str(tmp_path / "state"),
     )
-    roles = [composition.Role("placement"), composition.Role("scheduler")]
+    roles = [worker_roles.Role("placement"), worker_roles.Role("scheduler")]
     async with at_work(settings, *roles), Bus(composition.transport(settings, "test")) as bus:
         await bus.asker(topics.PROVIDERS, timeout=30.0)(FindProviders(limit=1))
         yield CellMakersSite(settings, str(control), bus, tmp_path)
 
 
 @asynccontextmanager
-async def at_work(settings: Settings, *roles: composition.Role) -> AsyncIterator[None]:
+async def at_work(settings: Settings, *roles: worker_roles.Role) -> AsyncIterator[None]:
     stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
         group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -136,7 +136,7 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
     assert site.settings.database.url not in site.file.read_text()
 
     own = own.having(state_dir=str(site.directory / "cell"))
-    conductor, agent = composition.Role("conductor", CELL), composition.Role("compute", CELL, AGENT)
+    conductor, agent = worker_roles.Role("conductor", CELL), worker_roles.Role("compute", CELL, AGENT)
     async with at_work(own, conductor), at_work(of_agent, agent):
         await until(lambda: fits(site))
         before = site.file.read_text()
@@ -192,7 +192,7 @@ async def test_agents_that_share_queues_need_no_more_than_the_permissions_of_the
     of_agent = await site.add_agent(AGENT)
     assert (of_cell.cells.agent_queues, of_agent.cells.agent_queues) == ("shared", "shared")
     beats = await site.bus.listen(topics.HEARTBEATS_MERGED.at(cell=CELL))
-    conductor, agent = composition.Role("conductor", CELL), composition.Role("compute", CELL, AGENT)
+    conductor, agent = worker_roles.Role("conductor", CELL), worker_roles.Role("compute", CELL, AGENT)
     async with at_work(of_cell, conductor), at_work(of_agent, agent):
         await until(lambda: fits(site))
         end = await site.boot(1)
@@ -208,7 +208,7 @@ async def test_the_orders_of_a_removed_agent_end(site: CellMakersSite, kind: str
     await site.add()
     of_cell = read(file=site.file, environment={}).settings.having(state_dir=str(site.directory / "cell"))
     of_agent = await site.add_agent(AGENT)
-    conductor, agent = composition.Role("conductor", CELL), composition.Role("compute", CELL, AGENT)
+    conductor, agent = worker_roles.Role("conductor", CELL), worker_roles.Role("compute", CELL, AGENT)
     async with at_work(of_cell, conductor):
         async with at_work(of_agent, agent):
             await until(lambda: fits(site))

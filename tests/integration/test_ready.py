@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berth import composition
+from berth import composition, worker_roles
 from berth.commands import run
 from berth.services import EmbeddedBerth, embedded
 from berth.settings import Settings
@@ -22,7 +22,7 @@ async def berth(
     request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[EmbeddedBerth]:
     """One in which a worker does not start."""
-    all_roles = composition.roles_of(settings)
+    all_roles = worker_roles.roles_of(settings)
     monkeypatch.setattr(
         composition, "roles_of", lambda _: [role for role in all_roles if role != request.param]
     )
@@ -33,8 +33,8 @@ async def berth(
 @pytest.mark.parametrize(
     ("berth", "why"),
     [
-        (composition.Role("conductor", "c2"), "the conductor of cell c2 does not answer"),
-        (composition.Role("scheduler"), "no scheduler answers"),
+        (worker_roles.Role("conductor", "c2"), "the conductor of cell c2 does not answer"),
+        (worker_roles.Role("scheduler"), "no scheduler answers"),
     ],
     indirect=["berth"],
     ids=["without a cell's conductor", "without a scheduler"],

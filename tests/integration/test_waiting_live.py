@@ -9,7 +9,7 @@ from time import process_time
 
 import pytest
 
-from berth import composition
+from berth import worker_roles
 from berth.commands.run import ready
 from berth.operations.publishing import publish
 from berth.services import embedded
@@ -34,7 +34,7 @@ NODES, REQUESTS = 100, 200
 class Metal:
     def __init__(self, bus: Bus, settings: Settings) -> None:
         self.bus = bus
-        self.agent = composition.metal_agent(settings, "c1")
+        self.agent = worker_roles.metal_agent(settings, "c1")
         self.placed: list[BuildPlaced] = []
         self.clock = Clock()
 

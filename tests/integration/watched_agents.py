@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from berth import composition, simulated_agents
+from berth import simulated_agents, worker_roles
 from berth.services import Supervisor
 from bus.clock import monotonic
 from compute_sim.disk import AgentDisk
@@ -71,7 +71,7 @@ class WatchingSupervisor(Supervisor):
     """Runs its agents so."""
 
     @staticmethod
-    def command(together: Sequence[composition.Role]) -> Sequence[str]:
+    def command(together: Sequence[worker_roles.Role]) -> Sequence[str]:
         words, watched = Supervisor.command(together), together[0].worker == "compute"
         return [__name__ if word == "berth" and watched else word for word in words]
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from berth import composition
+from berth import composition, worker_roles
 from berth.operations import allocation_repairs, guest_differences, healing
 from berth.operations.audit import audit
 from berth.operations.cell_records import builds_by_cell
@@ -50,7 +50,7 @@ class _LentDatabase:
 def operator_of(world: "SimulatedWorld") -> Iterator[Settings]:
     """Let berth's operations use the databases, the broker and the clock of a world."""
 
-    def database(_: Settings, role: composition.Role) -> _LentDatabase:
+    def database(_: Settings, role: worker_roles.Role) -> _LentDatabase:
         return _LentDatabase(world.databases[f"cell_{role.cell}" if role.cell else role.worker])
 
     async def ever_made(*_: object) -> bool:

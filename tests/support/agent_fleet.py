@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from berth import composition, services, simulated_agents
+from berth import composition, services, simulated_agents, worker_roles
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus import topics
@@ -37,13 +37,13 @@ class FleetSupervisor(Supervisor):
     """Starts the agents of some cells as one process."""
 
     @staticmethod
-    def command(together: Sequence[composition.Role]) -> Sequence[str]:
+    def command(together: Sequence[worker_roles.Role]) -> Sequence[str]:
         words, agents = Supervisor.command(together), together[0].worker == "compute"
         return [__name__ if word == "berth" and agents else word for word in words]
 
 
 async def _serve(
-    together: Sequence[composition.Role], settings: Settings, way: object, stopping: asyncio.Event
+    together: Sequence[worker_roles.Role], settings: Settings, way: object, stopping: asyncio.Event
 ) -> None:
     cells = {role.cell for role in together}
     opening = asyncio.Semaphore(AT_ONCE)

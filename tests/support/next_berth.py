@@ -43,7 +43,7 @@ MESSAGES = ("BuildRequested", "BuildPlaced", "BuildOrdered", "BuildEnded", "Host
 _WORKERS = """
 import asyncio, json, signal, sys
 from rich.console import Console
-from berth import composition
+from berth import composition, worker_roles
 from berth.commands.run import migrate_all
 from berth.settings import Settings
 
@@ -58,7 +58,7 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with asyncio.TaskGroup() as group:
         for worker, cell in asked["roles"]:
-            role = composition.Role(worker, cell)
+            role = worker_roles.Role(worker, cell)
             way = composition.way_of([role], settings)
             group.create_task(composition.serve([role], settings, way, stopping))
         print("up", flush=True)

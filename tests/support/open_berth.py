@@ -11,7 +11,6 @@ import httpx
 import msgspec
 
 from berth.commands.run import ready
-from berth.composition import metal_agent
 from berth.control_room_place import room_url, with_room_address
 from berth.features import features, module_of
 from berth.operations.boot_options import BootOptions, boot_request
@@ -20,6 +19,7 @@ from berth.operations.reservations import set_headroom
 from berth.operations.reserving import create_reservation, new_reservation
 from berth.services import embedded
 from berth.settings import Settings
+from berth.worker_roles import metal_agent
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator
 from bus.delivery.runner import Bus

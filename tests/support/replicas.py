@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from berth import composition
+from berth import composition, worker_roles
 from berth.commands.run import migrate_all, ready
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.forked_workers import ForkedWorker
@@ -25,7 +25,7 @@ from tests.support.berth_processes import PatientBus
 class WorkerProcess:
     """One process of a worker, with its log file; `stop` and `start` may be called repeatedly."""
 
-    role: composition.Role
+    role: worker_roles.Role
     number: int
     settings: Settings
     directory: Path
@@ -82,7 +82,7 @@ async def replicated(
     started: list[WorkerProcess] = []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_end, started)
-        for role in composition.roles_of(settings):
+        for role in worker_roles.roles_of(settings):
             if role.worker in ("ironic", "control-room"):
                 continue
             for number in range(1 if role.worker == "compute" else replicas):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from berth import command_table, composition
+from berth import command_table, worker_roles
 from berth.__main__ import app
 from berth.settings import KINDS
 
@@ -86,7 +86,7 @@ def test_every_started_worker_exists(where: str, words: list[str]) -> None:
         words = words[2:]
     run, worker, *flags = words
     assert run == "run"
-    assert worker in composition.WORKERS or worker == "%i"
+    assert worker in worker_roles.WORKERS or worker == "%i"
     named = [flag for flag in flags if flag.startswith("--")]
     assert set(named) <= OPTIONS
     if worker == "compute" and "--cell" not in named:

@@ -23,8 +23,8 @@ from berth import command_table, reference_tables, setting_tables
 from berth.__main__ import app
 from berth.choice import policy
 from berth.commands import index
-from berth.composition import WORKERS
 from berth.settings import BadSetting, Settings
+from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS
 from scheduler_worker import all_rules, all_weighers
 from scheduler_worker.core.rules import RULES

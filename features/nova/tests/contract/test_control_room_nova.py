@@ -7,11 +7,10 @@ import pytest
 from berth import composition
 from berth.settings import BadSetting
 from bus.local import LocalBroker, LocalTransport
-from bus.topics import NOVA_REPORT
 from features.nova import commands
 from features.nova.core.report_shown import MOST_HOSTS, agreement, report_shown
 from features.nova.core.shadow_report import DecidedRequest, NovaOutcome, report
-from features.nova.messages import FindNovaReport
+from features.nova.messages import NOVA_REPORT, FindNovaReport
 from features.nova.tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
