@@ -248,3 +248,9 @@ def amqp_url(rabbitmq: RabbitMQ | ExternalServer) -> str:
 def bus_name() -> str:
     """A short string no other test has, for names on the shared broker."""
     return f"t{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test in an empty directory, in which no settings file is found."""
+    monkeypatch.chdir(tmp_path)

@@ -108,13 +108,17 @@ def _telling(answer: Any) -> Any:
 
 
 def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]) -> Queries:
-    """Return queries: the names in `answered` use the bus, `answers` has fixed answers, the others fail."""
+    """Return queries: the names in `answered` use the bus, `answers` has fixed answers, the others fail. The
+    queries of features have their names on the bus.
+    """
     queries = Queries(bus)
+    own = queries.asker
     for name in vars(queries):
         if name in answers:
             setattr(queries, name, _telling(answers[name]))
         elif name not in answered:
             setattr(queries, name, nobody)
+    setattr(queries, "asker", lambda query: own(query) if query.name in answered else nobody)  # noqa: B010
     return queries
 
 

@@ -148,7 +148,11 @@ def test_pictures_equal_their_sources() -> None:
 
 
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
-READMES = [package / "README.md" for package in PACKAGES if (package / "README.md").exists()]
+READMES = [
+    path / "README.md"
+    for path in (*PACKAGES, *(ROOT / "features").iterdir())
+    if (path / "README.md").exists()
+]
 TEXTS = [*PAGES, *READMES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
 
 

@@ -19,7 +19,7 @@ from tests.support.visited_room import a_visited_room
 
 
 async def test_the_page_compares_both_schedulers() -> None:
-    async with a_visited_room(a_shadow_worker(), answered=("nova_report",)) as room:
+    async with a_visited_room(a_shadow_worker(), answered=(NOVA_REPORT.name,)) as room:
         room.clock.now = 0.0  # the clock of the worker is the machine's
         page = await room.page("/nova?wait=1&since=24h")
         found = await room.bus.asker(NOVA_REPORT)(FindNovaReport(listed=50))
@@ -35,7 +35,7 @@ async def test_the_page_compares_both_schedulers() -> None:
 
 
 async def test_a_period_without_requests_is_named() -> None:
-    async with a_visited_room(a_shadow_worker(), answered=("nova_report",)) as room:
+    async with a_visited_room(a_shadow_worker(), answered=(NOVA_REPORT.name,)) as room:
         room.clock.now = 10_000_000_000.0
         assert "No request to Nova" in await room.page("/nova?wait=1&since=1h")
         assert "Last 24 hours" in await room.page("/nova?wait=1&since=nonsense")
@@ -48,7 +48,7 @@ async def test_without_shadow_mode_the_page_names_its_worker() -> None:
 
 
 async def test_an_instance_shows_why_berth_decided_so() -> None:
-    async with a_visited_room(a_shadow_worker(), answered=("nova_report",)) as room:
+    async with a_visited_room(a_shadow_worker(), answered=(NOVA_REPORT.name,)) as room:
         page = await room.page(f"/nova/{SHADOWED}")
         unknown = await room.page(f"/nova/{uid(9, '9')}", 404)
         await room.page("/nova/nonsense", 404)
