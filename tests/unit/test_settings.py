@@ -282,7 +282,7 @@ def test_a_secret_may_be_kept_in_a_file() -> None:
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h1,,h2/", "'amqp://u:****@h1,,h2/': must look like"),
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h1,u:{SECRET}@h2/", "has user and password once, before"),
         ("BERTH_IRONIC_AMQP_URL", f"amqp://u:{SECRET}@h1/,h2/", "has the virtual host once, after the last"),
-        ("BERTH_NOVA_AMQP_URL", f"amqp://u:{SECRET}@h,h/", "names an address twice"),
+        ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h,h/", "names an address twice"),
         (
             "BERTH_CELL_FERRY_URLS",
             f"c1=amqp://u:{SECRET}@h1,h2:x/",
