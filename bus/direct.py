@@ -137,7 +137,7 @@ class DirectTransport:
             handed = self._hand_over(envelope)
             if handed is None:
                 at_broker.append(place)
-            elif TOPIC_NAMED[envelope.type].direct == "handled":
+            elif (topic := TOPIC_NAMED.get(envelope.type)) is not None and topic.direct == "handled":
                 awaited.append(handed)
         receipt = Receipt(len(awaited)) if awaited else None
         for handed in awaited:  # before the first await: then none is settled yet
