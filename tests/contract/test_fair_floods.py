@@ -22,7 +22,7 @@ from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
-from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from scheduler_worker.backlog import CALLS_OF_LIGHT, LEAST_BATCH, PREFETCH, YOUNG_SECONDS, RequestBacklog
 from scheduler_worker.core.fair_queue import RequestDemand
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
@@ -56,6 +56,7 @@ class Flooded:
         self.clock = Clock(lambda: 1e9 + loop.time(), random.Random(3), loop.time)
         self.transport = LocalTransport(LocalBroker())
         self.served: Served = []
+        self.batches: list[tuple[float, int]] = []  # when batches began, and their numbers of requests
         self._number = 0
 
     @asynccontextmanager
@@ -85,7 +86,7 @@ class Flooded:
                 batch = [await backlog.get()]
                 while len(batch) < MOST and (delivery := backlog.get_nowait()) is not None:
                     batch.append(delivery)
-
+                self.batches.append((self.clock.monotonic(), len(batch)))
                 group.create_task(self._place(backlog, batch)).add_done_callback(lambda _: slots.release())
 
     async def _place(self, backlog: RequestBacklog, batch: Sequence[Delivery]) -> None:
@@ -141,6 +142,23 @@ async def test_shares_are_within_10_percent_over_ten_seconds_from_the_first_seco
     for first in (0.0, 0.5, 1.0, 5.0):
         shares = shares_of(flooded.served, began + first)
         assert {project: share for project, share in shares.items() if abs(share - 1) > 0.1} == {}, first
+
+
+@in_virtual_time
+async def test_batches_are_limited_only_in_the_first_seconds_of_a_flood_with_short_breaks() -> None:
+    database = Database("sqlite+aiosqlite://", inline=True)
+    await migrate(database, "scheduler_worker")
+    flooded = Flooded(database)
+    async with flooded.backlog():
+        began = flooded.clock.monotonic()
+        for _ in range(2):
+            await flooded.publish("gold", 1000)
+            await asyncio.sleep(3.5)
+    await database.close()
+    first = [size for at, size in flooded.batches if at < began + YOUNG_SECONDS]
+    second = [size for at, size in flooded.batches if 3.5 <= at - began < 3.5 + YOUNG_SECONDS]
+    assert max(first) <= 2 * LEAST_BATCH
+    assert max(second) > 10 * LEAST_BATCH
 
 
 @in_virtual_time
