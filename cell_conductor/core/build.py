@@ -179,10 +179,12 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
-        shelves = build.vacates is not None and build.vacates.requeue
+        shelves = build.status == "deleting" and build.vacates is not None and build.vacates.requeue
         retire = SHELVED if shelves else "deleted"
         retire = retire if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
-        return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
+        return ReleaseRequested(
+            consumer=build.id, generation=build.generation, retire=retire, keep=holder, revivable=shelves
+        )
     spares = (spare.choice for spare in build.spares)
     return claim_of(build.id, build.generation, build.spec, *spares, keep=holder)
 

@@ -150,6 +150,7 @@ def _consumers() -> None:
         _columns(sa.Double, "at"),
         _columns(sa.Boolean, "unplaceable", server_default=sa.false()),  # no host was found
         _columns(sa.String(64), "cell", server_default=""),  # cell that retired it, or ""
+        _columns(sa.Boolean, "revivable", server_default=sa.false()),  # shelved
         sa.Index(None, "at"),
         keys=("uuid",),
     )

@@ -5,7 +5,7 @@ from enum import Enum
 
 import msgspec
 
-from bus.claims import ClaimResult, ReleaseResult
+from bus.claims import ClaimResult, ReleaseResult, RuleRefused
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import MovePlaced, MoveRefused
 from bus.preemption import Victim
@@ -161,7 +161,7 @@ class Park(msgspec.Struct, frozen=True, gc=False):
 
     shorts: tuple[Shortage, ...]  # for each alternative, why no host fits it
     why: str
-    over_quota: bool = False
+    refusal: RuleRefused | None = None  # the refusal of its claim, if commits may let the claim succeed
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):

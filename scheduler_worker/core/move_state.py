@@ -222,6 +222,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
         generation=None,
         fenced=False,
         retire="deleted" if deleted else moves.SHELVED,
+        revivable=not deleted,
         cell="" if deleted else order.placed.out_of,  # the source cell may end a build that is shelved again
     )
 

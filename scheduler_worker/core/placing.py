@@ -10,15 +10,24 @@ cannot place an instance that has ended. The state machine waits for the result 
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
-from bus.decisions import OVER_QUOTA, RULE_ERROR, Decision
+from bus.claims import (
+    Choice,
+    Claimed,
+    ClaimResult,
+    Held,
+    Refused,
+    Released,
+    ReleaseResult,
+    Retired,
+    RuleRefused,
+)
+from bus.decisions import RULE_ERROR, Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
-from bus.preemption import OverBudget
-from bus.quotas import INSTANCES, OverQuota
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
@@ -191,16 +200,14 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
         if isinstance(result, Contended):
             return order, (*released, *_contended(order, patience, "its claim is contended"))
         if isinstance(result, Refused):
-            nowhere = next((refusal for refusal in result.refusals if isinstance(refusal, NoGroup)), None)
-            if nowhere is not None:
-                order = _fail(order, str(nowhere), Decision(code="no_server_group"))
-                return _also(released, _next(order, patience))
-            over = next((refusal for refusal in result.refusals if isinstance(refusal, OverQuota)), None)
-            if over is not None:
-                return _also(released, _over_quota(order, str(over), patience))
-            for refusal in result.refusals:
-                if isinstance(refusal, OverBudget):
-                    order = replace(order, preempts=None, spares=str(refusal))
+            for refusal in _of_rules(result):
+                if refusal.wakes_on:
+                    return _also(released, _refused_for_now(order, refusal, patience))
+                if refusal.final and order.victims:  # only the preemption cannot succeed
+                    order = replace(order, preempts=None, spares=refusal.why)
+                elif refusal.final:
+                    order = _fail(order, refusal.why, Decision(code=refusal.code))
+                    return _also(released, _next(order, patience))
             texts, providers = refusals_of(pick, result.refusals)
             refused += [text for text in texts if text not in refused]
             avoid |= providers
@@ -210,32 +217,30 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
     return _also(released, _next(replace(order, obstacle=obstacle), patience))
 
 
+def _of_rules(result: Refused) -> list[RuleRefused]:
+    return [refusal for refusal in result.refusals if isinstance(refusal, RuleRefused)]
+
+
 def _permitted(order: Order, results: Sequence[ClaimResult]) -> int:
-    """Return how many of the chosen instances the project's quota permits, if the claims of all were refused
-    only by the quota, and fewer instances are enough (`at_least`); else 0.
+    """Return how many of the chosen instances could be claimed without the others, if fewer instances are
+    enough (`at_least`), and the others were refused only by rules that may permit them later; else 0.
     """
-    refusals = [refusal for result in results if isinstance(result, Refused) for refusal in result.refusals]
-    over = [refusal for refusal in refusals if isinstance(refusal, OverQuota)]
-    is_refused = all(isinstance(result, Refused) for result in results)
-    if (
-        not over
-        or len(over) < len(refusals)
-        or not is_refused
-        or not order.request.at_least
-        or is_gang(order)
-    ):
+    if not order.request.at_least or is_gang(order):
         return 0
-    each = {INSTANCES: 1, **order.alternative.asked}
-    if any(not each.get(refusal.resource) for refusal in over):
+    refused = [result for result in results if isinstance(result, Refused)]
+    refusals = [refusal for result in refused for refusal in result.refusals]
+    passing = [refusal for refusal in refusals if isinstance(refusal, RuleRefused) and refusal.wakes_on]
+    if not passing or len(passing) < len(refusals) or len(refused) < len(results):
         return 0
-    most = min((refusal.limit - refusal.used) // each[refusal.resource] for refusal in over)
+    most = sum(1 for _ in takewhile(lambda result: not result.refusals, refused))
     return most if order.needed <= most < len(order.picks) else 0
 
 
-def _over_quota(order: Order, why: str, patience: float) -> Step:
+def _refused_for_now(order: Order, refusal: RuleRefused, patience: float) -> Step:
     if order.request.wait and not 0 < order.request.at_least <= len(order.settled):
-        return order, (events.Park((), why[:MAX_CAUSE], over_quota=True),)
-    return _next(_fail(order, why, Decision(code=OVER_QUOTA, considered=order.considered)), patience)
+        return order, (events.Park((), refusal.why, refusal),)
+    decision = Decision(code=refusal.code, considered=order.considered)
+    return _next(_fail(order, refusal.why, decision), patience)
 
 
 def _release_picks(order: Order) -> events.Effects:

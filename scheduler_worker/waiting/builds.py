@@ -185,7 +185,7 @@ class WaitingBuilds:
         match end:
             case events.PublishEnds(messages=messages):
                 return Ended(messages)
-            case events.Park(shorts=shorts, why=why) if shorts or end.over_quota:
+            case events.Park(shorts=shorts, why=why) if shorts or end.refusal:
                 return StillWaiting(why, decision_of(end))
             case events.Park():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)

@@ -159,7 +159,7 @@ class WaitingMoves:
         if state.park is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
         self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
-        if state.park.shorts or state.park.over_quota:
+        if state.park.shorts or state.park.refusal:
             return StillWaiting(state.park.why, decision_of(state.park), state.start)
         return RetryLater(SOON, state.start)
 

@@ -73,7 +73,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
         edit=_unused,
         edit_name=_unused,
         quotas=placement.quotas.find,
-        preemptions=placement.claims.find_preemptions,
+        preemptions=placement.preemptions.find,
         reservations=placement.reservations.find,
         edit_reservation=placement.reservations.edit,
     )

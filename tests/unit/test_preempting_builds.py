@@ -197,7 +197,7 @@ def test_a_requeue_is_requested_again_until_its_move_begins() -> None:
     begun, _ = after(shelved, a_move("unshelve", 2))
     assert begun.moving is not None and begun.vacates is None
     deleted, _ = after(shelved, BuildDeleteRequested(build=LOW, cell=CELL))
-    deleted, _ = after(deleted, ReleaseAnswer("deleting", Retired(why="shelved")))
+    deleted, _ = after(deleted, ReleaseAnswer("deleting", Retired(why="shelved", revivable=True)))
     assert deleted.status == "deleted" and deleted.deadline == 0.0
 
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
+from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS, REFUSED_CLAIMS
 from bus.host_health import DISABLED, HELD
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
@@ -193,14 +193,15 @@ def literal_codes() -> set[str]:
 def test_every_reason_code_is_in_the_table() -> None:
     codes = {rule.code for name, make in RULES.items() if (rule := make()).code != name}
     known = CONSTRAINTS.keys() | ENDS.keys()
-    assert literal_codes() | codes <= known | MOVES.keys() | PLANS.keys()
+    assert literal_codes() | codes <= known | MOVES.keys() | PLANS.keys() | REFUSED_CLAIMS.keys()
     assert not MOVES.keys() & known
     assert known & RULES.keys() == {"zone"}
     assert not CONSTRAINTS.keys() & ENDS.keys()
 
 
 @pytest.mark.parametrize(
-    ("table", "title"), [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole"), (MOVES, "Of moves")]
+    ("table", "title"),
+    [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole"), (MOVES, "Of moves"), (REFUSED_CLAIMS, "Of refused")],
 )
 def test_the_docs_have_the_same_table(table: dict[str, str], title: str) -> None:
     text = (ROOT / "docs" / "reasons.md").read_text()
