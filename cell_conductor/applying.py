@@ -16,12 +16,13 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
-from cell_conductor import move_store, store
+from cell_conductor import store
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
-from cell_conductor.core.move import BuildMove, end_messages, never_begun
-from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
+from cell_conductor.moves import store as move_store
+from cell_conductor.moves.core.move import BuildMove, end_messages, never_begun
+from cell_conductor.moves.core.placed_move import postpone_reason
 from cell_conductor.store import UNSETTLED_STATUSES
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
-from cell_conductor.move_store import UNDER_WAY
+from cell_conductor.moves.store import UNDER_WAY
 from cell_conductor.store import (
     BUILD,
     BUILDS,

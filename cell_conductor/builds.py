@@ -26,7 +26,7 @@ from bus.sql.failures import retrying
 from bus.sql.statement import Statement
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import move_store, store
+from cell_conductor import store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
 from cell_conductor.build_claims import AskMany, BuildClaims
@@ -34,8 +34,9 @@ from cell_conductor.core import leftovers
 from cell_conductor.core.answers import to_be_placed
 from cell_conductor.core.build import Build, Effects, overdue, stands
 from cell_conductor.core.events import AttemptLimits, Event, Stalled
-from cell_conductor.core.phases import reminder
 from cell_conductor.core.step import step
+from cell_conductor.moves import store as move_store
+from cell_conductor.moves.core.phases import reminder
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
 

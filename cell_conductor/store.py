@@ -14,7 +14,7 @@ from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Dialect, Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import SETTLED, Build, Leftover, Vacate
-from cell_conductor.core.move import BuildMove
+from cell_conductor.moves.core.move import BuildMove
 
 log = logging.getLogger(__name__)
 

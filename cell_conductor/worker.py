@@ -12,11 +12,12 @@ from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
 from bus.worker import Every, On, Worker, answers, every, on_many, prune_period
+from cell_conductor.adoption.handlers import Adoptions
 from cell_conductor.applying import show_outcomes
 from cell_conductor.build_claims import AskMany
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves.handlers import CellMoves
 from cell_conductor.removed_agents import RemovedAgents
 from cell_conductor.ring import CHECKS_PER_LEASE
 
@@ -105,7 +106,9 @@ def _consumed(cell: str, builds: Builds, moves: CellMoves) -> list[On]:
         on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_EFFECTS),
         on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_EFFECTS),
         on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many, emits=_EFFECTS),
-        on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
+        on_many(
+            topics.BUILD_ADOPT.at(cell=cell), Adoptions(builds).adopt_many, emits=_ADOPTION, concurrency=1
+        ),
         on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_EFFECTS),
         on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_EFFECTS),
         on_many(AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_EFFECTS, concurrency=1, linger=LINGER),

@@ -1,24 +1,20 @@
-"""Applies placement's answers and outdated reports to builds, and decides about adoptions.
+"""Applies placement's answers and outdated reports to builds.
 
 A doomed build can only end in error, after its allocations were released.
 """
 
 from itertools import zip_longest
-from typing import Literal
-from uuid import UUID, uuid5
 
 from msgspec.structs import replace
 
 from bus import claims
 from bus.agent_builds import reshaped_mappings
-from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retired
-from bus.guests import BuildAdopted, BuildAdoptRequested
-from bus.messages import AgentReported, Attempt, BuildPlaced, BuildReshaped, Selection
-from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations, Contended
+from bus.messages import AgentReported, Attempt, BuildReshaped, Selection
+from bus.vocabulary import MAX_CAUSE, Allocations, Contended
 from cell_conductor.core import build as builds
-from cell_conductor.core.build import Build, Effects, Leftover
-from cell_conductor.core.events import Adoption, AttemptLimits
-from cell_conductor.core.phases import Stepped, repeated_move_end
+from cell_conductor.core.build import Build, Effects, Leftover, Stepped
+from cell_conductor.core.events import AttemptLimits
+from cell_conductor.moves.core.phases import repeated_move_end
 
 Refusals = tuple[claims.Refusal, ...]
 
@@ -219,116 +215,3 @@ def stale_report(build: Build, report: AgentReported) -> Effects:
         return ()  # the present guest, by its attempt number before a move that ended at the source
     clean = builds.destroy_reported(build, report, above=left.above if left is not None else 0)
     return (clean, builds.order(build)) if build.status == "building" else (clean,)
-
-
-AS_IT_WAS = "it was there before berth, and was adopted"
-
-
-def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return the claim that adopts an instance with the allocations `held`. Without `held`, return a claim
-    that only reads the instance's allocations: placement refuses the claim, and answers with them.
-    """
-    # With an impossible generation, the claim is refused, and the answer has the allocations.
-    generation = MAX_ORDINAL if held is None else held.generation
-    choice = Choice(allocations=(held or asked.chosen.choice).allocations)
-    return builds.claim_of(asked.build, generation, asked.spec, choice)
-
-
-def checked_allocations(
-    known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
-) -> Held | str:
-    """Return the allocations of an instance to adopt, from placement's answer to the claim that only reads,
-    or a text why it cannot be adopted. `known`: the cell's record of the build.
-    """
-    match answer:
-        case Held() if not answer.allocations:
-            return "it does not hold any resources now"
-        case Held() if known is not None and known.placed is not None:
-            on_chosen = asked.chosen.root in answer.roots
-            return answer if on_chosen else f"it holds nothing of {asked.chosen.host} by now"
-        case Held():
-            same = answer.allocations == asked.chosen.choice.allocations
-            return answer if same else "its allocations have changed: try again"
-        case Retired(why=why):
-            return f"it has ended for placement ({why})"
-        case str() as why:
-            return f"placement refused to judge it: {why}"
-        case Refused(refusals=refusals):
-            return "; ".join(dict.fromkeys(map(str, refusals))) or "placement does not return its allocations"
-        case _:
-            return f"placement does not return its allocations ({type(answer).__name__.lower()})"
-
-
-def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
-    """Return why this cell refuses to adopt an instance because of the cell's record of the build (for
-    example: it is in a move); empty if it accepts.
-    """
-    if build is None or build.placed is None:
-        return ""
-    if build.moving is not None:
-        return f"it is in the move {build.moving.id}"
-    if build.status != "active":
-        return f"its cell has it already: {build.status}, last on {build.host.host}"
-    if build.host.root != asked.chosen.root:
-        return f"its cell has it on {build.host.host}, not on {asked.chosen.host}"
-    return ""
-
-
-def has_allocations(build: Build | None, generation: int, allocations: Allocations) -> bool:
-    """Return whether the cell's record of the build has exactly the given allocations and generation."""
-    if build is None or build.placed is None:
-        return False
-    return build.host.choice.allocations == allocations and build.generation == generation
-
-
-def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | None, Effects]:
-    asked = event.asked
-    if why := event.why or refusal_reason(build, asked):
-        return build, (_adoption_result(asked, "refused", why),)
-    if build is None or build.placed is None:
-        if event.held is None:  # the build was known at first, and has been deleted since
-            return build, (_adoption_result(asked, "refused", "its cell has just deleted it: try again"),)
-        build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
-        return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
-    if event.held is not None:
-        known = holding(build, build.at, event.held.allocations)
-        if known is not build or known.generation != event.held.generation:
-            build = replace(known, generation=event.held.generation)
-    if build.attempt == asked.attempt and build.as_placed.request == _request(
-        build.id
-    ):  # the instance was adopted before, and has not moved since
-        return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
-    return build, (_adoption_result(asked, "known"),)
-
-
-def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: int) -> Build:
-    placed = BuildPlaced(
-        build=asked.build,
-        request=_request(asked.build),
-        cell=asked.cell,
-        chosen=replace(asked.chosen, choice=Choice(allocations=held.allocations)),
-        generation=held.generation,
-        spec=asked.spec,
-    )
-    built = builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now)
-    build = builds.new_build(placed, now)
-    return replace(
-        build, status="active", version=version, attempt=asked.attempt, attempts=(built,), end="active"
-    )
-
-
-def _request(build: str) -> str:
-    return str(uuid5(UUID(build), "adopted"))
-
-
-def _adoption_result(
-    asked: BuildAdoptRequested, outcome: Literal["adopted", "known", "refused"], why: str = ""
-) -> BuildAdopted:
-    return BuildAdopted(
-        build=asked.build,
-        cell=asked.cell,
-        outcome=outcome,
-        host=asked.chosen.host,
-        why=why[:MAX_CAUSE],
-        reply_to=asked.reply_to,
-    )

@@ -13,7 +13,7 @@ from bus.moves import SHELVED, MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Message
-from cell_conductor.core.move import AT_SOURCE, BuildMove
+from cell_conductor.moves.core.move import AT_SOURCE, BuildMove
 
 Status = Literal[
     "building",
@@ -118,6 +118,9 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     def as_placed(self) -> messages.BuildPlaced:
         assert self.placed is not None, f"{self.id} was deleted before it was placed"
         return self.placed
+
+
+Stepped = tuple[Build, Effects]  # a build after an event, and the messages of the event
 
 
 def new_build(placed: messages.BuildPlaced, now: float) -> Build:

@@ -11,8 +11,8 @@
 A guest left behind on a host keeps its resources there until its agent confirms the destruction or a time
 limit passes; meanwhile the build continues on another host, or is deleted.
 
-An active build may move (`core/move_step.py`) or be shelved. A build that moved to another cell
-(`core/handover.py`) keeps its record, so that no late message builds it again.
+An active build may move (`moves/core/move_step.py`) or be shelved. A build that moved to another cell
+(`moves/core/handover.py`) keeps its record, so that no late message builds it again.
 
 All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, all others are
 published. A redelivered event returns the same messages again.
@@ -24,16 +24,23 @@ from bus.claims import ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from bus.preemption import Vacating
+from cell_conductor.adoption.course import adopted
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
-from cell_conductor.core.answers import adopted, doomed, release_answered, reshaped, stale_report, swapped
-from cell_conductor.core.build import Build, Effects
+from cell_conductor.core.answers import doomed, release_answered, reshaped, stale_report, swapped
+from cell_conductor.core.build import Build, Effects, Stepped
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.handover import arrives, event_of_moved, handover, handover_in_other_phase, not_going
-from cell_conductor.core.move_step import step_of_move
-from cell_conductor.core.phases import Stepped, repeated_move_end
-from cell_conductor.core.placed_move import begun, end_of_refused, late_move_report, late_steering
-from cell_conductor.core.vacating import (
+from cell_conductor.moves.core.handover import (
+    arrives,
+    event_of_moved,
+    handover,
+    handover_in_other_phase,
+    not_going,
+)
+from cell_conductor.moves.core.move_step import step_of_move
+from cell_conductor.moves.core.phases import repeated_move_end
+from cell_conductor.moves.core.placed_move import begun, end_of_refused, late_move_report, late_steering
+from cell_conductor.preemption.courses import (
     has_left,
     left,
     orders_to_vacate,

@@ -16,8 +16,8 @@ from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
+from cell_conductor.adoption.handlers import Adoptions
 from cell_conductor.builds import Builds
-from cell_conductor.moves import CellMoves
 from placement_worker import Placement
 from tests.support.conductor_builders import a_move, an_agent_report
 from tests.support.ids import uid
@@ -41,7 +41,7 @@ class AdoptingCell:
     def __init__(self, database: Database, placement: Placement) -> None:
         self.placement, self.answers_lost = placement, 0
         self.builds = Builds(database, self.claim_many, self.release_many, clock=placement.clock)
-        self.adoptions = CellMoves(self.builds)
+        self.adoptions = Adoptions(self.builds)
 
     async def claim_many(self, orders: Any) -> Any:
         answers = await self.placement.claims.claim_many(orders, cell="c1")

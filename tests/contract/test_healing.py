@@ -45,7 +45,7 @@ from bus.topics import (
 from bus.worker import Worker, on
 from cell_conductor import cell_conductor, places, store
 from cell_conductor.core.build import Build
-from cell_conductor.core.move import BuildMove, encode_move
+from cell_conductor.moves.core.move import BuildMove, encode_move
 from placement_worker import Placement
 from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
 from placement_worker.store.audit import retired as stored_retired

@@ -23,7 +23,7 @@ from cell_conductor import Shelving, shelved
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves.handlers import CellMoves
 from tests.support.claims_in_memory import Holding
 from tests.support.conductor_builders import (
     CELL,

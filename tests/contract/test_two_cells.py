@@ -53,7 +53,7 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves.handlers import CellMoves
 from placement_worker import Placement
 from scheduler_worker.handovers import Handovers
 from tests.support.conductor_builders import a_move_report, an_agent_report, deliver

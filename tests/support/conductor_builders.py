@@ -39,7 +39,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves.handlers import CellMoves
 from tests.support.claims_in_memory import ClaimsInMemory, Holding
 from tests.support.ids import uid
 

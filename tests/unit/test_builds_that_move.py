@@ -19,10 +19,10 @@ from cell_conductor.core.events import (
     Stalled,
     SwapAnswered,
 )
-from cell_conductor.core.move import move_state
-from cell_conductor.core.phases import move_progress, reminder
-from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
+from cell_conductor.moves.core.move import move_state
+from cell_conductor.moves.core.phases import move_progress, reminder
+from cell_conductor.moves.core.placed_move import postpone_reason
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,

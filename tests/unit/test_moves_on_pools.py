@@ -6,9 +6,9 @@ from bus.claims import Choice
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.phases import question
-from cell_conductor.core.placed_move import undone_unknown
 from cell_conductor.core.step import step
+from cell_conductor.moves.core.phases import question
+from cell_conductor.moves.core.placed_move import undone_unknown
 from scheduler_worker.core.move_start import MoveStart, move_start, undoing
 from tests.support.conductor_builders import (
     a_build_order,

@@ -2,7 +2,7 @@
 
 `core/step.py` passes the events of builds in a move to this module. A report from the source host never
 causes the destruction of the guest there; only the move's last step or a deletion of the build does.
-`core/phases.py` defines the phases and their order.
+`phases.py` defines the phases and their order.
 """
 
 from msgspec.structs import replace
@@ -11,14 +11,14 @@ from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, Build
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from bus.vocabulary import MAX_CAUSE
 from cell_conductor.core import build as builds
-from cell_conductor.core import events, leftovers, phases
+from cell_conductor.core import events, leftovers
 from cell_conductor.core.answers import reshaped
-from cell_conductor.core.build import Build
+from cell_conductor.core.build import Build, Stepped
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.handover import recalled, step_of_leaving
-from cell_conductor.core.move import ASKING, PhaseOutcome
-from cell_conductor.core.phases import Stepped
-from cell_conductor.core.placed_move import DELETED, answered, released, stale_move_report
+from cell_conductor.moves.core import phases
+from cell_conductor.moves.core.handover import recalled, step_of_leaving
+from cell_conductor.moves.core.move import ASKING, PhaseOutcome
+from cell_conductor.moves.core.placed_move import DELETED, answered, released, stale_move_report
 
 
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:

@@ -6,12 +6,20 @@ from bus import claims
 from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 from bus.vocabulary import Contended
 from cell_conductor.core import build as builds
-from cell_conductor.core import leftovers, phases
+from cell_conductor.core import leftovers
 from cell_conductor.core.answers import holding, holds_instead, position_of, swap_result
-from cell_conductor.core.build import Build, Effects, Leftover
+from cell_conductor.core.build import Build, Effects, Leftover, Stepped
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, lost_claim, never_begun, without_record
-from cell_conductor.core.phases import Stepped
+from cell_conductor.moves.core import phases
+from cell_conductor.moves.core.move import (
+    BUILT,
+    KEPT,
+    BuildMove,
+    ended,
+    lost_claim,
+    never_begun,
+    without_record,
+)
 
 UNKNOWN = "this cell does not know the build: the begun move is undone"
 DELETED = "the instance was deleted"

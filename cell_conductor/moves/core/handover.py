@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from cell_conductor.core import build as builds
-from cell_conductor.core import leftovers, phases
-from cell_conductor.core.build import Build, Effects, Leftover
+from cell_conductor.core import leftovers
+from cell_conductor.core.build import Build, Effects, Leftover, Stepped
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed, half_of
-from cell_conductor.core.phases import Stepped
-from cell_conductor.core.placed_move import DELETED, new_move
+from cell_conductor.moves.core import phases
+from cell_conductor.moves.core.move import BUILT, KEPT, BuildMove, closed, half_of
+from cell_conductor.moves.core.placed_move import DELETED, new_move
 
 CHANGED = "the instance has changed: it has another attempt now"
 

@@ -9,7 +9,7 @@ from bus.errors import Poison
 from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
+from cell_conductor.moves.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
 
 # Conditions of partial indexes: an index is used only if the query repeats its condition literally.
 UNDER_WAY = "status = 'open'"

@@ -14,9 +14,8 @@ from bus.preemption import REQUEUE_WAIT, BuildPreempted, Vacating
 from bus.vocabulary import seconds_of
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
-from cell_conductor.core.build import Build, Effects, Leftover, Vacate
+from cell_conductor.core.build import Build, Effects, Leftover, Stepped, Vacate
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.phases import Stepped
 
 
 def orders_to_vacate(build: Build) -> Effects:

@@ -10,7 +10,7 @@
     build timed out            → undo → swap → build at the next destination
     the way back               [undo →] back [→ resume] → in its former state, on the source host
 
-    to another cell            leaving (core/handover.py): [send →] away → moved; or resume → former state
+    to another cell            leaving (handover.py): [send →] away → moved; or resume → former state
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 Phases in brackets occur only in some moves. In `undo` the build waits until agents have destroyed the guests
@@ -31,11 +31,9 @@ from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, Mo
 from bus.vocabulary import MAX_CAUSE, Message, seconds_of
 from cell_conductor.core import build as builds
 from cell_conductor.core import leftovers
-from cell_conductor.core import move as moves
-from cell_conductor.core.build import Build, Effects, Leftover, Status
+from cell_conductor.core.build import Build, Effects, Leftover, Status, Stepped
 from cell_conductor.core.events import AttemptLimits
-
-Stepped = tuple[Build, Effects]
+from cell_conductor.moves.core import move as moves
 
 # seconds after which a report to the scheduler that a build has left the cell is repeated
 AWAY_SECONDS = 60.0
