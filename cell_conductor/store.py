@@ -188,7 +188,7 @@ def _new_place(before: Build, after: Build) -> tuple[str, ...]:
     """
     if after.placed is not before.placed:
         return encoded(after.placed), *_listed(after)
-    if after.at == before.at and after.move is before.move and after.became is before.became:
+    if after.at == before.at and after.move is before.move and after.new_spec is before.new_spec:
         return ()  # after most steps; faster than the comparison below
     listed = _listed(after)
     return ("", *listed) if listed != _listed(before) else ()
@@ -229,7 +229,7 @@ def _in_order(builds: Iterable[Build]) -> list[Build]:
 
 def _state(build: Build) -> tuple[Any, ...]:
     context = _StoredContext(*(getattr(build, name) for name in _StoredContext.__struct_fields__))
-    moved = _encode(_MovedBuild(build.moved, build.became, build.move)).decode() if build.move else ""
+    moved = _encode(_MovedBuild(build.added_hosts, build.new_spec, build.move)).decode() if build.move else ""
     values = (build.status, build.attempt, build.generation, build.deadline)
     return *values, _encode(context).decode(), moved
 
@@ -269,8 +269,8 @@ def _build(row: Mapping[str, Any]) -> Build:
         generation=row["generation"],
         deadline=row["deadline"],
         leftovers=_read_leftovers(row),
-        moved=moved.hosts,
-        became=moved.became,
+        added_hosts=moved.hosts,
+        new_spec=moved.became,
         move=moved.move,
         **msgspec.structs.asdict(_read_story(row, placed, hosts)),
     )

@@ -193,7 +193,7 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
     hosts = (*build.hosts[:position], host, *build.hosts[position + 1 :])
     end = len(build.as_placed.alternates) + 1
     if position >= end:
-        return replace(build, moved=hosts[end:])
+        return replace(build, added_hosts=hosts[end:])
     return replace(build, placed=replace(build.as_placed, chosen=hosts[0], alternates=hosts[1:end]))
 
 

@@ -74,15 +74,15 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     replies: tuple[str, ...] = ()  # reply addresses of the clients that wait for the deletion
     leftovers: tuple[Leftover, ...] = ()
     reshaped: int = 0  # change number of the last reshape that changed its allocations
-    moved: tuple[messages.Selection, ...] = ()  # destinations of moves
-    became: BuildSpec | None = None  # the spec after a resize or rebuild; None: as placed
+    added_hosts: tuple[messages.Selection, ...] = ()  # hosts that the scheduler chose later
+    new_spec: BuildSpec | None = None  # the spec after a resize or rebuild; None: as placed
     move: BuildMove | None = None  # current or last move of the build
     awaits: tuple[str, ...] = ()  # ids of preempted instances that may still use the host
     vacates: Vacate | None = None  # the order to leave its host, if the build is preempted
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:
-        return (self.as_placed.chosen, *self.as_placed.alternates, *self.moved)
+        return (self.as_placed.chosen, *self.as_placed.alternates, *self.added_hosts)
 
     @property
     def host(self) -> messages.Selection:
@@ -95,7 +95,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> BuildSpec:
-        return self.became or self.as_placed.spec
+        return self.new_spec or self.as_placed.spec
 
     @property
     def moving(self) -> BuildMove | None:

@@ -614,7 +614,7 @@ def test_hosts_of_earlier_moves_are_forgotten() -> None:
     moved = [*SENT, done("start", 3), agent_says(1, 0, "destroyed")]
     freed = CleanedUp(holder_consumer(PLACED.build, 1), Released())
     again = a_move(number=2, hosts=(7,), attempt=2, generation=3)
-    assert [host.host for host in after(*moved, freed, again).moved] == ["host5", "host7"]
+    assert [host.host for host in after(*moved, freed, again).added_hosts] == ["host5", "host7"]
 
 
 def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:

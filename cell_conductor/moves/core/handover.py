@@ -196,7 +196,7 @@ def arrives(build: Build | None, placed: MovePlaced, now: float, limits: Attempt
         return build, (half_of(placed, "arriving", "back", above=build.attempt, cause=cause),)
     build = phases.trimmed(build)
     at = len(build.hosts)
-    build = replace(build, moved=(*build.moved, placed.chosen, *placed.alternates))
+    build = replace(build, added_hosts=(*build.added_hosts, placed.chosen, *placed.alternates))
     return _begin(build, placed, at, now, limits)
 
 
@@ -223,7 +223,7 @@ def _begin(build: Build, placed: MovePlaced, at: int, now: float, limits: Attemp
     move = replace(new_move(build, placed, now), was=0, before=None, host="", half="arriving")
     number, step = move.first, max(placed.steps, move.step)
     move = replace(move, step=step, highest=number, source=at, left=f"cell {placed.out_of}")
-    build = replace(build, move=move, at=at, attempt=number, became=placed.spec, started=now)
+    build = replace(build, move=move, at=at, attempt=number, new_spec=placed.spec, started=now)
     build = replace(build, generation=placed.generation)
     return phases.enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
 

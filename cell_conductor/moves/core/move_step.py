@@ -78,7 +78,7 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
         case _, "start":
             return _not_started(build, cause, now, limits, left=report.leftover)
         case _, "rebuild":  # the guest with the old image still runs
-            build = replace(failed, attempt=move.was, became=move.before)
+            build = replace(failed, attempt=move.was, new_spec=move.before)
             why = f"it could not be rebuilt, and is as it was: {cause}"
             return phases.close(build, "error", why, now, "active")
         case _:

@@ -123,15 +123,15 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 def trimmed(build: Build) -> Build:
     """Return the build without the destination hosts of earlier moves that no guest uses."""
-    first = len(build.hosts) - len(build.moved)
+    first = len(build.hosts) - len(build.added_hosts)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]
-    if len(stay) == len(build.moved):
+    if len(stay) == len(build.added_hosts):
         return build
     place = {at: at for at in range(first)} | {at: first + n for n, at in enumerate(stay)}
     return replace(
         build,
-        moved=tuple(build.hosts[at] for at in stay),
+        added_hosts=tuple(build.hosts[at] for at in stay),
         at=place[build.at],
         leftovers=tuple(replace(left, at=place[left.at]) for left in build.leftovers),
     )
@@ -209,7 +209,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
         move = replace(move, cause=cause, goal="error")
-    build = replace(build, at=move.source, became=move.before, move=move)
+    build = replace(build, at=move.source, new_spec=move.before, move=move)
     if move.sent:
         return resume(build, now, limits)
     build = replace(build, attempt=move.was)

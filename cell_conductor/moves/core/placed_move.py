@@ -89,7 +89,7 @@ def new_move(build: Build, placed: MovePlaced, now: float) -> BuildMove:
         source=build.at,
         left="" if shelved else build.host.host,
         was=0 if shelved else build.attempt,
-        before=build.became,
+        before=build.new_spec,
         host=placed.chosen.host if placed.chosen is not None else "",
     )
 
@@ -105,17 +105,17 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
             return phases.close(build, "error", why, now, "active")
         if placed.kind == "shelve":
             return phases.enter(replace(build, move=move), "send", now, limits)
-        build = replace(build, move=move, attempt=number, became=placed.spec, started=now)
+        build = replace(build, move=move, attempt=number, new_spec=placed.spec, started=now)
         return phases.enter(build, "rebuild", now, limits)
     assert placed.chosen is not None, f"move {placed.move} is placed nowhere"
     build = replace(
         build,
         move=move,
-        moved=(*build.moved, placed.chosen, *placed.alternates),
+        added_hosts=(*build.added_hosts, placed.chosen, *placed.alternates),
         at=len(build.hosts),
         attempt=number,
         generation=placed.generation,
-        became=placed.spec,
+        new_spec=placed.spec,
         started=now,
     )
     if placed.kind in KEPT and placed.attempt != move.was:
@@ -162,7 +162,7 @@ def late_move_report(build: Build, report: MoveReported) -> Stepped:
     same = move is not None and (move.id, move.step, build.attempt) == last
     failed = (report.phase, report.outcome, build.status) == ("rebuild", "failed", "active")
     if move is not None and same and failed:
-        build = replace(build, attempt=move.was, became=move.before)
+        build = replace(build, attempt=move.was, new_spec=move.before)
     return build, emitted
 
 
@@ -263,5 +263,5 @@ def released(build: Build, result: claims.ReleaseResult, now: float, limits: Att
         build = replace(build, move=replace(move, silent=True))
         return phases.close(build, move.goal or "error", cause, now, "moved")
     if move.kind == "unshelve":
-        build = replace(build, became=move.before)
+        build = replace(build, new_spec=move.before)
     return phases.close(build, move.goal or ("error" if problem else "done"), cause, now, "shelved")
