@@ -11,6 +11,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
+from cell_conductor.core.course import Courses, shown
 from cell_conductor.moves.store import UNDER_WAY
 from cell_conductor.store import (
     BUILD,
@@ -151,7 +152,7 @@ _WANTED = {
 }
 
 
-async def instances_page(tx: Transaction, question: FindInstances) -> InstancesFound:
+async def instances_page(tx: Transaction, question: FindInstances, courses: Courses) -> InstancesFound:
     given = {name: value for name in _WANTED if (value := getattr(question, name))}
     conditions = [_WANTED[name] for name in given]
     if question.statuses:
@@ -171,7 +172,7 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     page = rows[: question.limit]
     return InstancesFound(
         instances=tuple(
-            _instance(build)
+            _instance(build, courses)
             for build in readable(page)
             if question.reply_to in ("", build.as_placed.reply_to)
         ),
@@ -181,12 +182,12 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     )
 
 
-def _instance(build: Build) -> Instance:
-    spec, guest = build.spec, build.guest_on
+def _instance(build: Build, courses: Courses) -> Instance:
+    spec, (status, guest) = build.spec, shown(build, courses)
     return Instance(
         build=build.id,
         name=spec.name,
-        status=build.status,
+        status=status,
         cell=build.cell,
         host=guest.host,
         root=guest.root,

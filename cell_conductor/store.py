@@ -13,8 +13,11 @@ from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Dialect, Transaction
 from bus.vocabulary import Compact
-from cell_conductor.core.build import SETTLED, Build, Leftover, Vacate
-from cell_conductor.moves.core.move import BuildMove
+from cell_conductor.core.build import Build, Leftover
+from cell_conductor.core.course import Courses, shown
+from cell_conductor.moves.core.move import BuildMove, last_move
+from cell_conductor.preemption.courses import Vacate
+from cell_conductor.stored_parts import awaits, read_parts, read_status, stored_status
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,7 @@ ENDED_STATUSES = "status IN ('error', 'deleted', 'moved')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"
 LEFT_BEHIND = "leftovers <> ''"
+_SETTLED = "status IN ('active', 'shelved', 'moved', 'error', 'deleted')"
 
 _WERE_ACTIVE = ("active", "moving", "verifying", "shelved", "moved")
 LOST = "what its conductor had stored of it could not be read any more"
@@ -86,7 +90,7 @@ SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
         UPDATE builds SET updated_at = :NOW WHERE id IN (SELECT id FROM builds
         WHERE {condition} AND updated_at <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING id
     """)
-    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {status_in(SETTLED)}")
+    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {_SETTLED}")
 ]
 # Deletes builds that ended long ago and hold no resources.
 _PRUNE = sql(f"""
@@ -97,11 +101,11 @@ _PRUNE = sql(f"""
 _PRUNE_PLACED = sql("DELETE FROM placed_builds WHERE build IN (SELECT n.id FROM {n: id str})")
 
 
-class _MovedBuild(Compact, frozen=True):
+class _ChangedBuild(Compact, frozen=True):
     """The stored fields that change only while a build moves; not stored for a build that has never moved."""
 
-    hosts: tuple[Selection, ...] = ()
-    became: BuildSpec | None = None
+    added_hosts: tuple[Selection, ...] = ()
+    new_spec: BuildSpec | None = None
     move: BuildMove | None = None
 
 
@@ -126,17 +130,17 @@ class _StoredContext(Compact, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _story = msgspec.json.Decoder(_StoredContext).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
-_moved = msgspec.json.Decoder(_MovedBuild).decode
+_changed = msgspec.json.Decoder(_ChangedBuild).decode
 decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
-def adding(made: Iterable[Build], now: float) -> tuple[BoundStatement, BoundStatement]:
+def adding(made: Iterable[Build], now: float, courses: Courses) -> tuple[BoundStatement, BoundStatement]:
     """Return two SQL statements that store new builds. The second must be executed before the first; the
     first returns the ids of the builds that did not exist yet.
     """
     builds = _in_order(made)
     states = [(build.id, *_state(build)) for build in builds]
-    places = [(build.id, encoded(build.placed), *_listed(build)) for build in builds]
+    places = [(build.id, encoded(build.placed), *_listed(build, courses)) for build in builds]
     return _INSERT.of(states, now=now), _INSERT_PLACED.of(places)
 
 
@@ -147,51 +151,53 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 Changed = tuple[Build, Build]  # the build before a step, and after it
 
 
-def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
+def saving(changed: Collection[Changed], now: float, dialect: Dialect, courses: Courses) -> BoundStatement:
     """Return the SQL statement that updates builds, except builds that another writer has changed, and
     returns the ids of the updated builds. On SQLite, the statement does not update the table `placed_builds`.
     """
     in_order = sorted(changed, key=lambda builds: builds[1].id)
     rows = [(after.id, after.version, encoded(after.leftovers), *_state(after)) for _, after in in_order]
-    places = [_new_place(before, after) for before, after in in_order]
+    places = [_new_place(before, after, courses) for before, after in in_order]
     if dialect == "sqlite" or not any(places):
         return _UPDATE.of(rows, now=now)
     both = [(*row, *(place or ("",) * 5)) for row, place in zip(rows, places, strict=True)]
     return _UPDATE_BOTH.of(both, now=now)
 
 
-async def save(database: Database, changed: Collection[Changed], now: float) -> set[str]:
+async def save(database: Database, changed: Collection[Changed], now: float, courses: Courses) -> set[str]:
     """Update builds and their rows of `placed_builds` in a transaction, except builds that another writer has
     changed; return the ids of the updated builds.
     """
     if database.dialect == "postgresql":
-        return {row["id"] for row in await database.write_single(saving(changed, now, "postgresql"))}
+        return {row["id"] for row in await database.write_single(saving(changed, now, "postgresql", courses))}
     async with database.write() as tx:
-        return await save_in(tx, changed, now)
+        return await save_in(tx, changed, now, courses)
 
 
-async def save_in(tx: Transaction, changed: Collection[Changed], now: float) -> set[str]:
+async def save_in(tx: Transaction, changed: Collection[Changed], now: float, courses: Courses) -> set[str]:
     """Update builds and their rows of `placed_builds` in the given transaction, except builds that another
     writer has changed; return the ids of the updated builds.
     """
-    updated = {row["id"] for row in await saving(changed, now, tx.dialect)(tx)}
+    updated = {row["id"] for row in await saving(changed, now, tx.dialect, courses)(tx)}
     if tx.dialect == "sqlite":
-        places = {after.id: _new_place(before, after) for before, after in changed if after.id in updated}
+        places = {
+            after.id: _new_place(before, after, courses) for before, after in changed if after.id in updated
+        }
         if any(places.values()):
             await _UPDATE_PLACES(tx, [(id_, *place) for id_, place in places.items() if place])
     return updated
 
 
-def _new_place(before: Build, after: Build) -> tuple[str, ...]:
+def _new_place(before: Build, after: Build, courses: Courses) -> tuple[str, ...]:
     """Return the values of a build's row in the table `placed_builds` after a step, for example because the
     host changed; an empty tuple if the step changes nothing in this row.
     """
     if after.placed is not before.placed:
-        return encoded(after.placed), *_listed(after)
-    if after.at == before.at and after.move is before.move and after.new_spec is before.new_spec:
+        return encoded(after.placed), *_listed(after, courses)
+    if after.at == before.at and after.parts is before.parts and after.new_spec is before.new_spec:
         return ()  # after most steps; faster than the comparison below
-    listed = _listed(after)
-    return ("", *listed) if listed != _listed(before) else ()
+    listed = _listed(after, courses)
+    return ("", *listed) if listed != _listed(before, courses) else ()
 
 
 async def prune(tx: Transaction, before: float, most: int) -> int:
@@ -228,16 +234,28 @@ def _in_order(builds: Iterable[Build]) -> list[Build]:
 
 
 def _state(build: Build) -> tuple[Any, ...]:
-    context = _StoredContext(*(getattr(build, name) for name in _StoredContext.__struct_fields__))
-    moved = _encode(_MovedBuild(build.added_hosts, build.new_spec, build.move)).decode() if build.move else ""
-    values = (build.status, build.attempt, build.generation, build.deadline)
-    return *values, _encode(context).decode(), moved
+    context = _StoredContext(
+        replies=build.replies,
+        end=build.end,
+        doom=build.doom,
+        reshaped=build.reshaped,
+        at=build.at,
+        attempts=build.attempts,
+        started=build.started,
+        cell=build.cell,
+        awaits=awaits(build),
+        vacates=build.parts.get(Vacate),
+    )
+    move = last_move(build)
+    changed = _ChangedBuild(build.added_hosts, build.new_spec, move)
+    values = (stored_status(build), build.attempt, build.generation, build.deadline)
+    return *values, _encode(context).decode(), _encode(changed).decode() if move is not None else ""
 
 
-def _listed(build: Build) -> tuple[str, str, str, str]:
+def _listed(build: Build, courses: Courses) -> tuple[str, str, str, str]:
     if build.placed is None:
         return "", "", "", ""
-    return build.host.root, build.guest_on.host, build.spec.project, build.spec.name
+    return build.host.root, shown(build, courses).guest_on.host, build.spec.project, build.spec.name
 
 
 def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
@@ -256,23 +274,24 @@ def _build(row: Mapping[str, Any]) -> Build:
     try:
         placed = _placed(row["placed"]) if row["placed"] else None
         part = "where it has moved"
-        moved = _moved(row["moved"]) if row["moved"] else _MovedBuild()
+        changed = _changed(row["moved"]) if row["moved"] else _ChangedBuild()
     except NOT_JSON as problem:
         raise Poison(f"build {row['id']}: {part} cannot be read any more: {problem}") from None
-    hosts = (placed.chosen, *placed.alternates, *moved.hosts) if placed else ()
+    hosts = (placed.chosen, *placed.alternates, *changed.added_hosts) if placed else ()
+    story = msgspec.structs.asdict(_read_story(row, placed, hosts))
     return Build(
         id=row["id"],
-        status=row["status"],
+        status=read_status(row["status"]),
         placed=placed,
         version=row["version"],
         attempt=row["attempt"],
         generation=row["generation"],
         deadline=row["deadline"],
         leftovers=_read_leftovers(row),
-        added_hosts=moved.hosts,
-        new_spec=moved.became,
-        move=moved.move,
-        **msgspec.structs.asdict(_read_story(row, placed, hosts)),
+        added_hosts=changed.added_hosts,
+        new_spec=changed.new_spec,
+        parts=read_parts(row["status"], changed.move, story.pop("awaits"), story.pop("vacates")),
+        **story,
     )
 
 

@@ -17,6 +17,7 @@ from cell_conductor.applying import show_outcomes
 from cell_conductor.build_claims import AskMany
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
+from cell_conductor.features import COURSES, STORES
 from cell_conductor.moves.handlers import CellMoves
 from cell_conductor.removed_agents import RemovedAgents
 from cell_conductor.ring import CHECKS_PER_LEASE
@@ -44,7 +45,7 @@ _EFFECTS = [
     topics.MOVE_PROGRESS,
     topics.HOST_FAILED,
 ]
-_ADOPTION = [AGENT_BUILD, topics.BUILD_ADOPTED]
+_ADOPTION = [*_EFFECTS, topics.BUILD_ADOPTED]
 _REMINDERS = [
     topics.BUILD_VACATE,
     AGENT_BUILD,
@@ -71,7 +72,9 @@ def cell_conductor(
     process.
     """
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
-    builds = Builds(database, *asks, limits=limits, clock=clock, removed=removed)
+    builds = Builds(
+        database, *asks, courses=COURSES, stores=STORES, limits=limits, clock=clock, removed=removed
+    )
     moves, ring = CellMoves(builds), builds.ring
     show_outcomes(cell)
     return Worker(
@@ -110,7 +113,7 @@ def _consumed(cell: str, builds: Builds, moves: CellMoves) -> list[On]:
             topics.BUILD_ADOPT.at(cell=cell), Adoptions(builds).adopt_many, emits=_ADOPTION, concurrency=1
         ),
         on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_EFFECTS),
-        on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_EFFECTS),
+        on_many(topics.MOVE_HANDOVER.at(cell=cell), builds.receive_many, emits=_EFFECTS),
         on_many(AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_EFFECTS, concurrency=1, linger=LINGER),
         on_many(topics.MOVE_STEER.at(cell=cell), builds.receive_many, emits=_EFFECTS),
     ]

@@ -1,8 +1,9 @@
 """Decides whether a cell adopts an instance that existed before berth, as pure functions."""
 
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID, uuid5
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retired
@@ -12,7 +13,30 @@ from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
 from cell_conductor.core import build as builds
 from cell_conductor.core.answers import holding
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.events import Adoption
+from cell_conductor.core.course import BaseCourse, Step
+from cell_conductor.core.events import AttemptLimits
+from cell_conductor.moves.core.move import move_in_progress, shown_status
+
+
+class Adoption(Struct, frozen=True):
+    """The event that an operator wants to adopt an instance; `why` is the reason if that is impossible, and
+    `held` has the instance's allocations in placement.
+    """
+
+    asked: BuildAdoptRequested
+    held: Held | None = None  # None if the cell has a record of them already
+    why: str = ""
+
+
+class AdoptionCourse(BaseCourse):
+    name = "adoption"
+    events = (Adoption,)
+
+    def step(
+        self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
+    ) -> tuple[Build | None, Effects]:
+        return adopted(build, event, now)
+
 
 AS_IT_WAS = "it was there before berth, and was adopted"
 
@@ -58,10 +82,10 @@ def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
     """
     if build is None or build.placed is None:
         return ""
-    if build.moving is not None:
-        return f"it is in the move {build.moving.id}"
+    if (move := move_in_progress(build.parts)) is not None:
+        return f"it is in the move {move.id}"
     if build.status != "active":
-        return f"its cell has it already: {build.status}, last on {build.host.host}"
+        return f"its cell has it already: {shown_status(build)}, last on {build.host.host}"
     if build.host.root != asked.chosen.root:
         return f"its cell has it on {build.host.host}, not on {asked.chosen.host}"
     return ""

@@ -10,10 +10,15 @@ from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdoptRequested
 from bus.worker import Outcome
 from cell_conductor import store
-from cell_conductor.adoption.course import checked_allocations, claim_of, has_allocations, refusal_reason
+from cell_conductor.adoption.course import (
+    Adoption,
+    checked_allocations,
+    claim_of,
+    has_allocations,
+    refusal_reason,
+)
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
-from cell_conductor.core.events import Adoption
 
 log = logging.getLogger(__name__)
 

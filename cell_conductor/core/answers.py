@@ -3,6 +3,7 @@
 A doomed build can only end in error, after its allocations were released.
 """
 
+from collections.abc import Collection
 from itertools import zip_longest
 
 from msgspec.structs import replace
@@ -14,7 +15,6 @@ from bus.vocabulary import MAX_CAUSE, Allocations, Contended
 from cell_conductor.core import build as builds
 from cell_conductor.core.build import Build, Effects, Leftover, Stepped
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves.core.phases import repeated_move_end
 
 Refusals = tuple[claims.Refusal, ...]
 
@@ -93,8 +93,6 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
         case claims.OutsideCell(why=why) if not build.end:
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
-    if build.status == "deleting" and build.vacates is not None and build.vacates.requeue:
-        return replace(build, status="shelved", generation=None), ()
     if build.status == "deleting":
         had_ended = bool(build.end)
         build = replace(build, status="deleted", end=build.end or "error", generation=None)
@@ -143,16 +141,15 @@ def doomed(build: Build, why: str) -> Stepped:
     return build, (builds.question(build),)
 
 
-def reshaped(build: Build, reshape: BuildReshaped) -> Build:
+def reshaped(build: Build, reshape: BuildReshaped, former: Collection[int] = ()) -> Build:
     """Record a build's allocations after a reshape of its host; ignore a reshape that is not newer than the
-    last recorded one.
+    last recorded one. `former`: positions of hosts that a claim, not answered yet, may have returned to.
     """
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
     if reshape.generation > build.generation:  # a claim that is not answered yet
-        source = () if build.moving is None else (build.moving.source,)
-        positions = (*range(build.at + 1, len(build.hosts)), *source)
+        positions = (*range(build.at + 1, len(build.hosts)), *former)
     elif reshape.generation == build.generation:
         positions = (build.at,)
     for position in positions:
@@ -197,21 +194,26 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
     return replace(build, placed=replace(build.as_placed, chosen=hosts[0], alternates=hosts[1:end]))
 
 
+def is_stale(build: Build, report: AgentReported) -> bool:
+    """Return whether an agent's report is about another guest than the build's current one: of another
+    attempt, or on another host. After a fail-over that lost commits, an attempt may have been placed twice:
+    only the guest on the recorded host is kept.
+    """
+    if report.attempt != build.attempt:
+        return True
+    return build.placed is not None and report.root != build.host.root
+
+
 def stale_report(build: Build, report: AgentReported) -> Effects:
     """Return the messages that answer an agent's report about a guest which is not the build's current guest.
 
-    The messages order the agent to destroy the reported guest. If the guest is from a failed move, the last
-    messages of the move are sent again instead. In the status `building` the build order is sent again, too.
+    The messages order the agent to destroy the reported guest. In the status `building` the build order is
+    sent again, too.
     """
-    left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
-    if build.move is not None and build.move.goal and report.attempt >= build.move.first:
-        return () if report.outcome == "progress" else repeated_move_end(build)
     if report.outcome == "destroyed":
         return ()
+    left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if left is None and (report.attempt > build.attempt or report.outcome == "progress"):
         return ()
-    was = build.move.was if build.status == "active" and build.move is not None else None
-    if left is None and (report.attempt, report.root) == (was, build.host.root):
-        return ()  # the present guest, by its attempt number before a move that ended at the source
     clean = builds.destroy_reported(build, report, above=left.above if left is not None else 0)
     return (clean, builds.order(build)) if build.status == "building" else (clean,)

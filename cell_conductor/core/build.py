@@ -1,6 +1,7 @@
 """Defines the state of a build in its cell, and makes the messages about the build."""
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -9,20 +10,15 @@ from bus import messages
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
-from bus.moves import SHELVED, MoveReported
-from bus.queries import BuildStands
+from bus.moves import MoveReported
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Message
-from cell_conductor.moves.core.move import AT_SOURCE, BuildMove
 
 Status = Literal[
     "building",
     "swapping",
     "active",
-    "moving",
-    "verifying",
-    "shelved",
-    "moved",  # the build is in another cell now
+    "held",  # a course has the build, possibly for months, and states the status to show
     "error",
     "deleting",
     "deleted",
@@ -46,15 +42,45 @@ class Leftover(Compact, frozen=True):
     kept: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
 
 
-class Vacate(Compact, frozen=True):
-    """The order that an instance must leave its host, because a build of higher priority preempts it."""
+P = TypeVar("P")
 
-    by: tuple[str, ...]  # builds that preempt it: several instances of one request may share a victim
-    priority: int  # priority of the builds in `by`
-    grace: float
-    requeue: bool  # True: shelve the victim and request a host for it again; False: delete the victim
-    since: float = 0.0  # when the order arrived
-    repeat_at: float = 0.0  # when the request for a new host is repeated; 0: never
+
+class BuildParts:
+    """The values that courses keep about a build: at most one of a type. Immutable."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, *values: Any) -> None:
+        self._values: dict[type[Any], Any] = {type(value): value for value in values if value is not None}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, type_: object) -> bool:
+        return type_ in self._values
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BuildParts) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))
+
+    def __repr__(self) -> str:
+        return f"BuildParts({', '.join(map(repr, self._values.values()))})"
+
+    def get(self, type_: type[P]) -> P | None:
+        value: P | None = self._values.get(type_)
+        return value
+
+    def having(self, value: object) -> Self:
+        """Return these parts with `value` in place of the value of its type."""
+        return type(self)(*{**self._values, type(value): value}.values())
+
+    def without(self, type_: type[Any]) -> Self:
+        """Return these parts without the value of a type."""
+        if type_ not in self._values:
+            return self
+        return type(self)(*(value for value in self._values.values() if type(value) is not type_))
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +102,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     reshaped: int = 0  # change number of the last reshape that changed its allocations
     added_hosts: tuple[messages.Selection, ...] = ()  # hosts that the scheduler chose later
     new_spec: BuildSpec | None = None  # the spec after a resize or rebuild; None: as placed
-    move: BuildMove | None = None  # current or last move of the build
-    awaits: tuple[str, ...] = ()  # ids of preempted instances that may still use the host
-    vacates: Vacate | None = None  # the order to leave its host, if the build is preempted
+    parts: BuildParts = BuildParts()  # the state of courses: a course with state is asked before the kernel
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:
@@ -96,19 +120,6 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def spec(self) -> BuildSpec:
         return self.new_spec or self.as_placed.spec
-
-    @property
-    def moving(self) -> BuildMove | None:
-        return self.move if self.move is not None and self.move.is_open else None
-
-    @property
-    def guest_on(self) -> messages.Selection:
-        """Return the host on which the guest runs; during a move it may differ from the build's host."""
-        move = self.moving
-        if move is None or not move.was:
-            return self.host
-        waits = move.phase in AT_SOURCE or (move.phase in ("build", "undo") and move.kind == "evacuate")
-        return self.hosts[move.source] if waits else self.host
 
     def holder_of(self, left: Leftover) -> str:
         """Return the id of the consumer that holds the resources of a guest left behind."""
@@ -132,23 +143,6 @@ def new_build(placed: messages.BuildPlaced, now: float) -> Build:
         attempt=1,
         generation=placed.generation,
         started=now,
-        awaits=tuple(victim.build for victim in placed.preempts),
-    )
-
-
-def stands(build: Build) -> BuildStands:
-    return BuildStands(
-        build=build.id,
-        status=build.status,
-        placed=build.as_placed,
-        host=build.guest_on.host,
-        attempts=build.attempts,
-        reason=build.doom,
-        attempt=build.attempt,
-        generation=build.generation,
-        chosen=build.host,
-        spec=build.spec,
-        move=build.move.id if build.move is not None else None,
     )
 
 
@@ -182,9 +176,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
-        shelves = build.vacates is not None and build.vacates.requeue
-        retire = SHELVED if shelves else "deleted"
-        retire = retire if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
+        retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
     spares = (spare.choice for spare in build.spares)
     return claim_of(build.id, build.generation, build.spec, *spares, keep=holder)
@@ -221,8 +213,7 @@ def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
 
 
 def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
-    grace = build.vacates.grace if build.vacates is not None and build.status == "deleting" else 0.0
-    return messages.DestroyOrdered(**attempt_fields(build), above=above, grace=grace)
+    return messages.DestroyOrdered(**attempt_fields(build), above=above)
 
 
 def destroy_reported(
@@ -259,10 +250,12 @@ def ended(build: Build) -> messages.BuildEnded:
 
 
 def _built_on(build: Build) -> messages.Selection:
+    if not build.added_hosts:
+        return build.host
     placed = build.as_placed
     hosts = {(host.host, host.agent): host for host in (*placed.alternates[::-1], placed.chosen)}
-    built = [tried for tried in build.attempts if tried.outcome == "built"] if build.move is not None else []
-    found = (hosts.get((tried.host, tried.agent)) for tried in reversed(built))
+    built = (tried for tried in reversed(build.attempts) if tried.outcome == "built")
+    found = (hosts.get((tried.host, tried.agent)) for tried in built)
     return next((host for host in found if host is not None), build.host)
 
 
@@ -284,18 +277,7 @@ def attempt_over(
     )
 
 
-SETTLED = ("active", "shelved", "moved", "error", "deleted")
-
-
-def timed(build: Build) -> Build:
-    """Return a build that waits for no agent, with its deadline set to the earliest time limit of its guests
-    left behind, or to the earlier time of its next request to be queued again; return any other build
-    unchanged.
-    """
-    if build.status not in SETTLED or build.moving is not None:
-        return build
-    limits = [left.until for left in build.leftovers]
-    if build.status == "shelved" and build.vacates is not None and build.vacates.repeat_at:
-        limits.append(build.vacates.repeat_at)
+def timed(build: Build, limits: Sequence[float]) -> Build:
+    """Return a build that waits for no answer, with its deadline set to the earliest of `limits`."""
     deadline = min(limits, default=0.0)
     return build if build.deadline == deadline else replace(build, deadline=deadline)

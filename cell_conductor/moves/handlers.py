@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from bus.claims import ClaimRequested
 from bus.errors import Retry, Unavailable
-from bus.moves import FindMoves, HandoverProgress, MovePlaced, MovesFound
+from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor import store
-from cell_conductor.applying import MOVE_LATER
 from cell_conductor.builds import Builds
-from cell_conductor.core.events import Event, MoveImpossible
+from cell_conductor.core.events import Event
 from cell_conductor.moves import store as move_store
+from cell_conductor.moves.core.move import MoveImpossible
 from cell_conductor.moves.core.placed_move import undone_unknown
 
 METAL = "an instance on bare metal does not move: its node is all of it"
@@ -45,17 +45,6 @@ class CellMoves:
         ]
         outcomes = iter(await self.builds.apply(events))
         return [later.get(move.move) or next(outcomes) for move in placed]
-
-    async def hand_over_many(self, orders: Sequence[HandoverProgress]) -> Sequence[Outcome]:
-        async with self.database.read() as tx:
-            known = await store.load(tx, {order.build for order in orders})
-        later = {
-            id_: Retry(MOVE_LATER, f"its build is {build.status}")
-            for id_, build in known.items()
-            if build.status in ("building", "swapping")
-        }
-        outcomes = iter(await self.builds.apply([(o.build, o) for o in orders if o.build not in later]))
-        return [later.get(order.build) or next(outcomes) for order in orders]
 
     async def find(self, question: FindMoves) -> MovesFound:
         async with self.database.read() as tx:

@@ -1,15 +1,29 @@
-"""SQL for the moves of builds."""
+"""SQL for the moves of builds, and their metrics."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
+from prometheus_client import Counter
 
 from bus.errors import Poison
-from bus.moves import FindMoves, MovePlaced, MovesFound
-from bus.sql.statement import sql
+from bus.moves import FindMoves, MoveEnded, MovePlaced, MovesFound
+from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
-from cell_conductor.moves.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
+from cell_conductor.core.build import Build
+from cell_conductor.core.events import Event
+from cell_conductor.extension import Applied, BaseCourseStore
+from cell_conductor.moves.core.move import (
+    BuildMove,
+    MoveEndedBefore,
+    MoveImpossible,
+    decode_move,
+    decode_placed,
+    encode_move,
+    last_move,
+    move_state,
+    never_begun,
+)
 
 # Conditions of partial indexes: an index is used only if the query repeats its condition literally.
 UNDER_WAY = "status = 'open'"
@@ -36,26 +50,26 @@ async def prune(tx: Transaction, before: float, most: int) -> int:
     return len(await _PRUNE(tx, before=before, most=most))
 
 
-async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
-    """Store the moves of builds, each with the scheduler's message that ordered it."""
-    values = [
-        (
-            move.id,
-            move.placed.build,
-            move.kind,
-            "open" if move.is_open else "ended",
-            move.shown,
-            move.left,
-            move.host,
-            move.since,
-            move.ended,
-            encode_move(placed).decode(),
-            encode_move(move).decode(),
-        )
-        for move, placed in sorted(moves, key=lambda stored: stored[0].id)
-    ]
-    if values:
-        await _SAVE(tx, values)
+def saving(moves: Iterable[tuple[BuildMove, MovePlaced]]) -> BoundStatement:
+    """Return the statement that stores the moves of builds, each with the scheduler's order."""
+    return _SAVE.of(
+        [
+            (
+                move.id,
+                move.placed.build,
+                move.kind,
+                "open" if move.is_open else "ended",
+                move.shown,
+                move.left,
+                move.host,
+                move.since,
+                move.ended,
+                encode_move(placed).decode(),
+                encode_move(move).decode(),
+            )
+            for move, placed in sorted(moves, key=lambda stored: stored[0].id)
+        ]
+    )
 
 
 async def ended(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
@@ -96,3 +110,53 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
         more=len(found) > len(rows),
         last=f"{rows[-1]['since']!r} {rows[-1]['id']}" if rows else "",
     )
+
+
+MOVES_ENDED = Counter(
+    "berth_moves_ended",
+    "ends of moves that a cell published, repetitions included, by the plan that requested them",
+    ["cell", "kind", "end", "plan"],
+)
+
+
+class MoveStore(BaseCourseStore):
+    """Stores each move, also after the end of its build's next move, so that a repeated order is answered."""
+
+    async def read(
+        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
+    ) -> Mapping[str, Event]:
+        last = {move.id for build in known.values() if (move := last_move(build)) is not None}
+        orders = {id_: order for id_, event in events.items() if (order := _order(event)) is not None}
+        found = await ended(tx, {order.move for order in orders.values()} - last)
+        return {
+            id_: MoveEndedBefore(found[order.move]) for id_, order in orders.items() if order.move in found
+        }
+
+    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
+        moves = [move for each in applied if (move := _changed_move(each, now)) is not None]
+        return (saving(moves),) if moves else ()
+
+    def count(self, applied: Applied) -> None:
+        for message in applied.effects:
+            if isinstance(message, MoveEnded):
+                MOVES_ENDED.labels(message.cell, message.kind, message.end, message.plan or "none").inc()
+
+
+def _order(event: Event) -> MovePlaced | None:
+    if isinstance(event, MoveImpossible):
+        return event.placed
+    return event if isinstance(event, MovePlaced) else None
+
+
+def _changed_move(applied: Applied, now: float) -> tuple[BuildMove, MovePlaced] | None:
+    """Return the move to store after an event that began, changed or refused a move, with the scheduler's
+    order of this move; None if the event did not affect a move.
+    """
+    order, move = _order(applied.event), last_move(applied.after)
+    if move is not None and last_move(applied.before) is not move:
+        return move, order if order is not None and order.move == move.id else move.placed
+    if order is None or applied.after is None or (move is not None and move.id == order.move):
+        return None
+    ends = (each for each in applied.effects if isinstance(each, MoveEnded) and each.move == order.move)
+    end = next(ends, None)
+    return (never_begun(order, end.end, end.reason, now), order) if end is not None else None

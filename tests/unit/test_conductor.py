@@ -24,7 +24,6 @@ from bus.messages import Attempt, BuildDeleted, BuildEnded, DestroyOrdered, Host
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
-from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,
@@ -32,6 +31,7 @@ from tests.support.conductor_builders import (
     a_selection,
     an_agent_report,
     in_short,
+    step,
 )
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)

@@ -6,7 +6,6 @@ from bus.claims import Choice
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.step import step
 from cell_conductor.moves.core.phases import question
 from cell_conductor.moves.core.placed_move import undone_unknown
 from scheduler_worker.core.move_start import MoveStart, move_start, undoing
@@ -17,6 +16,7 @@ from tests.support.conductor_builders import (
     a_report_of,
     a_selection,
     an_agent_report,
+    step,
 )
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, on_host

@@ -14,6 +14,7 @@ from bus import moves
 from bus.messages import Attempt
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Message, Value
+from cell_conductor.core.build import Build, BuildParts, Status
 
 Phase = Literal[
     "prepare",  # the destination's agent prepares for the guest
@@ -31,6 +32,8 @@ Phase = Literal[
     "away",  # another cell has the build, and decides how the move continues
     "recall",  # the move was cancelled: the scheduler must claim the source's resources again
 ]
+# what is shown of a build that its move has: in a move, in another cell, or shelved until the next move
+HeldStatus = Literal["moving", "verifying", "shelved", "moved"]
 PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
 HalfOutcome = Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
 
@@ -127,6 +130,70 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         if self.phase == "undo":
             return {"": "swap", "reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
         return self.phase
+
+
+class MoveState(msgspec.Struct, frozen=True):
+    """The state that the feature keeps about a build in `Build.parts`."""
+
+    move: BuildMove | None = None  # current or last move
+    held: HeldStatus | None = None  # the status to show while the feature has the build
+
+
+class MoveImpossible(msgspec.Struct, frozen=True):
+    """The event that this cell cannot carry out a move that the scheduler placed, and must undo its claim."""
+
+    placed: moves.MovePlaced
+    why: str
+
+
+class MoveEndedBefore(msgspec.Struct, frozen=True):
+    """The event that the scheduler's order of an ended move, which is not the build's last, is repeated."""
+
+    move: BuildMove
+
+
+def last_move(build: Build | None) -> BuildMove | None:
+    """Return the current or last move of a build."""
+    state = build.parts.get(MoveState) if build is not None else None
+    return state.move if state is not None else None
+
+
+def move_in_progress(parts: BuildParts) -> BuildMove | None:
+    """Return the move that a build with these parts is in."""
+    state = parts.get(MoveState)
+    return state.move if state is not None and state.move is not None and state.move.is_open else None
+
+
+def held_status(build: Build) -> HeldStatus | None:
+    """Return what is shown of a build that its move has; None if the feature does not have the build."""
+    state = build.parts.get(MoveState)
+    return state.held if state is not None else None
+
+
+def shown_status(build: Build) -> str:
+    """Return the status of a build that is shown to users."""
+    return held_status(build) or build.status
+
+
+def with_move(build: Build, move: BuildMove, **changes: Any) -> Build:
+    """Return a build with a new state of its move, and other changed fields."""
+    state = MoveState(move, held_status(build))
+    return replace(build, parts=build.parts.having(state), **changes)
+
+
+def held(build: Build, status: HeldStatus, **changes: Any) -> Build:
+    """Return a build that its move has, with the status to show."""
+    state = MoveState(last_move(build), status)
+    return replace(build, status="held", parts=build.parts.having(state), **changes)
+
+
+def given_back(build: Build, status: Status, **changes: Any) -> Build:
+    """Return a build that the kernel has again, in a status."""
+    if held_status(build) is not None:
+        last = last_move(build)
+        parts = build.parts
+        changes["parts"] = parts.without(MoveState) if last is None else parts.having(MoveState(last))
+    return replace(build, status=status, **changes)
 
 
 def lost_claim(placed: moves.MovePlaced) -> bool:

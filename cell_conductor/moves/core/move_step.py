@@ -17,7 +17,14 @@ from cell_conductor.core.build import Build, Stepped
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.moves.core import phases
 from cell_conductor.moves.core.handover import recalled, step_of_leaving
-from cell_conductor.moves.core.move import ASKING, PhaseOutcome
+from cell_conductor.moves.core.move import (
+    ASKING,
+    BuildMove,
+    MoveImpossible,
+    PhaseOutcome,
+    move_in_progress,
+    with_move,
+)
 from cell_conductor.moves.core.placed_move import DELETED, answered, released, stale_move_report
 
 
@@ -27,7 +34,8 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case BuildPlaced():
             return build, builds.repeated_end(build)
         case events.Stalled():
-            return build, (phases.reminder(build),) if move.phase in ASKING else phases.waited_for(build)
+            again = (phases.reminder(build),) if move.phase in ASKING else phases.waited_for(build)
+            return build, (*again, *leftovers.destroy_all(build, roots=event.roots))
         case MoveReported() if event.move != move.id:
             return build, stale_move_report(build, event)
         case MoveReported():
@@ -36,20 +44,26 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return steered(build, event, now, limits)
         case _ if move.leaves:
             return step_of_leaving(build, event, now, limits)
-        case MovePlaced() | events.MoveImpossible():  # this move's order, repeated
+        case MovePlaced() | MoveImpossible():  # this move's order, repeated
             return build, phases.waited_for(build)
         case BuildReshaped():
-            return reshaped(build, event), ()
+            return reshaped(build, event, former=(move.source,)), ()
         case BuildDeleteRequested():
             return phases.deleting(build, event.reply_to, now, limits, DELETED)
         case AgentReported():
             return _agent_reported(build, event, now, limits)
-        case events.SwapAnswered(attempt=build.attempt, asked_in=move.asks):
+        case events.SwapAnswered(attempt=build.attempt) if _asked_now(move, event):
             return answered(build, event.result, now, limits)
-        case events.ReleaseAnswer(asked_in="moving") if move.phase == "release":
+        case events.ReleaseAnswer(asked_in="held") if move.phase == "release":
             return released(build, event.result, now, limits)
         case _:
             return build, ()
+
+
+def _asked_now(move: BuildMove, answer: events.SwapAnswered) -> bool:
+    """Return whether placement answered the claim that the move waits for, and not an earlier one."""
+    asked = move_in_progress(answer.parts)
+    return asked is not None and asked.asks == move.asks
 
 
 def _phase_reported(build: Build, report: MoveReported, now: float, limits: AttemptLimits) -> Stepped:
@@ -65,7 +79,7 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
             build = replace(build, deadline=now + limits.build_timeout)
             if report.percent == move.percent:
                 return build, ()
-            build = replace(build, move=replace(move, percent=report.percent))
+            build = with_move(build, replace(move, percent=report.percent))
             return build, (phases.move_progress(build),)
         case "done", _:
             return _done(build, now, limits)
@@ -228,7 +242,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
         case "revert", "verify":
             build = phases.end_phase(build, "given up", "reverted", now)
             build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
-            build = replace(build, move=replace(phases.open_move(build), may_run=True))
+            build = with_move(build, replace(phases.open_move(build), may_run=True))
             return phases.way_back(build, "reverted", "", now, limits)
         case "abort", "send" if move.leaves:
             return recalled(phases.end_phase(build, "given up", "aborted", now), "aborted", "", now, limits)
@@ -239,7 +253,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
                 build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
             return phases.way_back(build, "aborted", "", now, limits)
         case "force", "send" if move.kind == "live":
-            build = replace(build, move=replace(move, forced=True))
+            build = with_move(build, replace(move, forced=True))
             return phases.enter(build, "send", now, limits)
     return _refused(build, event, f"{WHY_NOT[event.to]}: {move.phase}")
 

@@ -31,7 +31,7 @@ from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, Mo
 from bus.vocabulary import MAX_CAUSE, Message, seconds_of
 from cell_conductor.core import build as builds
 from cell_conductor.core import leftovers
-from cell_conductor.core.build import Build, Effects, Leftover, Status, Stepped
+from cell_conductor.core.build import Build, Effects, Leftover, Stepped
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves.core import move as moves
 
@@ -60,9 +60,8 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
         sent=move.sent or phase == "send",
         host=build.host.host if phase in ("prepare", "build") else move.host,
     )
-    statuses: dict[moves.Phase, Status] = {"verify": "verifying", "away": "moved"}
-    status = statuses.get(phase, "moving")
-    build = replace(build, move=move, status=status, deadline=deadline)
+    statuses: dict[moves.Phase, moves.HeldStatus] = {"verify": "verifying", "away": "moved"}
+    build = moves.held(moves.with_move(build, move), statuses.get(phase, "moving"), deadline=deadline)
     return build, (*before, move_progress(build), *waited_for(build))
 
 
@@ -71,22 +70,34 @@ def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
     ended = PhaseOver(move.phase, host.host, outcome, cause[:MAX_CAUSE], move.began, now)
-    return replace(build, move=replace(move, phases=(*move.phases, ended)))
+    return moves.with_move(build, replace(move, phases=(*move.phases, ended)))
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
     """Record the outcome of the move's attempt at its current destination in the move's history."""
     move = open_move(build)
     attempt = builds.attempt_over(build.host, outcome, cause, build.started, now)
-    return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
+    return moves.with_move(build, replace(move, attempts=(*move.attempts, attempt)))
 
 
-def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *before: Message) -> Stepped:
+def close(
+    build: Build,
+    end: MoveEnd,
+    reason: str,
+    now: float,
+    status: Literal["active", "deleting", "deleted", "shelved", "moved"],
+    *before: Message,
+) -> Stepped:
+    """End a move, so that the build is in a status of the kernel, shelved, or in another cell."""
     host = build.host if status == "active" else None
     move = moves.closed(
         open_move(build), end, reason, host.host if host else "", host.root if host else "", now
     )
-    build = trimmed(replace(build, move=move, status=status, deadline=0.0))
+    build = moves.with_move(build, move, deadline=0.0)
+    if status == "shelved" or status == "moved":
+        build = trimmed(moves.held(build, status))
+    else:
+        build = trimmed(moves.given_back(build, status))
     return build, (*before, *repeated_move_end(build))
 
 
@@ -180,7 +191,7 @@ def way_back(
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
     cause = f"{why}: {chain}" if chain and goal == "error" else why
     move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in moves.BUILT)
-    build = replace(build, move=move)
+    build = moves.with_move(build, move)
     undone = tuple(leftovers.destroy(build, left) for left in pending(build))
     if move.kind == "unshelve":
         return enter(build, "release", now, limits, *before, *undone)
@@ -209,7 +220,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
         move = replace(move, cause=cause, goal="error")
-    build = replace(build, at=move.source, new_spec=move.before, move=move)
+    build = moves.with_move(build, move, at=move.source, new_spec=move.before)
     if move.sent:
         return resume(build, now, limits)
     build = replace(build, attempt=move.was)
@@ -221,13 +232,14 @@ def resume(build: Build, now: float, limits: AttemptLimits, *before: Message) ->
     """Order the agent of the source host to start the guest again, under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
-    build = replace(build, attempt=number, move=replace(move, highest=number))
+    build = moves.with_move(build, replace(move, highest=number), attempt=number)
     return enter(build, "resume", now, limits, *before)
 
 
 def open_move(build: Build) -> moves.BuildMove:
-    assert build.moving is not None, f"{build.id} is in no move"
-    return build.moving
+    move = moves.move_in_progress(build.parts)
+    assert move is not None, f"{build.id} is in no move"
+    return move
 
 
 def waited_for(build: Build) -> Effects:
@@ -260,7 +272,7 @@ def reminder(build: Build) -> MoveReported:
 
 
 def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:
-    move = build.move
+    move = moves.last_move(build)
     assert move is not None
     return MoveProgress(
         move=move.id,
@@ -276,9 +288,9 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 def repeated_move_end(build: Build) -> Effects:
     """Return the end message of a build's last move, and the orders to destroy its guests left behind."""
-    if build.move is None:  # a preempted instance was shelved without a move
+    if (move := moves.last_move(build)) is None:  # a preempted instance was shelved without a move
         return ()
-    return (*leftovers.destroy_all(build), *moves.end_messages(build.move))
+    return (*leftovers.destroy_all(build), *moves.end_messages(move))
 
 
 def ended_before(build: Build) -> Effects:
