@@ -13,15 +13,8 @@ from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.core.course import Courses, shown
 from cell_conductor.moves.store import UNDER_WAY
-from cell_conductor.store import (
-    BUILD,
-    BUILDS,
-    UNSETTLED,
-    UNSETTLED_STATUSES,
-    decode_leftovers,
-    readable,
-    status_in,
-)
+from cell_conductor.store import BUILD, BUILDS, UNSETTLED, UNSETTLED_STATUSES, status_in
+from cell_conductor.stored_form import decode_leftovers, readable
 
 _SELECT = sql(f"""
     SELECT builds.id, builds.status, builds.attempt, builds.leftovers,

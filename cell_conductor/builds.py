@@ -31,7 +31,7 @@ from cell_conductor.extension import Applied, CourseStore
 from cell_conductor.moves import store as move_store
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
-from cell_conductor.stored_parts import stands
+from cell_conductor.stored_form import stands
 
 log = logging.getLogger(__name__)
 

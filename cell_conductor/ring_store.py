@@ -10,7 +10,8 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
-from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND, readable
+from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND
+from cell_conductor.stored_form import readable
 
 T = TypeVar("T", RingMember, RingNode)
 

@@ -1,7 +1,7 @@
 """Defines the state of a build in its cell, and makes the messages about the build."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -10,7 +10,6 @@ from bus import messages
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
-from bus.moves import MoveReported
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Message
 
@@ -40,6 +39,26 @@ class Leftover(Compact, frozen=True):
     gone: bool = False  # True if the agent has confirmed that the guest is destroyed
     above: int = 0  # the order to destroy spares guests with attempt numbers up to this
     kept: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
+
+
+class OnHost(Protocol):
+    """A selection, or a report of an agent: a value that names a host."""
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+
+class GuestReport(OnHost, Protocol):
+    """An agent's report about the guest of an attempt."""
+
+    @property
+    def attempt(self) -> int: ...
 
 
 P = TypeVar("P")
@@ -152,9 +171,7 @@ def overdue(build: Build) -> messages.AgentReported:
 
 
 def attempt_fields(
-    build: Build,
-    attempt: int | None = None,
-    guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
+    build: Build, attempt: int | None = None, guest_on: OnHost | None = None
 ) -> dict[str, Any]:
     """Return the fields of an order or report that name build, attempt, agent and host. `attempt`: None for
     the current attempt. `guest_on`: the host, or a report of its agent; None for the build's host.
@@ -216,9 +233,7 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
     return messages.DestroyOrdered(**attempt_fields(build), above=above)
 
 
-def destroy_reported(
-    build: Build, report: messages.AgentReported | MoveReported, above: int = 0
-) -> messages.DestroyOrdered:
+def destroy_reported(build: Build, report: GuestReport, above: int = 0) -> messages.DestroyOrdered:
     """Return the order to destroy the guests of a build's attempts with numbers greater than `above`, up to
     and including the attempt of the report.
     """

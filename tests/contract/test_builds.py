@@ -24,6 +24,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.features import COURSES
+from cell_conductor.stored_form import LOST
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,
@@ -543,7 +544,7 @@ async def test_a_build_without_a_readable_history_ends_in_error_during_a_swap(
     books.away = False
     (*_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
-    assert (end.status, end.reason) == ("error", sql.LOST)
+    assert (end.status, end.reason) == ("error", LOST)
     assert ONE.build not in books.held
 
 
