@@ -24,11 +24,10 @@ from cell_conductor.audit import instances_page
 from cell_conductor.build_claims import AskMany, BuildClaims
 from cell_conductor.core.answers import to_be_placed
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.course import Courses, reminders
+from cell_conductor.core.course import reminders
 from cell_conductor.core.events import AttemptLimits, Event, Stalled
 from cell_conductor.core.step import step
-from cell_conductor.extension import Applied, CourseStore
-from cell_conductor.moves import store as move_store
+from cell_conductor.extension import Applied, ConductorPart
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
 from cell_conductor.stored_form import stands
@@ -50,22 +49,23 @@ class Builds:
         claim_many: AskMany[ClaimRequested, ClaimAnswered],
         release_many: AskMany[ReleaseRequested, ReleaseAnswered],
         *,
-        courses: Courses,
-        stores: Sequence[CourseStore] = (),
+        parts: Sequence[ConductorPart],
         limits: AttemptLimits | None = None,
         clock: Clock | None = None,
         removed: RemovedAgents | None = None,
     ) -> None:
         self.database = database
-        self.courses = courses
+        self.courses = tuple(course for part in parts for course in part.courses)
         self.placement = BuildClaims(claim_many, release_many)
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
         self.ring = Ring(database, self.clock, self.limits.agent_lease)
         self.removed = removed or RemovedAgents(database, self.clock)
-        self._applier = EventApplier(database, self.limits, self.clock, courses, stores)
+        self._prunes = (store.prune, *(prune for part in parts for prune in part.prunes), prune_assumed)
+        stores = [each for part in parts for each in part.stores]
+        self._applier = EventApplier(database, self.limits, self.clock, self.courses, stores)
         # messages that timers repeat
-        repeated: list[type[Message]] = [type_ for course in courses for type_ in course.repeats]
+        repeated: list[type[Message]] = [topic.message for part in parts for topic in part.repeats]
         self._repeated: tuple[type[Message], ...] = (BuildOrdered, DestroyOrdered, AgentReported, *repeated)
         self._resumed = False
         self._failed_over = False
@@ -112,6 +112,11 @@ class Builds:
         ]
         return await self.apply(events)
 
+    async def load(self, ids: Collection[str]) -> dict[str, Build]:
+        """Return the cell's records of builds by id."""
+        async with self.database.read() as tx:
+            return await store.load(tx, ids)
+
     async def receive_many(self, messages: Sequence[Any]) -> Sequence[Outcome]:
         """Apply messages about builds, each with the field `build`."""
         return await self.apply([(message.build, message) for message in messages])
@@ -134,8 +139,7 @@ class Builds:
         cell does not know the build yet, or not yet the build's claim on the reshaped host: the scheduler's
         message about it may still arrive.
         """
-        async with self.database.read() as tx:
-            known = await store.load(tx, {reshaped.build for reshaped in reshapes})
+        known = await self.load({reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
         outcomes = await self.apply([(reshaped.build, reshaped) for reshaped in reshapes])
         return [
@@ -146,8 +150,7 @@ class Builds:
         ]
 
     async def find(self, question: FindBuilds) -> BuildsFound:
-        async with self.database.read() as tx:
-            known = await store.load(tx, question.builds)
+        known = await self.load(question.builds)
         found = (stands(build, self.courses) for build in known.values())
         return BuildsFound(builds=tuple(build for build in found if build is not None))
 
@@ -246,11 +249,11 @@ class Builds:
         return [message for message in addressed if isinstance(message, self._repeated)]
 
     async def prune(self) -> None:
-        """Delete records of builds and moves that ended long ago and hold no resources."""
+        """Delete records of builds, and of features, that ended long ago and hold no resources."""
         # A pruned build that is placed again has version 0, unlike its cached record.
         self._applier.cached.clear()
         before = self.clock.now() - self.limits.keep
-        for prune in (store.prune, move_store.prune, prune_assumed):
+        for prune in self._prunes:
             await self.database.delete_old(prune, before, PRUNE_PAGE)
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:

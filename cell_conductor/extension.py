@@ -1,12 +1,20 @@
 """What features may import of the conductor, and the Protocols that a feature's part implements."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+from bus.addressing import Topic
+from bus.sql.database import Database
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
+from bus.worker import Answers, Every, On, Outcome
+from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core.build import Build, Effects
+from cell_conductor.core.course import Course
 from cell_conductor.core.events import Event
+from cell_conductor.ring import Ring
+
+Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time
 
 
 class Applied(NamedTuple):
@@ -48,3 +56,70 @@ class BaseCourseStore:
 
     def count(self, applied: Applied) -> None:
         pass
+
+
+class CellBuilds(Protocol):
+    """The builds of a cell, as the handlers of features use them."""
+
+    database: Database
+    placement: BuildClaims
+    ring: Ring
+
+    async def load(self, ids: Collection[str]) -> dict[str, Build]:
+        """Return the cell's records of builds by id."""
+
+    async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
+        """Apply events to builds; return messages, with each order addressed to the node's present agent."""
+
+    async def receive_many(self, messages: Sequence[Any]) -> Sequence[Outcome]:
+        """Apply messages about builds, each with the field `build`."""
+
+
+class Rows(NamedTuple):
+    """The rows that a feature adds to the table of the conductor."""
+
+    consumes: Sequence[On] = ()
+    answers: Sequence[Answers] = ()
+    timers: Sequence[Every] = ()
+
+
+class ConductorPart(Protocol):
+    """A feature's part of the conductor of a cell."""
+
+    @property
+    def courses(self) -> Sequence[Course]:
+        """Its courses, in the order in which they are asked."""
+
+    @property
+    def stores(self) -> Sequence[CourseStore]:
+        """The stores of its courses."""
+
+    @property
+    def prunes(self) -> Sequence[Prune]:
+        """Functions that delete its old records, called when the conductor deletes old builds."""
+
+    @property
+    def effects(self) -> Sequence[Topic[Any]]:
+        """The topics of messages of its courses. Every row whose messages are events of builds declares them:
+        a course may have any build, and repeats after any event the messages that others wait for.
+        """
+
+    @property
+    def repeats(self) -> Sequence[Topic[Any]]:
+        """Those of its `effects` that timers publish again until they are answered."""
+
+    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> Rows:
+        """Return its rows; `effects` are the topics of all messages of builds."""
+
+
+class BaseConductorPart:
+    """A part without courses and rows: its subclasses state what differs."""
+
+    courses: Sequence[Course] = ()
+    stores: Sequence[CourseStore] = ()
+    prunes: Sequence[Prune] = ()
+    effects: Sequence[Topic[Any]] = ()
+    repeats: Sequence[Topic[Any]] = ()
+
+    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> Rows:
+        return Rows()

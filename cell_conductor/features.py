@@ -1,12 +1,10 @@
 """The features of a conductor: the only place that lists them."""
 
-from cell_conductor.adoption.course import AdoptionCourse
-from cell_conductor.core.course import Courses
-from cell_conductor.extension import CourseStore
-from cell_conductor.moves.core.course import Moves
-from cell_conductor.moves.store import MoveStore
-from cell_conductor.preemption.courses import Preemptor, Victim
-from cell_conductor.preemption.metrics import PreemptionMetrics
+from cell_conductor.adoption.conductor import AdoptionPart
+from cell_conductor.extension import ConductorPart
+from cell_conductor.moves.conductor import MovesPart
+from cell_conductor.preemption.conductor import PreemptionPart
 
-COURSES: Courses = (Victim(), Preemptor(), Moves(), AdoptionCourse())
-STORES: tuple[CourseStore, ...] = (MoveStore(), PreemptionMetrics())
+# The order of parts is the order in which their courses are asked about an event.
+PARTS: tuple[ConductorPart, ...] = (PreemptionPart(), MovesPart(), AdoptionPart())
+COURSES = tuple(course for part in PARTS for course in part.courses)

@@ -9,7 +9,6 @@ from bus.claims import Claimed, Held, Refused
 from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdoptRequested
 from bus.worker import Outcome
-from cell_conductor import store
 from cell_conductor.adoption.course import (
     Adoption,
     checked_allocations,
@@ -17,8 +16,8 @@ from cell_conductor.adoption.course import (
     has_allocations,
     refusal_reason,
 )
-from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
+from cell_conductor.extension import CellBuilds
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 class Adoptions:
     """Handles the adoptions of one cell."""
 
-    def __init__(self, builds: Builds) -> None:
+    def __init__(self, builds: CellBuilds) -> None:
         self.builds = builds
 
     async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
@@ -35,8 +34,7 @@ class Adoptions:
         """
         first = {request.build: position for position, request in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
-        async with self.builds.database.read() as tx:
-            known = await store.load(tx, first)
+        known = await self.builds.load(first)
         try:
             adoptions = await self._judged([requests[position] for position in first.values()], known)
         except Unavailable as away:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from bus.messages import BuildPlaced, Selection
-from bus.vocabulary import Message
 from cell_conductor.core.build import Build, Effects, overdue
 from cell_conductor.core.events import AttemptLimits, Event
 
@@ -46,10 +45,6 @@ class Course(Protocol):
     def state(self) -> type[Struct] | None:
         """The type of its value in `Build.parts`; None: it keeps nothing about a build."""
 
-    @property
-    def repeats(self) -> tuple[type[Message], ...]:
-        """The messages of its steps that timers may repeat."""
-
     def concerns(self, placed: BuildPlaced) -> bool:
         """Return whether the scheduler placed a build with a field of this course's feature."""
 
@@ -79,7 +74,6 @@ class BaseCourse:
 
     events: tuple[type[Any], ...] = ()
     state: type[Struct] | None = None
-    repeats: tuple[type[Message], ...] = ()
 
     def concerns(self, placed: BuildPlaced) -> bool:
         return False

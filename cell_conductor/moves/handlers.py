@@ -7,9 +7,8 @@ from bus.errors import Retry, Unavailable
 from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.vocabulary import Contended
 from bus.worker import Outcome
-from cell_conductor import store
-from cell_conductor.builds import Builds
 from cell_conductor.core.events import Event
+from cell_conductor.extension import CellBuilds
 from cell_conductor.moves import store as move_store
 from cell_conductor.moves.core.move import MoveImpossible
 from cell_conductor.moves.core.placed_move import undone_unknown
@@ -20,7 +19,7 @@ METAL = "an instance on bare metal does not move: its node is all of it"
 class CellMoves:
     """Handles the moves of one cell."""
 
-    def __init__(self, builds: Builds) -> None:
+    def __init__(self, builds: CellBuilds) -> None:
         self.builds = builds
         self.database = builds.database
 
@@ -28,10 +27,10 @@ class CellMoves:
         """Begin the moves that the scheduler placed. Return the messages for each; for a move that has ended
         already, its last messages again.
         """
-        async with self.database.read() as tx:
-            known = await store.load(tx, {move.build for move in placed})
-            ever = {build.id for build in known.values() if build.placed is not None}
-            strange = [move for move in placed if not move.out_of and move.build not in ever]
+        known = await self.builds.load({move.build for move in placed})
+        ever = {build.id for build in known.values() if build.placed is not None}
+        strange = [move for move in placed if not move.out_of and move.build not in ever]
+        async with self.database.read() as tx:  # moves of builds that were pruned since
             ended = await move_store.ended(tx, {move.move for move in strange})
         roots = {build.id: build.host.root for build in known.values() if build.placed is not None}
         owned = await self.builds.ring.owned(roots.values()) if roots else set()

@@ -50,7 +50,6 @@ class Victim(BaseCourse):
     name = "preemption of a victim"
     events = (Vacating,)
     state = Vacate
-    repeats = (Vacating,)
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
@@ -195,7 +194,6 @@ class Preemptor(BaseCourse):
     name = "preemption by a build"
     events = (Vacating,)
     state = Awaited
-    repeats = (Vacating,)
 
     def concerns(self, placed: BuildPlaced) -> bool:
         return bool(placed.preempts)

@@ -8,7 +8,7 @@ build that moved to another cell keeps its record, so that no late message build
 from typing import Any
 
 from bus.messages import AgentReported, BuildDeleteRequested
-from bus.moves import HandoverProgress, HandoverReported, MoveOrdered, MovePlaced, MoveReported, MoveSteered
+from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
 from cell_conductor.core.answers import is_stale
@@ -50,7 +50,6 @@ class Moves(BaseCourse):
     name = "moves"
     events = (MovePlaced, MoveReported, MoveSteered, HandoverProgress, MoveImpossible, MoveEndedBefore)
     state = MoveState
-    repeats = (MoveOrdered, MoveReported, HandoverReported)
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
