@@ -117,6 +117,12 @@ class Builds:
         async with self.database.read() as tx:
             return await store.load(tx, ids)
 
+    async def on_shared_nodes(self, builds: Collection[Build]) -> set[str]:
+        """Return the ids of those placed builds whose host is a bare-metal node that agents share."""
+        roots = {build.id: build.host.root for build in builds if build.placed is not None}
+        owned = await self.ring.owned(roots.values()) if roots else set()
+        return {id_ for id_, root in roots.items() if root in owned}
+
     async def receive_many(self, messages: Sequence[Any]) -> Sequence[Outcome]:
         """Apply messages about builds, each with the field `build`."""
         return await self.apply([(message.build, message) for message in messages])

@@ -1,4 +1,4 @@
-"""What features may import of the conductor, and the Protocols that a feature's part implements."""
+"""The names of the conductor that features may import, and the Protocols that a feature's part implements."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -9,10 +9,45 @@ from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.worker import Answers, Every, On, Outcome
 from cell_conductor.build_claims import BuildClaims
-from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.course import Course
-from cell_conductor.core.events import Event
-from cell_conductor.ring import Ring
+from cell_conductor.core import build as builds
+from cell_conductor.core import events, leftovers
+from cell_conductor.core.answers import holding, holds_instead, is_stale, position_of, reshaped, swap_result
+from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
+from cell_conductor.core.course import BaseCourse, Course, Postponed, Shown, Step
+from cell_conductor.core.events import AttemptLimits, Event
+
+__all__ = [
+    "Applied",
+    "AttemptLimits",
+    "BaseConductorPart",
+    "BaseCourse",
+    "BaseCourseStore",
+    "Build",
+    "BuildParts",
+    "CellBuilds",
+    "ConductorPart",
+    "ConductorRows",
+    "Course",
+    "CourseStore",
+    "Effects",
+    "Event",
+    "Leftover",
+    "Postponed",
+    "Prune",
+    "Shown",
+    "Status",
+    "Step",
+    "Stepped",
+    "builds",
+    "events",
+    "holding",
+    "holds_instead",
+    "is_stale",
+    "leftovers",
+    "position_of",
+    "reshaped",
+    "swap_result",
+]
 
 Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time
 
@@ -37,7 +72,7 @@ class CourseStore(Protocol):
         """
 
     def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
-        """Return the statements that store what applied events changed, beside the builds."""
+        """Return the statements that store what applied events changed, except the builds."""
 
     def count(self, applied: Applied) -> None:
         """Count an applied event in the metrics, after it was stored."""
@@ -63,10 +98,12 @@ class CellBuilds(Protocol):
 
     database: Database
     placement: BuildClaims
-    ring: Ring
 
     async def load(self, ids: Collection[str]) -> dict[str, Build]:
         """Return the cell's records of builds by id."""
+
+    async def on_shared_nodes(self, builds: Collection[Build]) -> set[str]:
+        """Return the ids of those placed builds whose host is a bare-metal node that agents share."""
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
         """Apply events to builds; return messages, with each order addressed to the node's present agent."""
@@ -75,7 +112,7 @@ class CellBuilds(Protocol):
         """Apply messages about builds, each with the field `build`."""
 
 
-class Rows(NamedTuple):
+class ConductorRows(NamedTuple):
     """The rows that a feature adds to the table of the conductor."""
 
     consumes: Sequence[On] = ()
@@ -106,9 +143,9 @@ class ConductorPart(Protocol):
 
     @property
     def repeats(self) -> Sequence[Topic[Any]]:
-        """Those of its `effects` that timers publish again until they are answered."""
+        """The topics of its `effects` that timers publish again until they are answered."""
 
-    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> Rows:
+    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
         """Return its rows; `effects` are the topics of all messages of builds."""
 
 
@@ -121,5 +158,5 @@ class BaseConductorPart:
     effects: Sequence[Topic[Any]] = ()
     repeats: Sequence[Topic[Any]] = ()
 
-    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> Rows:
-        return Rows()
+    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
+        return ConductorRows()

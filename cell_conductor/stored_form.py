@@ -17,7 +17,7 @@ from bus.requests import BuildSpec
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, BuildParts, Leftover
 from cell_conductor.core.course import Courses, shown
-from cell_conductor.moves.core.move import BuildMove, HeldStatus, MoveState, held_status, last_move
+from cell_conductor.moves.core.move import BuildMove, HeldStatus, MovePart, held_status, last_move
 from cell_conductor.preemption.courses import Awaited, Vacate
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def _parts(
     stored_status: str, move: BuildMove | None, awaits: tuple[str, ...], vacates: Vacate | None
 ) -> BuildParts:
     held = _HELD.get(stored_status)
-    moves = MoveState(move, held) if move is not None or held is not None else None
+    moves = MovePart(move, held) if move is not None or held is not None else None
     return BuildParts(vacates, Awaited(awaits) if awaits else None, moves)
 
 

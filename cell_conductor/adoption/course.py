@@ -10,11 +10,7 @@ from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retir
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildPlaced
 from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
-from cell_conductor.core import build as builds
-from cell_conductor.core.answers import holding
-from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.course import BaseCourse, Step
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import AttemptLimits, BaseCourse, Build, Effects, Step, builds, holding
 from cell_conductor.moves.core.move import move_in_progress, shown_status
 
 

@@ -16,8 +16,7 @@ from cell_conductor.adoption.course import (
     has_allocations,
     refusal_reason,
 )
-from cell_conductor.core.build import Build
-from cell_conductor.extension import CellBuilds
+from cell_conductor.extension import Build, CellBuilds
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from bus import topics
 from bus.addressing import Topic
 from bus.topics import AGENT_MOVE, AGENT_MOVED, MOVE_HALF
 from bus.worker import answers, on_many
-from cell_conductor.extension import BaseConductorPart, CellBuilds, Rows
-from cell_conductor.moves.core.course import Moves
+from cell_conductor.extension import BaseConductorPart, CellBuilds, ConductorRows
+from cell_conductor.moves.core.course import MovesCourse
 from cell_conductor.moves.handlers import CellMoves
 from cell_conductor.moves.store import MoveStore, prune
 
@@ -16,15 +16,15 @@ LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty co
 
 
 class MovesPart(BaseConductorPart):
-    courses = (Moves(),)
+    courses = (MovesCourse(),)
     stores = (MoveStore(),)
     prunes = (prune,)
     effects = (AGENT_MOVE, AGENT_MOVED, MOVE_HALF, topics.MOVE_ENDED, topics.MOVE_PROGRESS)
     repeats = (AGENT_MOVE, AGENT_MOVED, MOVE_HALF)
 
-    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> Rows:
+    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
         moves, receive = CellMoves(builds), builds.receive_many
-        return Rows(
+        return ConductorRows(
             consumes=[
                 on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=effects),
                 on_many(topics.MOVE_HANDOVER.at(cell=cell), receive, emits=effects),

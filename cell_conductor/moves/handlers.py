@@ -7,8 +7,7 @@ from bus.errors import Retry, Unavailable
 from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.vocabulary import Contended
 from bus.worker import Outcome
-from cell_conductor.core.events import Event
-from cell_conductor.extension import CellBuilds
+from cell_conductor.extension import CellBuilds, Event
 from cell_conductor.moves import store as move_store
 from cell_conductor.moves.core.move import MoveImpossible
 from cell_conductor.moves.core.placed_move import undone_unknown
@@ -32,9 +31,7 @@ class CellMoves:
         strange = [move for move in placed if not move.out_of and move.build not in ever]
         async with self.database.read() as tx:  # moves of builds that were pruned since
             ended = await move_store.ended(tx, {move.move for move in strange})
-        roots = {build.id: build.host.root for build in known.values() if build.placed is not None}
-        owned = await self.builds.ring.owned(roots.values()) if roots else set()
-        metal = {id_ for id_, root in roots.items() if root in owned}
+        metal = await self.builds.on_shared_nodes(known.values())
         undone = [move for move in strange if move.move not in ended]
         later = {move.move: retry for move in undone if (retry := await self._undo(move)) is not None}
         events: list[tuple[str, Event]] = [

@@ -10,9 +10,7 @@ from bus.errors import Poison
 from bus.moves import FindMoves, MoveEnded, MovePlaced, MovesFound
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
-from cell_conductor.core.build import Build
-from cell_conductor.core.events import Event
-from cell_conductor.extension import Applied, BaseCourseStore
+from cell_conductor.extension import Applied, BaseCourseStore, Build, Event
 from cell_conductor.moves.core.move import (
     BuildMove,
     MoveEndedBefore,

@@ -17,12 +17,19 @@ from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, Build
 from bus.moves import SHELVED, MovePlaced
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, Vacating
 from bus.vocabulary import Compact, Contended, Message, seconds_of
-from cell_conductor.core import build as builds
-from cell_conductor.core import events, leftovers
-from cell_conductor.core.answers import is_stale
-from cell_conductor.core.build import Build, Effects, Leftover, Stepped
-from cell_conductor.core.course import BaseCourse, Step
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import (
+    AttemptLimits,
+    BaseCourse,
+    Build,
+    Effects,
+    Leftover,
+    Step,
+    Stepped,
+    builds,
+    events,
+    is_stale,
+    leftovers,
+)
 from cell_conductor.moves.core.move import MoveImpossible, given_back, held, held_status, move_in_progress
 from cell_conductor.moves.core.placed_move import begins
 
@@ -44,7 +51,7 @@ class Awaited(Compact, frozen=True):
     builds: tuple[str, ...]
 
 
-class Victim(BaseCourse):
+class VictimCourse(BaseCourse):
     """The side of an instance that is preempted: deletes or shelves it, and reports that it has left."""
 
     name = "preemption of a victim"
@@ -188,7 +195,7 @@ def left(victim: str, by: str, cell: str) -> Vacating:
     return Vacating(build=by, other=victim, cell=cell, say="vacated")
 
 
-class Preemptor(BaseCourse):
+class PreemptorCourse(BaseCourse):
     """The side of a build that preempts instances: orders them to leave, and is ordered after they left."""
 
     name = "preemption by a build"

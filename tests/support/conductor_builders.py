@@ -43,7 +43,7 @@ from cell_conductor.core.build import Build, BuildParts, Effects
 from cell_conductor.core.events import AttemptLimits, Event, SwapAnswered
 from cell_conductor.core.step import step as step_with
 from cell_conductor.features import COURSES, PARTS
-from cell_conductor.moves.core.move import BuildMove, MoveState, Phase
+from cell_conductor.moves.core.move import BuildMove, MovePart, Phase
 from cell_conductor.moves.handlers import CellMoves
 from tests.support.claims_in_memory import ClaimsInMemory, Holding
 from tests.support.ids import uid
@@ -62,6 +62,13 @@ def step(
 ) -> tuple[Build | None, Effects]:
     """Return a build after an event, with the courses of all features."""
     return step_with(build, event, now, limits, COURSES)
+
+
+def kernel_step(
+    build: Build | None, event: Event, now: float, limits: AttemptLimits
+) -> tuple[Build | None, Effects]:
+    """Return a build after an event, without features."""
+    return step_with(build, event, now, limits, ())
 
 
 def a_selection(number: int) -> Selection:
@@ -177,7 +184,7 @@ def an_answer_in(
 ) -> SwapAnswered:
     """Return placement's answer to a claim of a move in this phase."""
     move = BuildMove(placed=a_move(), phase=phase, since=0.0, began=0.0, afresh=afresh)
-    return SwapAnswered(attempt, result, BuildParts(MoveState(move, "moving")))
+    return SwapAnswered(attempt, result, BuildParts(MovePart(move, "moving")))
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:

@@ -31,8 +31,8 @@ from tests.support.conductor_builders import (
     a_selection,
     an_agent_report,
     in_short,
-    step,
 )
+from tests.support.conductor_builders import kernel_step as step
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
 PLACED = a_placed(generation=1)

@@ -9,12 +9,20 @@ from typing import Any
 
 from bus.messages import AgentReported, BuildDeleteRequested
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
-from cell_conductor.core import build as builds
-from cell_conductor.core import events, leftovers
-from cell_conductor.core.answers import is_stale
-from cell_conductor.core.build import Build, Effects, Stepped
-from cell_conductor.core.course import BaseCourse, Postponed, Shown, Step
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import (
+    AttemptLimits,
+    BaseCourse,
+    Build,
+    Effects,
+    Postponed,
+    Shown,
+    Step,
+    Stepped,
+    builds,
+    events,
+    is_stale,
+    leftovers,
+)
 from cell_conductor.moves.core import phases
 from cell_conductor.moves.core.handover import (
     arrives,
@@ -27,7 +35,7 @@ from cell_conductor.moves.core.move import (
     AT_SOURCE,
     MoveEndedBefore,
     MoveImpossible,
-    MoveState,
+    MovePart,
     end_messages,
     given_back,
     held_status,
@@ -46,10 +54,10 @@ from cell_conductor.moves.core.placed_move import (
 LATER = 5.0  # seconds before a retry if the build is in another move
 
 
-class Moves(BaseCourse):
+class MovesCourse(BaseCourse):
     name = "moves"
     events = (MovePlaced, MoveReported, MoveSteered, HandoverProgress, MoveImpossible, MoveEndedBefore)
-    state = MoveState
+    state = MovePart
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step

@@ -19,10 +19,16 @@ from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
-from cell_conductor.core import build as builds
-from cell_conductor.core import leftovers
-from cell_conductor.core.build import Build, Effects, Leftover, Stepped
-from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.extension import (
+    AttemptLimits,
+    Build,
+    Effects,
+    Event,
+    Leftover,
+    Stepped,
+    builds,
+    leftovers,
+)
 from cell_conductor.moves.core import phases
 from cell_conductor.moves.core.move import (
     BUILT,

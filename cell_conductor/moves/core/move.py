@@ -14,7 +14,7 @@ from bus import moves
 from bus.messages import Attempt
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Message, Value
-from cell_conductor.core.build import Build, BuildParts, Status
+from cell_conductor.extension import Build, BuildParts, Status
 
 Phase = Literal[
     "prepare",  # the destination's agent prepares for the guest
@@ -132,7 +132,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.phase
 
 
-class MoveState(msgspec.Struct, frozen=True):
+class MovePart(msgspec.Struct, frozen=True):
     """The state that the feature keeps about a build in `Build.parts`."""
 
     move: BuildMove | None = None  # current or last move
@@ -154,19 +154,19 @@ class MoveEndedBefore(msgspec.Struct, frozen=True):
 
 def last_move(build: Build | None) -> BuildMove | None:
     """Return the current or last move of a build."""
-    state = build.parts.get(MoveState) if build is not None else None
+    state = build.parts.get(MovePart) if build is not None else None
     return state.move if state is not None else None
 
 
 def move_in_progress(parts: BuildParts) -> BuildMove | None:
     """Return the move that a build with these parts is in."""
-    state = parts.get(MoveState)
+    state = parts.get(MovePart)
     return state.move if state is not None and state.move is not None and state.move.is_open else None
 
 
 def held_status(build: Build) -> HeldStatus | None:
     """Return what is shown of a build that its move has; None if the feature does not have the build."""
-    state = build.parts.get(MoveState)
+    state = build.parts.get(MovePart)
     return state.held if state is not None else None
 
 
@@ -177,13 +177,13 @@ def shown_status(build: Build) -> str:
 
 def with_move(build: Build, move: BuildMove, **changes: Any) -> Build:
     """Return a build with a new state of its move, and other changed fields."""
-    state = MoveState(move, held_status(build))
+    state = MovePart(move, held_status(build))
     return replace(build, parts=build.parts.having(state), **changes)
 
 
 def held(build: Build, status: HeldStatus, **changes: Any) -> Build:
     """Return a build that its move has, with the status to show."""
-    state = MoveState(last_move(build), status)
+    state = MovePart(last_move(build), status)
     return replace(build, status="held", parts=build.parts.having(state), **changes)
 
 
@@ -192,7 +192,7 @@ def given_back(build: Build, status: Status, **changes: Any) -> Build:
     if held_status(build) is not None:
         last = last_move(build)
         parts = build.parts
-        changes["parts"] = parts.without(MoveState) if last is None else parts.having(MoveState(last))
+        changes["parts"] = parts.without(MovePart) if last is None else parts.having(MovePart(last))
     return replace(build, status=status, **changes)
 
 

@@ -10,11 +10,7 @@ from msgspec.structs import replace
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from bus.vocabulary import MAX_CAUSE
-from cell_conductor.core import build as builds
-from cell_conductor.core import events, leftovers
-from cell_conductor.core.answers import reshaped
-from cell_conductor.core.build import Build, Stepped
-from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.extension import AttemptLimits, Build, Event, Stepped, builds, events, leftovers, reshaped
 from cell_conductor.moves.core import phases
 from cell_conductor.moves.core.handover import recalled, step_of_leaving
 from cell_conductor.moves.core.move import (

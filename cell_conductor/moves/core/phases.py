@@ -29,10 +29,7 @@ from bus.claims import Choice, ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message, seconds_of
-from cell_conductor.core import build as builds
-from cell_conductor.core import leftovers
-from cell_conductor.core.build import Build, Effects, Leftover, Stepped
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import AttemptLimits, Build, Effects, Leftover, Stepped, builds, leftovers
 from cell_conductor.moves.core import move as moves
 
 # seconds after which a report to the scheduler that a build has left the cell is repeated

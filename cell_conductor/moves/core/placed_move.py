@@ -5,11 +5,19 @@ from msgspec.structs import replace
 from bus import claims
 from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 from bus.vocabulary import Contended
-from cell_conductor.core import build as builds
-from cell_conductor.core import leftovers
-from cell_conductor.core.answers import holding, holds_instead, position_of, swap_result
-from cell_conductor.core.build import Build, Effects, Leftover, Stepped
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import (
+    AttemptLimits,
+    Build,
+    Effects,
+    Leftover,
+    Stepped,
+    builds,
+    holding,
+    holds_instead,
+    leftovers,
+    position_of,
+    swap_result,
+)
 from cell_conductor.moves.core import phases
 from cell_conductor.moves.core.move import (
     BUILT,
