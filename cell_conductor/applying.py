@@ -168,7 +168,7 @@ def _as_stored(changed: Build) -> Build:
 def _log_abandoned_leftovers(before: Build, after: Build) -> None:
     remaining = {left.attempt for left in after.leftovers}
     for left in before.leftovers:
-        if not left.gone and left.attempt not in remaining:
+        if not left.is_destroyed and left.attempt not in remaining:
             host = before.hosts[left.at]
             log.warning(
                 "build %s: agent %s did not report, and the allocations held for its attempt %d on %s are"

@@ -85,7 +85,7 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
             left, unreadable = decode_leftovers(row["leftovers"] or "[]"), False
         except msgspec.DecodeError:
             unreadable = True
-        attempts = frozenset(each.kept or each.attempt for each in left)
+        attempts = frozenset(each.holder_attempt or each.attempt for each in left)
         moves, came = bool(row["moves"]), bool(row["came"])
         found[row["id"]] = HeldByCell(row["status"], row["attempt"], attempts, unreadable, moves, came)
     return found

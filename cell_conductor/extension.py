@@ -11,7 +11,14 @@ from bus.worker import Answers, Every, On, Outcome
 from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
-from cell_conductor.core.answers import holding, holds_instead, is_stale, position_of, reshaped, swap_result
+from cell_conductor.core.answers import (
+    holds_instead,
+    is_stale,
+    position_of,
+    reshaped,
+    swap_result,
+    with_allocations,
+)
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
 from cell_conductor.core.course import BaseCourse, Course, Postponed, Shown, Step
 from cell_conductor.core.events import AttemptLimits, Event
@@ -40,13 +47,13 @@ __all__ = [
     "Stepped",
     "builds",
     "events",
-    "holding",
     "holds_instead",
     "is_stale",
     "leftovers",
     "position_of",
     "reshaped",
     "swap_result",
+    "with_allocations",
 ]
 
 Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time

@@ -179,7 +179,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     found: dict[str, Use] = {}
     for build in readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:
-            if not leftover.gone:
+            if not leftover.is_destroyed:
                 found[build.hosts[leftover.at].root] = "ending"
     for row in await _IN_USE(tx, pool=pool):
         if row["status"] != "deleting":

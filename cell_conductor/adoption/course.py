@@ -10,7 +10,7 @@ from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retir
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildPlaced
 from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
-from cell_conductor.extension import AttemptLimits, BaseCourse, Build, Effects, Step, builds, holding
+from cell_conductor.extension import AttemptLimits, BaseCourse, Build, Effects, Step, builds, with_allocations
 from cell_conductor.moves.core.move import move_in_progress, shown_status
 
 
@@ -104,7 +104,7 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
         build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
         return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
     if event.held is not None:
-        known = holding(build, build.at, event.held.allocations)
+        known = with_allocations(build, build.at, event.held.allocations)
         if known is not build or known.generation != event.held.generation:
             build = replace(known, generation=event.held.generation)
     if build.attempt == asked.attempt and build.as_placed.request == _request(

@@ -1,6 +1,6 @@
 """Applies placement's answers and outdated reports to builds.
 
-A doomed build can only end in error, after its allocations were released.
+A build with a reason to fail (`doom`) can only end in error, after its allocations were released.
 """
 
 from collections.abc import Collection
@@ -33,8 +33,8 @@ def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: 
         build = replace(build, deadline=deadline)
         return build, (left_behind, builds.order(build))
     if not why:
-        return build, (builds.question(build),)
-    build, effects = doomed(build, why)
+        return build, (builds.claim_or_release(build),)
+    build, effects = fail(build, why)
     return release_answered(build, result) if isinstance(result, claims.Retired) else (build, effects)
 
 
@@ -48,21 +48,21 @@ def swap_result(
     """
     match result:
         case claims.Claimed(choice=choice, refused=refused):
-            attempts = _refused(build.spares[:choice], refused, now)
+            attempts = _refused(build.untried[:choice], refused, now)
             return replace(build, generation=result.generation), build.at + 1 + choice, attempts, ""
         case claims.Held():
             position = position_of(build, result)
             if position is not None:
-                build = holding(build, position, result.allocations)
+                build = with_allocations(build, position, result.allocations)
             build = replace(build, generation=result.generation if result.allocations else None)
             if position is not None and position > build.at:  # the claim had succeeded before a crash
-                return build, position, _refused(build.spares[: position - build.at - 1], (), now), ""
+                return build, position, _refused(build.untried[: position - build.at - 1], (), now), ""
             if position is not None:  # another client changed the claim, but the build still holds its host
                 return build, 0, (), ""
             holds = ", ".join(sorted(result.allocations)) or "nothing"
             return build, 0, (), f"its claim was changed by another client (it holds {holds})"
         case claims.Refused(refusals=refusals):
-            return build, 0, _refused(build.spares, refusals, now), "every alternate was refused"
+            return build, 0, _refused(build.untried, refusals, now), "every alternate was refused"
         case claims.Retired(why=why):
             return build, 0, (), f"its claim has ended ({why})"
         case Contended():
@@ -71,11 +71,11 @@ def swap_result(
             return build, 0, (), f"placement refused to judge the claim ({why})"
 
 
-def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
+def _refused(hosts: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
     """Return history entries for the alternates that placement refused, each with placement's reason."""
     return tuple(
-        builds.attempt_over(spare, "refused", str(refusal or "the reason was lost in a restart"), now, now)
-        for spare, refusal in zip_longest(spares, refusals[: len(spares)])
+        builds.attempt_over(host, "refused", str(refusal or "the reason was lost in a restart"), now, now)
+        for host, refusal in zip_longest(hosts, refusals[: len(hosts)])
     )
 
 
@@ -86,9 +86,9 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
     match result:
         case claims.Held():  # request the release again, with the present generation
             build, messages_out = _caught_up(build, result)
-            return build, (*messages_out, builds.question(build))
+            return build, (*messages_out, builds.claim_or_release(build))
         case Contended():
-            return build, (builds.question(build),)
+            return build, (builds.claim_or_release(build),)
         # Placement refuses the release: the build ends, and its reason says so.
         case claims.OutsideCell(why=why) if not build.end:
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
@@ -107,7 +107,9 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
     # attempt, and the build those of the next host or, on a move's way back, of the source.
     build = replace(build, generation=held.generation if held.allocations else None)
     if (left := _taken_over(build, held)) is not None:
-        return replace(holding(build, left.at, held.allocations), at=left.at, attempt=left.attempt), ()
+        return replace(
+            with_allocations(build, left.at, held.allocations), at=left.at, attempt=left.attempt
+        ), ()
     position = position_of(build, held)
     if position is None and held.allocations and builds.leftover_holder(build) is not None:
         # A move has claimed its destination, and its holder consumer has the source, but the order of the
@@ -116,12 +118,14 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
         return replace(build, attempt=build.attempt + 1), ()
     if position is None or position == build.at:
         return build, ()
-    retried = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)
+    retried = replace(
+        with_allocations(build, position, held.allocations), at=position, attempt=build.attempt + 1
+    )
     return retried, (builds.destroy(build),)
 
 
 def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
-    waits = (left for left in build.leftovers if not left.gone and left.attempt != build.attempt)
+    waits = (left for left in build.leftovers if not left.is_destroyed and left.attempt != build.attempt)
     return next((left for left in waits if holds_instead(build, build.hosts[left.at], held)), None)
 
 
@@ -134,11 +138,11 @@ def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool
     return selection.root in held.roots and build.host.root not in held.roots
 
 
-def doomed(build: Build, why: str) -> Stepped:
+def fail(build: Build, why: str) -> Stepped:
     """Record that a build can only end in error, and return the request to release its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
     build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
-    return build, (builds.question(build),)
+    return build, (builds.claim_or_release(build),)
 
 
 def reshaped(build: Build, reshape: BuildReshaped, former: Collection[int] = ()) -> Build:
@@ -154,7 +158,7 @@ def reshaped(build: Build, reshape: BuildReshaped, former: Collection[int] = ())
         positions = (build.at,)
     for position in positions:
         if build.hosts[position].root == reshape.root:
-            return replace(holding(build, position, reshape.allocations), reshaped=reshape.number)
+            return replace(with_allocations(build, position, reshape.allocations), reshaped=reshape.number)
     return build
 
 
@@ -181,7 +185,7 @@ def position_of(build: Build, held: claims.Held) -> int | None:
     return next(same, next(positions, None))
 
 
-def holding(build: Build, position: int, allocations: Allocations) -> Build:
+def with_allocations(build: Build, position: int, allocations: Allocations) -> Build:
     host = build.hosts[position]
     if host.choice.allocations == allocations:
         return build

@@ -36,9 +36,9 @@ class Leftover(Compact, frozen=True):
     attempt: int
     at: int  # index of the host in `Build.hosts`
     until: float  # time after which the resources are released without the agent's confirmation
-    gone: bool = False  # True if the agent has confirmed that the guest is destroyed
-    above: int = 0  # the order to destroy spares guests with attempt numbers up to this
-    kept: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
+    is_destroyed: bool = False  # True if the agent has confirmed that the guest is destroyed
+    above: int = 0  # the order to destroy excludes guests with attempt numbers up to this
+    holder_attempt: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
 
 
 class OnHost(Protocol):
@@ -132,8 +132,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return self.hosts[self.at]
 
     @property
-    def spares(self) -> tuple[messages.Selection, ...]:
-        """Return the alternates that were neither tried nor refused."""
+    def untried(self) -> tuple[messages.Selection, ...]:
+        """Return the alternates that were neither tried nor refused, in their order."""
         return self.hosts[self.at + 1 :]
 
     @property
@@ -142,7 +142,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     def holder_of(self, left: Leftover) -> str:
         """Return the id of the consumer that holds the resources of a guest left behind."""
-        return holder_consumer(self.id, left.kept or left.attempt)
+        return holder_consumer(self.id, left.holder_attempt or left.attempt)
 
     @property
     def as_placed(self) -> messages.BuildPlaced:
@@ -187,7 +187,7 @@ def attempt_fields(
     }
 
 
-def question(build: Build) -> ClaimRequested | ReleaseRequested:
+def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the request that a build sends to placement: release all its allocations if it is deleted or
     must end in error, else claim its next alternate.
     """
@@ -195,8 +195,8 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
-    spares = (spare.choice for spare in build.spares)
-    return claim_of(build.id, build.generation, build.spec, *spares, keep=holder)
+    choices = (host.choice for host in build.untried)
+    return claim_of(build.id, build.generation, build.spec, *choices, keep=holder)
 
 
 def claim_of(
@@ -215,7 +215,7 @@ def claim_of(
 
 def leftover_holder(build: Build) -> str | None:
     """Return the id of the holder consumer for the guest that the current attempt left behind, or None."""
-    leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
+    leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.is_destroyed)
     return next(map(build.holder_of, leftovers), None)
 
 

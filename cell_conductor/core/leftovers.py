@@ -27,10 +27,11 @@ def record(build: Build, left: Leftover) -> Build:
 
 def confirm(build: Build, attempt: int, now: float) -> Build:
     """Return the build after the agent has confirmed that the guest of an attempt is destroyed."""
-    if not any(left.attempt == attempt and not left.gone for left in build.leftovers):
+    if not any(left.attempt == attempt and not left.is_destroyed for left in build.leftovers):
         return build
     leftovers = tuple(
-        replace(left, gone=True, until=now) if left.attempt == attempt else left for left in build.leftovers
+        replace(left, is_destroyed=True, until=now) if left.attempt == attempt else left
+        for left in build.leftovers
     )
     return replace(build, leftovers=leftovers)
 
@@ -46,13 +47,13 @@ def release_due(build: Build, now: float, is_settled: bool) -> Effects:
         undecided = left.attempt == build.attempt and not is_settled
         if now >= left.until and not undecided:
             release = ReleaseRequested(consumer=build.holder_of(left), generation=None, fenced=False)
-            return (release,) if left.gone else (destroy(build, left), release)
+            return (release,) if left.is_destroyed else (destroy(build, left), release)
     return ()
 
 
 def destroy_all(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
     """Return orders to destroy guests left behind: of `attempt` (None: any), on `roots` (None: any)."""
-    left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
+    left = (left for left in build.leftovers if not left.is_destroyed and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy(build, each) for each in leftovers)
 

@@ -26,7 +26,7 @@ from bus.claims import ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
-from cell_conductor.core.answers import doomed, is_stale, release_answered, reshaped, stale_report, swapped
+from cell_conductor.core.answers import fail, is_stale, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects, Stepped
 from cell_conductor.core.course import Courses, is_asked, time_limits
 from cell_conductor.core.events import AttemptLimits, Event
@@ -170,7 +170,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
 def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case BuildPlaced() | AgentReported(outcome="failed" | "destroyed" | "overdue"):
-            return build, (builds.question(build),)
+            return build, (builds.claim_or_release(build),)
         case events.SwapAnswered(attempt=build.attempt) if not build.doom:
             return swapped(build, event.result, now, limits)
         case events.ReleaseAnswer(asked_in="swapping") if build.doom:
@@ -210,11 +210,11 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
     match event:
         case AgentReported(outcome="overdue") if now >= build.deadline:
             build = leftovers.add(build, now, limits.cleanup_timeout)
-            return build, (builds.question(build),)
+            return build, (builds.claim_or_release(build),)
         case AgentReported(outcome="built" | "failed" | "overdue"):
             return build, builds.repeated_end(build)
         case AgentReported(outcome="destroyed"):
-            return build, (builds.question(build),)
+            return build, (builds.claim_or_release(build),)
         case events.ReleaseAnswer(asked_in="deleting"):
             return release_answered(build, event.result)
         case _:
@@ -227,7 +227,7 @@ def _deleted(build: Build, event: Event, now: float) -> Stepped:
             placed = builds.new_build(event, now)
             build = replace(placed, version=build.version, started=0.0, doom=builds.DELETED_BEFORE)
             build = replace(build, status="swapping")
-            return build, (builds.question(build),)
+            return build, (builds.claim_or_release(build),)
         case AgentReported(outcome="built" | "failed"):  # the agent reports after the deletion
             return build, (builds.destroy(build), *builds.repeated_end(build))
         case AgentReported(outcome="destroyed" | "overdue") | events.ReleaseAnswer(asked_in="deleting"):
@@ -242,12 +242,12 @@ def _deleted(build: Build, event: Event, now: float) -> Stepped:
 def _attempt_failed(build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False) -> Stepped:
     build = replace(build, status="swapping", attempts=(*build.attempts, tried), deadline=0.0)
     if abort:
-        return doomed(build, builds.ABORTED)
+        return fail(build, builds.ABORTED)
     if build.attempt >= limits.max_attempts:
-        return doomed(build, f"{build.attempt} attempts failed, which is the limit")
-    if not build.spares:
-        return doomed(build, "no alternate is left")
-    return build, (builds.question(build),)
+        return fail(build, f"{build.attempt} attempts failed, which is the limit")
+    if not build.untried:
+        return fail(build, "no alternate is left")
+    return build, (builds.claim_or_release(build),)
 
 
 def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits) -> Stepped:

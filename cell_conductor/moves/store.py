@@ -20,7 +20,7 @@ from cell_conductor.moves.core.move import (
     encode_move,
     last_move,
     move_state,
-    never_begun,
+    refused_move,
 )
 
 # Conditions of partial indexes: an index is used only if the query repeats its condition literally.
@@ -157,4 +157,4 @@ def _changed_move(applied: Applied, now: float) -> tuple[BuildMove, MovePlaced] 
         return None
     ends = (each for each in applied.effects if isinstance(each, MoveEnded) and each.move == order.move)
     end = next(ends, None)
-    return (never_begun(order, end.end, end.reason, now), order) if end is not None else None
+    return (refused_move(order, end.end, end.reason, now), order) if end is not None else None

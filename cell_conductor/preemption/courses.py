@@ -140,8 +140,9 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         # The preempting build and a holder consumer have the victim's former allocations.
         there = build.status in ("active", "deleting")
         until = now + limits.cleanup_timeout + event.grace if there else now
-        kept = event.attempt if event.attempt != build.attempt else 0
-        build = leftovers.record(build, Leftover(build.attempt, build.at, until, not there, kept=kept))
+        holder = event.attempt if event.attempt != build.attempt else 0
+        guest = Leftover(build.attempt, build.at, until, not there, holder_attempt=holder)
+        build = leftovers.record(build, guest)
     elif event.other not in vacates.by:
         build = replace(build, parts=build.parts.having(replace(vacates, by=(*vacates.by, event.other))))
     if build.status == "active":
@@ -277,7 +278,7 @@ def _step_of_waiting(
             build = replace(build, parts=build.parts.without(Awaited))
             if build.doom:
                 build = replace(build, status="deleting", deadline=now + limits.delete_timeout)
-                return build, (builds.question(build),)
+                return build, (builds.claim_or_release(build),)
             build = replace(build, started=now, deadline=now + limits.build_timeout)
             return build, (builds.order(build),)
         case BuildDeleteRequested():

@@ -425,7 +425,9 @@ def test_a_delete_during_a_revert_holds_the_source_until_it_is_destroyed() -> No
     build, said = came(
         *deleting, ReleaseAnswer("deleting", held(0, 3)), ReleaseAnswer("deleting", Released())
     )
-    assert build.status == "deleted" and [left.attempt for left in build.leftovers if not left.gone] == [1]
+    assert build.status == "deleted" and [
+        left.attempt for left in build.leftovers if not left.is_destroyed
+    ] == [1]
 
 
 def test_a_guest_that_did_not_resume_is_not_destroyed() -> None:

@@ -318,7 +318,7 @@ def test_a_refused_alternate_costs_no_attempt(why: Refusal) -> None:
     limits = AttemptLimits(max_attempts=2, build_timeout=100.0)
     build: Build | None = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, why)), limits=limits)
     assert build is not None
-    assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
+    assert (build.attempt, build.host.host, build.untried) == (2, "host2", ())
     build, effects = step(build, an_agent_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
     assert build is not None and build.status == "active"
     (end,) = effects

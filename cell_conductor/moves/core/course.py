@@ -44,7 +44,7 @@ from cell_conductor.moves.core.move import (
 )
 from cell_conductor.moves.core.move_step import step_of_move
 from cell_conductor.moves.core.placed_move import (
-    begun,
+    begin,
     end_of_refused,
     late_move_report,
     late_steering,
@@ -151,9 +151,9 @@ def _outside_moves(
         case MovePlaced() if event.out_of:
             return arrives(build, event, now, limits) or (build, ())
         case MovePlaced():
-            return begun(build, event, now, limits)
+            return begin(build, event, now, limits)
         case MoveImpossible():
-            return begun(build, event.placed, now, limits, event.why)
+            return begin(build, event.placed, now, limits, event.why)
         case MoveReported():
             return late_move_report(build, event)
         case MoveSteered():
@@ -216,6 +216,6 @@ def _shelved(build: Build, event: Any, now: float, limits: AttemptLimits, kernel
         case BuildDeleteRequested():  # no guest is left, so its allocations are released immediately
             after, _ = kernel(given_back(build, "active"), event, now, limits)
             assert after is not None
-            return after, (builds.question(after), *phases.repeated_move_end(after))
+            return after, (builds.claim_or_release(after), *phases.repeated_move_end(after))
         case _:
             return None

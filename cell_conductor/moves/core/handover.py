@@ -161,7 +161,7 @@ def _left_cell(
     guests in the source cell.
     """
     move = phases.open_move(build)
-    if move.kept:
+    if move.source_is_held:
         build = phases.source_left(build, now, limits)
     replies = build.replies if status == "deleted" else ()
     build = with_move(build, replace(move, silent=move.phase == "away"), generation=None)

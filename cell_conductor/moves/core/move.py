@@ -94,7 +94,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return not self.end
 
     @property
-    def kept(self) -> bool:
+    def source_is_held(self) -> bool:
         """Return whether a holder consumer in this cell holds the resources of the move's source."""
         return self.kind in KEPT and self.half != "arriving"
 
@@ -196,7 +196,7 @@ def given_back(build: Build, status: Status, **changes: Any) -> Build:
     return replace(build, status=status, **changes)
 
 
-def lost_claim(placed: moves.MovePlaced) -> bool:
+def has_lost_claim(placed: moves.MovePlaced) -> bool:
     """Return whether a move's order has no destination, because placement released the move's claim before
     the scheduler published the order.
     """
@@ -212,7 +212,7 @@ def closed(move: BuildMove, end: moves.MoveEnd, reason: str, host: str, root: st
     return replace(move, end=end, ended=now, cause=reason[:MAX_CAUSE], at_host=host, at_root=root)
 
 
-def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
+def refused_move(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
     """Return the record of a move that was refused, with the given end and reason `why`."""
     host = placed.chosen.host if placed.chosen else ""
     move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now, host=host)

@@ -103,7 +103,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
     source.
     """
     move = open_move(build)
-    if move.kept:
+    if move.source_is_held:
         build = source_left(build, now, limits)
     return close(build, end, why, now, "active")
 
@@ -114,7 +114,7 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
     """
     move = open_move(build)
     build = end_phase(build, "given up", why, now)
-    if move.kept and move.phase != "resume":
+    if move.source_is_held and move.phase != "resume":
         build = source_left(build, now, limits)
     build, emitted = close(build, "deleted", why, now, "deleting", builds.destroy(build))
     known = reply_to is None or reply_to in build.replies
@@ -125,7 +125,7 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
 def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     held_attempt = move.placed.attempt if move.placed.attempt != move.was else 0
-    left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=held_attempt)
+    left = Leftover(move.was, move.source, now + limits.cleanup_timeout, holder_attempt=held_attempt)
     return leftovers.record(build, left)
 
 
@@ -168,7 +168,7 @@ def failed_there(
         why = "aborted"
     elif counted >= limits.max_attempts:
         why = f"{counted} attempts failed, which is the limit"
-    elif not build.spares:
+    elif not build.untried:
         why = "no alternate is left"
     elif outcome == "timed out" and move.kind in moves.BUILT:  # the guest may still be built there
         return enter(build, "undo", now, limits, failed)
@@ -192,7 +192,7 @@ def way_back(
     undone = tuple(leftovers.destroy(build, left) for left in pending(build))
     if move.kind == "unshelve":
         return enter(build, "release", now, limits, *before, *undone)
-    if not move.kept and move.half != "arriving":
+    if not move.source_is_held and move.half != "arriving":
         return resume(build, now, limits, *before)
     if undone and (move.may_run or move.phase == "start"):
         return enter(build, "undo", now, limits, *before)
@@ -256,7 +256,7 @@ def waited_for(build: Build) -> Effects:
         case "verify":
             return ()
         case "swap" | "back" | "release":
-            return (question(build),)
+            return (claim_or_release(build),)
         case "away" | "recall":
             return (moves.half_report(move),)
 
@@ -300,16 +300,16 @@ def pending(build: Build) -> list[Leftover]:
     """Return the guests left behind that must be destroyed before the guest at the source may run again."""
     move = open_move(build)
     first = move.first if move.kind in moves.BUILT else build.attempt
-    return [left for left in build.leftovers if left.attempt >= first and not left.gone]
+    return [left for left in build.leftovers if left.attempt >= first and not left.is_destroyed]
 
 
-def question(build: Build) -> ClaimRequested | ReleaseRequested:
+def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the request that a move sends to placement: claim the next destination, claim the source, or
     release all; its phase decides.
     """
     move = open_move(build)
     if move.phase == "swap":
-        return builds.question(build)
+        return builds.claim_or_release(build)
     holder = builds.leftover_holder(build)
     if move.phase == "release":
         return ReleaseRequested(
@@ -318,9 +318,9 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     source, there = build.hosts[move.source].choice.allocations, build.host.choice.allocations
     shared = {provider: amounts for provider, amounts in source.items() if provider in there}
     held = Choice(allocations=source if move.afresh else shared)
-    kept = None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt)
+    holder_of_source = None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt)
     named = build.id, build.generation, build.spec
-    return builds.claim_of(*named, held, keep=holder, take_over=kept)
+    return builds.claim_of(*named, held, keep=holder, take_over=holder_of_source)
 
 
 def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:

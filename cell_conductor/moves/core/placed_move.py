@@ -12,11 +12,11 @@ from cell_conductor.extension import (
     Leftover,
     Stepped,
     builds,
-    holding,
     holds_instead,
     leftovers,
     position_of,
     swap_result,
+    with_allocations,
 )
 from cell_conductor.moves.core import phases
 from cell_conductor.moves.core.move import (
@@ -24,12 +24,12 @@ from cell_conductor.moves.core.move import (
     KEPT,
     BuildMove,
     ended,
+    has_lost_claim,
     held,
     held_status,
     last_move,
-    lost_claim,
     move_in_progress,
-    never_begun,
+    refused_move,
     shown_status,
     with_move,
     without_record,
@@ -47,24 +47,24 @@ def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
     last = last_move(build)
     if build is None or (last is not None and last.id == placed.move):
         return ""
-    if lost_claim(placed) and build.status == "deleting":
+    if has_lost_claim(placed) and build.status == "deleting":
         return "its build is being deleted"
     if last is not None and last.is_open and placed.kind not in ("shelve", "rebuild"):
         return f"its build is in the move {last.id}"
     return f"its build is {build.status}" if build.status in ("building", "swapping") else ""
 
 
-def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
+def begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
     """Begin the move of a build that is in no other move. If `why` states that this cell cannot carry out the
     move, end it in error and undo its claim.
     """
     last = last_move(build)
     if last is not None and last.id == placed.move:
         return build, phases.ended_before(build)
-    if lost_claim(placed) and _is_ready(build, placed):
+    if has_lost_claim(placed) and _is_ready(build, placed):
         return build, end_of_refused(placed, now, LOST)
     if not begins(build, placed):
-        return _never(build, placed, now, limits)
+        return _refuse(build, placed, now, limits)
     if build.status == "deleting":
         build, _ = _begin(build, placed, now, limits, "")
         if move_in_progress(build.parts) is None:
@@ -85,27 +85,27 @@ def begins(build: Build, placed: MovePlaced) -> bool:
         return False
     if build.status == "deleting":
         return placed.kind in KEPT and build.placed is not None
-    return _is_ready(build, placed) and not lost_claim(placed)
+    return _is_ready(build, placed) and not has_lost_claim(placed)
 
 
 def _is_ready(build: Build, placed: MovePlaced) -> bool:
     return held_status(build) == "shelved" if placed.kind == "unshelve" else build.status == "active"
 
 
-def _never(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped:
+def _refuse(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped:
     """Record that a move was refused, because its build has ended or is shelved."""
     if placed.kind not in KEPT or build.placed is None:
-        return _never_begun(build, placed, now)
+        return _record_refusal(build, placed, now)
     # Placement has released the destination. The holder consumer keeps the source until the guest there is
     # destroyed.
     build = leftovers.record(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
-    return _never_begun(build, placed, now)
+    return _record_refusal(build, placed, now)
 
 
-def _never_begun(build: Build, placed: MovePlaced, now: float) -> Stepped:
+def _record_refusal(build: Build, placed: MovePlaced, now: float) -> Stepped:
     end: MoveEnd = "deleted" if build.status in ("deleting", "deleted") else "error"
     why = DELETED if end == "deleted" else f"the instance is {shown_status(build)}"
-    move, last = never_begun(placed, end, why, now), last_move(build)
+    move, last = refused_move(placed, end, why, now), last_move(build)
     if last is not None:
         move = replace(move, step=last.step, highest=max(last.highest, move.highest))
     build = with_move(build, move)
@@ -165,7 +165,7 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
 
 def end_of_refused(placed: MovePlaced, now: float, why: str = UNKNOWN) -> Effects:
     """Return the message that a move ended in error without beginning; `why` is the reason."""
-    return (ended(never_begun(placed, "error", why, now)),)
+    return (ended(refused_move(placed, "error", why, now)),)
 
 
 def late_steering(build: Build | None, event: MoveSteered) -> Effects:
@@ -187,9 +187,9 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
         return None
-    kept = builds.holder_consumer(placed.build, placed.attempt)
+    holder_of_source = builds.holder_consumer(placed.build, placed.attempt)
     shared = claims.Choice(allocations=placed.shared)
-    return builds.claim_of(placed.build, placed.generation, placed.spec, shared, take_over=kept)
+    return builds.claim_of(placed.build, placed.generation, placed.spec, shared, take_over=holder_of_source)
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
@@ -217,7 +217,9 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
         again = phases.repeated_move_end(build)
     is_over = build.status in ("deleting", "deleted", "error") or held_status(build) == "shelved"
     is_unneeded = is_over and report.attempt <= build.attempt
-    left = any(leftover.attempt == report.attempt and not leftover.gone for leftover in build.leftovers)
+    left = any(
+        leftover.attempt == report.attempt and not leftover.is_destroyed for leftover in build.leftovers
+    )
     if report.outcome == "overdue" or not is_unneeded or left:
         return again
     return (builds.destroy_reported(build, report), *again)
@@ -238,7 +240,7 @@ def answered(build: Build, result: claims.ClaimResult | str, now: float, limits:
     if why:
         return phases.way_back(build, "error", why, now, limits)
     if not at:
-        return build, (phases.question(build),)
+        return build, (phases.claim_or_release(build),)
     move = replace(move, highest=move.highest + 1)
     build = with_move(build, move, at=at, attempt=move.highest, started=now)
     return phases.enter(build, "build" if move.kind in BUILT else "prepare", now, limits, left_behind)
@@ -254,12 +256,12 @@ def _taken_over(build: Build, result: claims.ClaimResult | str, now: float, limi
         case claims.Refused(refusals=refusals):
             if not move.afresh and any(isinstance(refusal, claims.NothingHeld) for refusal in refusals):
                 build = with_move(build, replace(move, afresh=True))
-                return build, (phases.question(build),)
+                return build, (phases.claim_or_release(build),)
             return phases.returned(build, now, limits, "; ".join(map(str, refusals)) or "it was refused")
         case claims.Retired():
             return phases.returned(build, now, limits, f"its claim has ended ({result.why})")
         case Contended():
-            return build, (phases.question(build),)
+            return build, (phases.claim_or_release(build),)
         case str() as why:
             return phases.returned(build, now, limits, f"placement refused to judge the claim ({why})")
 
@@ -268,13 +270,13 @@ def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) ->
     move = phases.open_move(build)
     build = replace(build, generation=held.generation if held.allocations else None)
     if holds_instead(build, build.hosts[move.source], held):
-        return phases.returned(holding(build, move.source, held.allocations), now, limits)
+        return phases.returned(with_allocations(build, move.source, held.allocations), now, limits)
     position = position_of(build, held)
     # A claim of the next destination, sent before the way back began, has succeeded.
     if position is not None and position > build.at:
         number = move.highest + 1
         build = with_move(build, replace(move, highest=number), at=position, attempt=number)
-    return build, (phases.question(build),)
+    return build, (phases.claim_or_release(build),)
 
 
 def released(build: Build, result: claims.ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
@@ -288,11 +290,11 @@ def released(build: Build, result: claims.ReleaseResult, now: float, limits: Att
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
                 # the next move of the build has been claimed; its holder consumer has the resources of the
                 # destroyed guest
-                build = leftovers.record(build, Leftover(move.was, build.at, now, gone=True))
+                build = leftovers.record(build, Leftover(move.was, build.at, now, is_destroyed=True))
             build = replace(build, generation=result.generation if result.allocations else None)
-            return build, (phases.question(build),)
+            return build, (phases.claim_or_release(build),)
         case Contended():
-            return build, (phases.question(build),)
+            return build, (phases.claim_or_release(build),)
         case claims.Retired(why=why) if why == SHELVED:  # an earlier request has released the allocations
             pass
         case claims.OutsideCell(why=why) | claims.Retired(why=why):
