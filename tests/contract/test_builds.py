@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
-from bus.preemption import Vacating
+from bus.preemption import Vacating, Victim
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -24,6 +24,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.features import COURSES
+from cell_conductor.preemption.metrics import PREEMPTIONS
 from cell_conductor.stored_form import LOST
 from tests.support.conductor_builders import (
     CELL,
@@ -591,3 +592,11 @@ async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, bo
         ["no power"],
     )
     assert (told[second.build].status, told[second.build].host) == ("building", "host0")
+
+
+async def test_a_preemption_is_counted_when_its_build_is_placed(builds: Builds, books: Books) -> None:
+    started = PREEMPTIONS.labels(CELL, "started")
+    before = started._value.get()
+    victim = Victim(build=a_placed(2).build, generation=1, attempt=1, holder=uid(3))
+    await placed(builds, books, replace(ONE, preempts=(victim,)), a_placed(4))
+    assert started._value.get() == before + 1
