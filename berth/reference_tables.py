@@ -10,6 +10,7 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
+from berth.features import features
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
@@ -109,7 +110,6 @@ MODULES: Mapping[str, str] = {
     "cell_conductor.preemption.metrics": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
-    "nova_bridge.shadow": "nova-shadow",
 }
 
 
@@ -123,6 +123,7 @@ class Meter:
 
 
 def meters() -> list[Meter]:
+    of_features = [meter for feature in features() for meter in feature.meters]
     return [
         Meter(
             base._name + ("_total" if base._type == "counter" else ""),
@@ -131,7 +132,7 @@ def meters() -> list[Meter]:
             base._documentation,
             by,
         )
-        for module, by in MODULES.items()
+        for module, by in (*MODULES.items(), *of_features)
         for base in metrics_of(module)
     ]
 
