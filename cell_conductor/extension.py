@@ -1,6 +1,7 @@
 """The names of the conductor that features may import, and the Protocols that a feature's part implements."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from bus.addressing import Topic
@@ -26,7 +27,6 @@ from cell_conductor.core.events import AttemptLimits, Event
 __all__ = [
     "Applied",
     "AttemptLimits",
-    "BaseConductorPart",
     "BaseCourse",
     "BaseCourseStore",
     "Build",
@@ -127,43 +127,20 @@ class ConductorRows(NamedTuple):
     timers: Sequence[Every] = ()
 
 
-class ConductorPart(Protocol):
+def _no_rows(cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
+    return ConductorRows()
+
+
+@dataclass(frozen=True)
+class ConductorPart:
     """A feature's part of the conductor of a cell."""
 
-    @property
-    def courses(self) -> Sequence[Course]:
-        """Its courses, in the order in which they are asked."""
-
-    @property
-    def stores(self) -> Sequence[CourseStore]:
-        """The stores of its courses."""
-
-    @property
-    def prunes(self) -> Sequence[Prune]:
-        """Functions that delete its old records, called when the conductor deletes old builds."""
-
-    @property
-    def effects(self) -> Sequence[Topic[Any]]:
-        """The topics of messages of its courses. Every row whose messages are events of builds declares them:
-        a course may have any build, and repeats after any event the messages that others wait for.
-        """
-
-    @property
-    def repeats(self) -> Sequence[Topic[Any]]:
-        """The topics of its `effects` that timers publish again until they are answered."""
-
-    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
-        """Return its rows; `effects` are the topics of all messages of builds."""
-
-
-class BaseConductorPart:
-    """A part without courses and rows: its subclasses state what differs."""
-
-    courses: Sequence[Course] = ()
-    stores: Sequence[CourseStore] = ()
-    prunes: Sequence[Prune] = ()
-    effects: Sequence[Topic[Any]] = ()
-    repeats: Sequence[Topic[Any]] = ()
-
-    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
-        return ConductorRows()
+    courses: tuple[Course, ...] = ()  # in the order in which they are asked
+    stores: tuple[CourseStore, ...] = ()
+    prunes: tuple[Prune, ...] = ()  # called when the conductor deletes old builds
+    # Topics of messages of its courses. Every row whose messages are events of builds declares them: a course
+    # may have any build, and repeats after any event the messages that others wait for.
+    effects: tuple[Topic[Any], ...] = ()
+    repeats: tuple[Topic[Any], ...] = ()  # those of `effects` that timers publish until they are answered
+    # Returns its rows for a cell; gets the topics of all messages of builds.
+    rows: Callable[[str, CellBuilds, Sequence[Topic[Any]]], ConductorRows] = _no_rows

@@ -25,7 +25,6 @@ class Adoption(Struct, frozen=True):
 
 
 class AdoptionCourse(BaseCourse):
-    name = "adoption"
     events = (Adoption,)
 
     def step(

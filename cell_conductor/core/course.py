@@ -35,8 +35,6 @@ class Shown(NamedTuple):
 class Course(Protocol):
     """A feature's part in the life of a build, as pure functions."""
 
-    name: str
-
     @property
     def events(self) -> tuple[type[Any], ...]:
         """Its own messages and events: they are always given to it, also for an unknown build."""

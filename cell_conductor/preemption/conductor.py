@@ -6,16 +6,19 @@ from typing import Any
 from bus.addressing import Topic
 from bus.topics import BUILD_PREEMPTED, BUILD_VACATE
 from bus.worker import on_many
-from cell_conductor.extension import BaseConductorPart, CellBuilds, ConductorRows
+from cell_conductor.extension import CellBuilds, ConductorPart, ConductorRows
 from cell_conductor.preemption.courses import PreemptorCourse, VictimCourse
 from cell_conductor.preemption.metrics import PreemptionMetrics
 
 
-class PreemptionPart(BaseConductorPart):
-    courses = (VictimCourse(), PreemptorCourse())
-    stores = (PreemptionMetrics(),)
-    effects = (BUILD_VACATE, BUILD_PREEMPTED)
-    repeats = (BUILD_VACATE,)
+def _rows(cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
+    return ConductorRows([on_many(BUILD_VACATE.at(cell=cell), builds.receive_many, emits=effects)])
 
-    def rows(self, cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
-        return ConductorRows([on_many(BUILD_VACATE.at(cell=cell), builds.receive_many, emits=effects)])
+
+PART = ConductorPart(
+    courses=(VictimCourse(), PreemptorCourse()),
+    stores=(PreemptionMetrics(),),
+    effects=(BUILD_VACATE, BUILD_PREEMPTED),
+    repeats=(BUILD_VACATE,),
+    rows=_rows,
+)

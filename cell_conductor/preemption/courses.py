@@ -54,7 +54,6 @@ class Awaited(Compact, frozen=True):
 class VictimCourse(BaseCourse):
     """The side of an instance that is preempted: deletes or shelves it, and reports that it has left."""
 
-    name = "preemption of a victim"
     events = (Vacating,)
     state = Vacate
 
@@ -199,7 +198,6 @@ def left(victim: str, by: str, cell: str) -> Vacating:
 class PreemptorCourse(BaseCourse):
     """The side of a build that preempts instances: orders them to leave, and is ordered after they left."""
 
-    name = "preemption by a build"
     events = (Vacating,)
     state = Awaited
 

@@ -23,11 +23,11 @@ from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.features import COURSES
 from cell_conductor.preemption.metrics import PREEMPTIONS
 from cell_conductor.stored_form import LOST
 from tests.support.conductor_builders import (
     CELL,
+    COURSES,
     FEATURES,
     Books,
     a_build_order,

@@ -45,14 +45,13 @@ from bus.topics import (
 from bus.worker import Worker, on
 from cell_conductor import cell_conductor, places, store
 from cell_conductor.core.build import Build
-from cell_conductor.features import COURSES
 from cell_conductor.moves.core.move import BuildMove, encode_move
 from placement_worker import Placement
 from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
 from placement_worker.store.audit import retired as stored_retired
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.conductor_builders import a_move, a_placed, an_agent_report
+from tests.support.conductor_builders import COURSES, a_move, a_placed, an_agent_report
 from tests.support.databases import insert_build, sql
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts

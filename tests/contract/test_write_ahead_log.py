@@ -11,8 +11,7 @@ from bus.sql.statement import BoundStatement
 from cell_conductor import store
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer
-from cell_conductor.features import COURSES
-from tests.support.conductor_builders import a_build_order, a_delete, a_placed, an_agent_report, step
+from tests.support.conductor_builders import COURSES, a_build_order, a_delete, a_placed, an_agent_report, step
 
 pytestmark = pytest.mark.services
 

@@ -42,7 +42,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build, BuildParts, Effects
 from cell_conductor.core.events import AttemptLimits, Event, SwapAnswered
 from cell_conductor.core.step import step as step_with
-from cell_conductor.features import COURSES, PARTS
+from cell_conductor.features import PARTS
 from cell_conductor.moves.core.move import BuildMove, MovePart, Phase
 from cell_conductor.moves.handlers import CellMoves
 from tests.support.claims_in_memory import ClaimsInMemory, Holding
@@ -54,6 +54,7 @@ CELL = "cell1"
 SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
 
 
+COURSES = tuple(course for part in PARTS for course in part.courses)
 FEATURES: dict[str, Any] = {"parts": PARTS}  # what `Builds` needs of all features
 
 

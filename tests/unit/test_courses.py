@@ -11,8 +11,14 @@ from cell_conductor.core.build import Build, BuildParts
 from cell_conductor.core.course import BaseCourse, Postponed, Shown, reminders, shown, time_limits
 from cell_conductor.core.events import AttemptLimits, Stalled
 from cell_conductor.core.step import step
-from cell_conductor.features import COURSES
-from tests.support.conductor_builders import a_build_order, a_delete, a_placed, an_agent_report, kernel_step
+from tests.support.conductor_builders import (
+    COURSES,
+    a_build_order,
+    a_delete,
+    a_placed,
+    an_agent_report,
+    kernel_step,
+)
 
 LIMITS = AttemptLimits()
 PLACED = a_placed(1)
@@ -29,7 +35,6 @@ class Pause(Struct, frozen=True):
 class PauseCourse(BaseCourse):
     """Has active builds until a time, and postpones their deletion."""
 
-    name = "pause"
     events = (Pause,)
     state = Paused
 

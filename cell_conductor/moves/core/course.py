@@ -55,7 +55,6 @@ LATER = 5.0  # seconds before a retry if the build is in another move
 
 
 class MovesCourse(BaseCourse):
-    name = "moves"
     events = (MovePlaced, MoveReported, MoveSteered, HandoverProgress, MoveImpossible, MoveEndedBefore)
     state = MovePart
 

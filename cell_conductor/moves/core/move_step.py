@@ -1,6 +1,6 @@
 """Applies one event to a build in a move, as a pure function: (build, event) → (build, messages).
 
-`core/step.py` passes the events of builds in a move to this module. A report from the source host never
+`course.py` passes the events of builds in a move to this module. A report from the source host never
 causes the destruction of the guest there; only the move's last step or a deletion of the build does.
 `phases.py` defines the phases and their order.
 """
