@@ -14,7 +14,7 @@ from msgspec import structs
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, RuleRefused
 from bus.decisions import OVER_QUOTA
-from bus.quotas import OverQuota
+from bus.quotas import OverQuota, quota_key
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
@@ -95,17 +95,17 @@ class Quotas(ClaimRule):
             yield stored.MARK_MOVE.of(rows)
 
     async def wakes(self, tx: Transaction, world: ClaimWorld) -> Iterable[str]:
-        """Return the projects that may use less now. If all claims were refused, perhaps because of outdated
-        limits, compare these with the database.
+        """Return the keys of the projects that may use less now. If all claims were refused, perhaps because
+        of outdated limits, compare the limits with the database.
         """
         state: QuotaWorld = world.state[Quotas]
         if state.budgets and not world.touched:
             await self._book.check_quotas(tx)
-        return await stored.released(tx, self._book, world.released_projects())
+        return map(quota_key, await stored.released(tx, self._book, world.released_projects()))
 
 
 def over_quota_refused(claim: ConsumerClaim, over: OverQuota) -> Refused:
-    refusal = RuleRefused(rule="quotas", code=OVER_QUOTA, why=str(over), wakes_on=f"quota:{over.project}")
+    refusal = RuleRefused(rule="quotas", code=OVER_QUOTA, why=str(over), wakes_on=quota_key(over.project))
     return Refused(refusals=(refusal,) * len(claim.choices))
 
 
