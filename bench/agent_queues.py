@@ -24,7 +24,7 @@ import uvloop
 from bench.loading import BenchBerth, LoadedBoots, a_worker, berth_on
 from bench.own_servers import own_directory, running
 from bench.processes import parts_of
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.configuration import read
 from berth.loadtest import LoadPlan, mixed
 from berth.services import stop_on_signals
@@ -120,9 +120,9 @@ async def _run_agent(
     cell: str, agent: str, settings: Settings, connecting: asyncio.Semaphore, stopping: asyncio.Event
 ) -> None:
     role = worker_roles.Role("compute", cell, agent)
-    way = wiring.transport(settings, str(role), cell)
+    way = composition.transport(settings, str(role), cell)
     async with connecting:
-        serving = asyncio.create_task(wiring.serve([role], settings, way, stopping))
+        serving = asyncio.create_task(composition.serve([role], settings, way, stopping))
         await asyncio.wait([serving], timeout=1.0)  # `serve` returns only when it is stopped
     await serving
 

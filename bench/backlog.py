@@ -13,7 +13,7 @@ from bench.figures import Figure
 from bench.loading import BenchBerth, berth_on, berth_up, check_clean
 from bench.own_servers import broker_and_database
 from bench.processes import memory
-from berth import wiring
+from berth import composition
 from berth.loadtest import Load, LoadOutcome, LoadPlan, mixed
 from bus.delivery.runner import Bus
 
@@ -37,7 +37,7 @@ def measure(requests: int, hosts: int = 10_000, flavors: int = 20) -> tuple[Figu
 
 
 async def _worked_off(berth: BenchBerth, plan: LoadPlan, hosts: int) -> tuple[LoadOutcome, dict[str, float]]:
-    async with Bus(wiring.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:
+    async with Bus(composition.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:
         load = Load(bus, plan)
         running = group.create_task(load.run())
         while load.open < plan.boots:

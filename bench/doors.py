@@ -13,7 +13,7 @@ from bench.figures import Figure
 from bench.loading import NotClean, a_worker, placement_answers
 from bench.own_servers import broker_and_database, of_berth
 from bench.placement_side_by_side import CLIENTS, FlatHost, Side
-from berth import wiring
+from berth import composition
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
@@ -31,7 +31,7 @@ async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seco
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
     side = Side("berth", f"http://127.0.0.1:{port}", database_url, seconds)
     fleet = [FlatHost(f"host-{number}", None, ROOM) for number in range(hosts)]
-    async with Bus(wiring.transport(settings, "bench")) as bus:
+    async with Bus(composition.transport(settings, "bench")) as bus:
         await placement_answers(bus)
         await side.bulk(fleet)
         await claims(bus, fleet, min(seconds, 1.0))  # warm-up

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from bench.loading import berth_up, latencies_of
 from bench.own_servers import broker_and_database, of_berth
-from berth import wiring
+from berth import composition
 from berth.loadtest import Boot, Load, LoadPlan, percentile
 from berth.operations.publishing import publish
 from berth.settings import Settings
@@ -93,7 +93,7 @@ def _berth(environment: dict[str, str], *words: str) -> str:
 async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> list[Boot]:
     """Publish boots at this rate until `over()` is true; return them with the times at which they ended."""
     found: list[Boot] = []
-    async with Bus(wiring.transport(settings, "bench")) as bus:
+    async with Bus(composition.transport(settings, "bench")) as bus:
         while not over():
             plan = LoadPlan(boots=max(int(rate * 5), 1), rate=rate, seed=len(found) + 1)
             booted = (await Load(bus, plan).run()).boots

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import uvloop
 
 from bench.loading import BenchBerth, a_berth, berth_on, check_clean, latencies_of
-from berth import wiring
+from berth import composition
 from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan, percentile
 from berth.operations.publishing import publish
@@ -46,7 +46,7 @@ class FairSizes:
 
 
 async def _load(berth: BenchBerth, plan: LoadPlan) -> LoadOutcome:
-    async with Bus(wiring.transport(berth.settings, "bench")) as bus:
+    async with Bus(composition.transport(berth.settings, "bench")) as bus:
         return await Load(bus, plan).run()
 
 
@@ -102,7 +102,7 @@ def measure(sizes: FairSizes) -> float:
 
 async def _publish(berth: BenchBerth, boots: int, project: str) -> None:
     plan = LoadPlan(boots=boots, window=boots, flavors=SMALL, project=project, patience=PATIENCE)
-    async with Bus(wiring.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:
+    async with Bus(composition.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:
         load = Load(bus, plan)
         running = group.create_task(load.run())
         while load.open + load.ended < boots:
@@ -139,7 +139,7 @@ async def _sharing(berth: BenchBerth, boots: int, seconds: float) -> dict[str, i
     """
     ended, deleting = Counter[str](), list[BuildEnded]()
 
-    async with Bus(wiring.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:
+    async with Bus(composition.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:
 
         async def count(project: str) -> None:
             listener = await bus.listen(topics.BUILD_ENDED.at(reply_to=project), 5000)

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from bench.permanent_lease import PermanentLease
-from berth.searching import candidate_source, cell_queries, placement_queries
+from berth.composition import candidate_source, cell_queries, placement_queries
 from berth.services import serving_metrics, settle_in, stop_on_signals
 from bus import topics
 from bus.clock import Clock

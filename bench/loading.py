@@ -19,7 +19,7 @@ import uvloop
 
 from bench.own_servers import broker_and_database, of_berth, own_directory, running
 from bench.processes import in_all, processor_time, share_of
-from berth import wiring
+from berth import composition
 from berth.commands.run import ready
 from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, percentile
 from berth.operations.audit import audit
@@ -66,7 +66,7 @@ class BenchBerth:
         return uvloop.run(self.loaded(plan))
 
     async def loaded(self, plan: LoadPlan) -> LoadedBoots:
-        async with Bus(wiring.transport(self.settings, "bench")) as bus:
+        async with Bus(composition.transport(self.settings, "bench")) as bus:
             await ready(bus, self.settings)
             before = processor_time()
             outcome = await Load(bus, plan).run()

@@ -15,7 +15,7 @@ import uvloop
 
 from bench.loading import BenchBerth, LoadedBoots, a_berth, check_clean
 from bench.processes import parts_of, processor_time, share_of
-from berth import wiring
+from berth import composition
 from berth.client import RestClient
 from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan
@@ -63,7 +63,7 @@ class RestLoad(Load):
 
 async def over_http(berth: BenchBerth, url: str, plan: LoadPlan) -> LoadedBoots:
     member = RestClient(url, f"load:{PROJECT}", headers={"x-roles": "member"})
-    async with Bus(wiring.transport(berth.settings, "bench")) as bus, member as client:
+    async with Bus(composition.transport(berth.settings, "bench")) as bus, member as client:
         await ready(bus, berth.settings)
         before = processor_time()
         outcome = await RestLoad(bus, plan, client).measure()

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from bench import backlog, doors, embedded_boots, ironic, nova_selects, overload
+from bench import backlog, doors, embedded_boots, ironic, overload
 from bench.decisions import decisions_a_second
 from bench.figures import Figure, middle, middle_of
 from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
+from berth.features import features, module_of
 from berth.loadtest import MIX, LoadPlan, mixed
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
@@ -41,8 +42,6 @@ class BenchSizes:
     events: float = 12.0  # seconds of events from Ironic
     boots_beside: float = 300.0  # boots of virtual machines per second at the same time
     hosts_beside: int = 1000  # hosts of virtual machines for them
-    nova_hosts: int = 1000
-    nova_calls: int = 3000  # calls of Nova's scheduler RPC
 
 
 SHORT = BenchSizes()
@@ -170,10 +169,8 @@ SUITE = {
     "demo": Benchmark("`make demo`, once all is installed", 10, lambda sizes: embedded_boots.demo()),
     "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
     "doors": Benchmark("claims at placement's doors", 30, lambda sizes: doors.measure(seconds=sizes.seconds)),
-    "nova_selects": Benchmark(
-        "calls of Nova's scheduler RPC, 1,000 hosts",
-        40,
-        lambda sizes: nova_selects.measure(sizes.nova_hosts, sizes.nova_calls),
-    ),
     "ironic": Benchmark("from Ironic's event to a node that can be claimed, with parallel boots", 110, news),
 }
+for _feature in features():
+    if (_benchmarks := module_of(_feature, "bench.suite")) is not None:
+        SUITE |= _benchmarks.SUITE

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from msgspec.structs import asdict
 
+from berth.features import features, module_of
 from berth.setting_groups import CellAccountLimits, RequestSettings, SchedulerSettings
 from berth.settings import BadSetting, Settings, by_name, described
 from berth.simulator_settings import PREFIX, SimulatorSettings
@@ -33,7 +34,7 @@ DATABASE_PARAMETERS = frozenset(
 
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
-    "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "nova_wait": 0, "keep_changes": 1000,
+    "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "keep_changes": 1000,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
     "max_reservations": 0, "max_reservations_project": 0, "max_reservation_slots": 1, "max_aggregates": 0,
@@ -80,14 +81,14 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
     _check_addresses(values, refuse)
     _check_http(settings, refuse)
     _check_names(settings, refuse)
-    if any(name.startswith("ironic_") for name in origins):
+    if any(name.startswith("ironic_") or name == "nova_conf" for name in origins):
         from berth.ironic import check as check_ironic  # imports an HTTP client, which loads slowly
 
         check_ironic(settings, refuse)
-    if any(name.startswith("nova_") for name in origins):
-        from berth.nova import check as check_nova
-
-        check_nova(settings, refuse)
+    for feature in features():
+        is_set = any(name.startswith(f"{feature.name}_") for name in origins)
+        if is_set and (processes := module_of(feature, "processes")) is not None:
+            processes.check(settings, refuse)
 
 
 def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:

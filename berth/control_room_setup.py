@@ -7,13 +7,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from berth import dead_letters
+from berth.features import features, folder_of, module_of
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
+from bus.addressing import Query
 from bus.delivery.recording import RecordingBus
+from bus.feature import Feature
 from bus.protocol import QueueSpec
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
@@ -23,7 +26,7 @@ from control_room.shared_data import background_tasks
 from control_room.worker import Events, control_room
 
 if TYPE_CHECKING:
-    from control_room.pages.frame import PageContext
+    from control_room.pages.frame import FeaturePages, PageContext
 
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
 AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # (cell, agent) → the agent's queues
@@ -105,7 +108,28 @@ def control_room_worker(
                 tls=tls_of(settings),
             )
 
-    return control_room(events, [serve])
+    asks = [query for feature in features() for query in _asks_of_pages(feature)]
+    return control_room(events, [serve], asks)
+
+
+def _asks_of_pages(feature: Feature) -> Sequence[Query[Any, Any]]:
+    return getattr(module_of(feature, "messages"), "PAGE_ASKS", ())
+
+
+def pages_of_features() -> "list[FeaturePages]":
+    """Return the pages of all features that have some."""
+    from control_room.pages.frame import FeaturePages
+
+    return [
+        FeaturePages(
+            address=f"/{feature.name}",
+            name=feature.page,
+            routes=pages.routes,
+            templates=folder_of(feature) / "templates",
+        )
+        for feature in features()
+        if feature.page and (pages := module_of(feature, "pages")) is not None
+    ]
 
 
 @asynccontextmanager
@@ -141,6 +165,7 @@ async def opened_pages(
             clock=clock,
             operations=operations(bus, settings, drains, *tables),
             tasks=tasks,
+            features=pages_of_features(),
         )
 
 

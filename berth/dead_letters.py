@@ -11,10 +11,11 @@ from bus.protocol import DeadLetter, Envelope, Transport, decode
 from bus.vocabulary import Message
 from bus.worker import cell_of
 
-_TYPES: dict[str, type[Message]] = {
-    **{topic.message.__name__: topic.message for topic in topics.TOPICS},
-    **{query.asks.__name__: query.asks for query in topics.QUERIES},
-}
+
+def _type_named(name: str) -> type[Message] | None:
+    if name in topics.TOPIC_NAMED:
+        return topics.TOPIC_NAMED[name].message
+    return next((query.asks for query in topics.QUERIES if query.asks.__name__ == name), None)
 
 
 def obstacle(letter: DeadLetter, *, as_operator: bool = False) -> str:
@@ -37,7 +38,7 @@ def act_of(letter: DeadLetter) -> str:
     the operator: the letter's own act, if it needs a higher role than the replay of dead letters. Messages
     between workers need the role `admin`.
     """
-    kind = _TYPES.get(letter.type)
+    kind = _type_named(letter.type)
     if kind is None and not letter.type:  # a sender without berth's libraries names no type
         kind = next((row.message for row in topics.TOPICS if letter.queue.endswith(f":{row.pattern}")), None)
     try:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from berth.checks import check_broker_url
-from berth.openstack_conf import BadConf, ironic_conf, ironic_options, nova_options
+from berth.openstack_conf import BadConf, OsloConf, ironic_conf, ironic_options, keeps_used_nodes
 from berth.openstack_settings import IronicNodeSettings
 from berth.settings import BadSetting, Settings
 from berth.worker_roles import Role
@@ -37,6 +37,10 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
         ironic_conf(ironic.connection.conf)
     except BadConf as problem:
         refuse("ironic_conf", str(problem))
+    try:
+        OsloConf(ironic.connection.nova_conf)
+    except BadConf as problem:
+        refuse("nova_conf", str(problem))
     try:
         if ironic.is_read:
             _access(settings)
@@ -129,7 +133,7 @@ def followed(settings: Settings, clock: Clock) -> FollowedIronic:
         selection=selection(settings),
         notifications=_notifications(settings, clock) if ironic.is_heard else None,
         api=IronicApi(access(settings), clock) if ironic.is_read else None,
-        skip_reserve_in_use=nova_options(settings).skip_reserve_in_use,
+        skip_reserve_in_use=keeps_used_nodes(settings),
     )
 
 
@@ -152,7 +156,7 @@ def _notifications(
 def sync(settings: Settings, bus: Bus) -> Worker:
     """Return the ironic worker; without an Ironic, only events of tools like `berth node` are applied."""
     if not (settings.ironic.is_heard or settings.ironic.is_read):
-        return ironic_sync(skip_reserve_in_use=nova_options(settings).skip_reserve_in_use)
+        return ironic_sync(skip_reserve_in_use=keeps_used_nodes(settings))
     ironic = followed(settings, bus.clock)
     return ironic_sync(ironic, bus.publish, bus.asker(topics.PROVIDERS), clock=bus.clock)
 

@@ -1,8 +1,8 @@
-"""Defines the groups of settings with which berth uses Ironic and Nova."""
+"""Defines the groups of settings with which berth uses Ironic."""
 
 from msgspec import field
 
-from berth.setting_groups import SettingsGroup
+from bus.feature import SettingsGroup
 
 
 def _of_ironic(name: str) -> str:
@@ -16,6 +16,9 @@ class IronicConnectionSettings(SettingsGroup, frozen=True, kw_only=True, rename=
     # Ironic's configuration file, for its options control_exchange and versioned_notifications_topics; empty:
     # their defaults
     conf: str = ""
+    # Nova's configuration file, such as /etc/nova/nova.conf, for the options of Nova that berth follows
+    # (docs/nova.md); empty: their defaults
+    nova_conf: str = field(default="", name="nova_conf")
     # entry of clouds.yaml with the credentials and perhaps the address of Ironic's API; envvars: the OS_*
     # variables; or the URL of an API without authentication; empty: berth does not call Ironic
     api: str = ""
@@ -62,23 +65,3 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
     @property
     def is_heard(self) -> bool:
         return bool(self.connection.amqp_url)
-
-
-class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"nova_{name}"):
-    """Settings for the Nova whose scheduler berth replaces (docs/nova.md)."""
-
-    # URL of the RabbitMQ and virtual host on which Nova calls its scheduler; empty: berth serves no Nova
-    amqp_url: str = ""
-    # Nova's configuration file, such as /etc/nova/nova.conf, for the options of Nova that berth follows
-    # (docs/nova.md); empty: their defaults
-    conf: str = ""
-    database_url: str = ""  # URL of Nova's API database, for a user who may read it
-    # URL of the database of a cell of Nova, by the cell's name; without one Nova's own URL is used
-    cell_database_urls: dict[str, str] = field(default_factory=dict)
-    # time that a call may wait for capacity; Nova's option long_rpc_timeout limits it
-    wait: float = 0.0
-    # URL of the RabbitMQ and virtual host of Nova's notifications; empty: no shadow mode, and the bridge
-    # publishes to nova_amqp_url
-    notification_amqp_url: str = ""
-    # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
-    fallback_amqp_url: str = ""

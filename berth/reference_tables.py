@@ -10,6 +10,7 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
+from berth.features import features
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS, REFUSED_CLAIMS
@@ -107,7 +108,6 @@ MODULES: Mapping[str, str] = {
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
-    "nova_bridge.shadow": "nova-shadow",
 }
 
 
@@ -121,6 +121,7 @@ class Meter:
 
 
 def meters() -> list[Meter]:
+    of_features = [meter for feature in features() for meter in feature.meters]
     return [
         Meter(
             base._name + ("_total" if base._type == "counter" else ""),
@@ -129,7 +130,7 @@ def meters() -> list[Meter]:
             base._documentation,
             by,
         )
-        for module, by in MODULES.items()
+        for module, by in (*MODULES.items(), *of_features)
         for base in metrics_of(module)
     ]
 

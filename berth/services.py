@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth import process_watch, wiring, worker_roles
+from berth import composition, process_watch, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.forked_workers import ForkedWorker
 from berth.process_watch import EXIT_BLOCKED, WatchLimits, watched
@@ -59,7 +59,7 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
         limits = WatchLimits(process_watch.BLOCKED_SECONDS, process_watch.STUCK_SECONDS)
         directory = Path(settings.database.state_dir)
         with watched(limits, worker_roles.name_of(together), directory):
-            await wiring.serve(together, settings, way, stopping)
+            await composition.serve(together, settings, way, stopping)
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ def metrics_addresses(settings: Settings) -> dict[tuple["worker_roles.Role", ...
     """Return the address of each process's metrics, by its roles: the address of the settings for the first
     process, and the next ports for all further processes; "": no metrics.
     """
-    processes = worker_roles.processes(settings)
+    processes = worker_roles.processes_of_up(settings)
     if not settings.process.metrics_http:
         return dict.fromkeys(processes, "")
     host, _, first = settings.process.metrics_http.rpartition(":")
@@ -207,10 +207,10 @@ class Supervisor:
         """Stop the workers, each after the messages that it handles now; kill workers that take too long."""
         try:
             async with asyncio.timeout(_END_SECONDS):
-                for stage in worker_roles.stages(worker_roles.roles(self.settings)):
+                for stage in worker_roles.stages_of(worker_roles.roles_of(self.settings)):
                     await self._send(signal.SIGTERM, stage)
         except TimeoutError:
-            await self._send(signal.SIGKILL, worker_roles.roles(self.settings))
+            await self._send(signal.SIGKILL, worker_roles.roles_of(self.settings))
 
     async def _send(self, number: signal.Signals, roles: Sequence["worker_roles.Role"]) -> None:
         """Send a signal to the running processes of the given roles, and wait until they have ended."""
@@ -243,23 +243,23 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
         broker = LocalBroker(journal=journal)
         await LocalTransport(broker).declare(*central_queues())
         if open_socket:
-            entrance = SocketServer(broker, directory / wiring.SOCKET)
+            entrance = SocketServer(broker, directory / composition.SOCKET)
             await entrance.open()
             stack.push_async_callback(entrance.close)
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
         shared, turns = SharedMemory(), asyncio.Lock()
         async with asyncio.TaskGroup() as group:
-            stopping = {role: asyncio.Event() for role in worker_roles.roles(settings)}
+            stopping = {role: asyncio.Event() for role in worker_roles.roles_of(settings)}
             serving = {
                 role: group.create_task(
-                    wiring.serve([role], settings, LocalTransport(broker), event, shared, turns)
+                    composition.serve([role], settings, LocalTransport(broker), event, shared, turns)
                 )
                 for role, event in stopping.items()
             }
             try:
                 yield EmbeddedBerth(broker, bus)
             finally:
-                for stage in worker_roles.stages(worker_roles.roles(settings)):
+                for stage in worker_roles.stages_of(worker_roles.roles_of(settings)):
                     for role in stage:
                         stopping[role].set()
                     await asyncio.wait([serving[role] for role in stage])

@@ -1,4 +1,4 @@
-"""Defines the groups of settings, except for Ironic and Nova (`berth/openstack_settings.py`).
+"""Defines the groups of settings, except for Ironic (`berth/openstack_settings.py`) and features.
 
 A setting has one name for users: `BERTH_NAME` in the environment, `NAME` in a TOML file and after --set. In
 the code it is a field of its group; a group's `rename` maps the user's names to the fields.
@@ -9,11 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
+from bus.feature import SettingsGroup
 from bus.vocabulary import HELD_SHARE, KEEP_ACTS_SECONDS, KEEP_SECONDS
-
-
-class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of groups of settings. All times are in seconds."""
 
 
 class BusSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -112,7 +109,7 @@ class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
     """The interpretation of build requests: PCI aliases, traits, tenants (docs/requests.md)."""
 
     # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
-    pci_aliases: dict[str, str] = {}
+    pci_aliases: dict[str, str] = field(default_factory=dict)
     # what of an image becomes required traits of the host: type (its disk_format), metadata (properties such
     # as hw_disk_bus), or both
     image_traits: tuple[str, ...] = ()

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from berth.reference_tables import markdown_table
-from berth.setting_groups import SettingsGroup
-from berth.settings import GROUP_OF, KINDS, Settings, by_name
+from berth.settings import GROUP_OF, KINDS, FeatureSettings, Settings, by_name, group_name
 from berth.simulator_settings import PREFIX, SIMULATOR
+from bus.feature import SettingsGroup
 
 _OF_SIMULATOR = (
     "TOML file with the options of the simulator (docs/reference/simulator.md), or in berth.toml a table of "
@@ -88,7 +88,7 @@ def _groups(kind: type[SettingsGroup], *path: str) -> Iterator[tuple[str, type[S
     """Yield the name and the class of each group of settings inside a group, at any depth."""
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
-            yield " ".join((*path, field.name)), field.type
+            yield group_name((*path, field.name)), field.type
             yield from _groups(field.type, *path, field.name)
 
 
@@ -102,6 +102,8 @@ def _words() -> Mapping[str, str]:
     """Return, for each setting, the comment that describes it in its group."""
     found = dict[str, str]()
     for _, kind in _groups(Settings):
+        if kind is FeatureSettings:  # it is made at run time, and has only groups
+            continue
         source = inspect.getsource(kind)
         notes = {
             token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))

@@ -1,14 +1,17 @@
-"""Defines `Settings`: all settings, in the groups of `setting_groups.py` and `openstack_settings.py`."""
+"""Defines `Settings`: all settings, in the groups of `setting_groups.py`, `openstack_settings.py` and of
+features.
+"""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from berth.openstack_settings import IronicSettings, NovaSettings
+from berth.features import features
+from berth.openstack_settings import IronicSettings
 from berth.setting_groups import (
     AgentSettings,
     BusSettings,
@@ -26,10 +29,10 @@ from berth.setting_groups import (
     RestSettings,
     RetentionSettings,
     SchedulerSettings,
-    SettingsGroup,
 )
 from berth.simulator_settings import PREFIX, SimulatorSettings
 from bus.broker_urls import user_of
+from bus.feature import SettingsGroup
 
 # With at most so many processor cores, workers share processes by default. A process uses one core, and
 # broker and database use another.
@@ -62,6 +65,22 @@ class Cell(msgspec.Struct, frozen=True):
         return user_of(self.broker) or ""
 
 
+if TYPE_CHECKING:
+
+    class FeatureSettings(SettingsGroup, frozen=True, kw_only=True): ...
+
+else:
+    FeatureSettings = msgspec.defstruct(
+        "FeatureSettings",
+        [(feature.name, feature.settings, feature.settings()) for feature in features() if feature.settings],
+        bases=(SettingsGroup,),
+        namespace={"__doc__": "The settings of features, a group for each."},
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
 class Settings(SettingsGroup, frozen=True, kw_only=True):
     """All settings. Every setting has a default, so berth runs without any configuration."""
 
@@ -77,12 +96,16 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     quotas: QuotaSettings = QuotaSettings()
     control_room: ControlRoomSettings = ControlRoomSettings()
     ironic: IronicSettings = IronicSettings()
-    nova: NovaSettings = NovaSettings()
+    features: FeatureSettings = FeatureSettings()
     conductor: ConductorSettings = ConductorSettings()
     keep: RetentionSettings = RetentionSettings()
     process: ProcessSettings = ProcessSettings()
     agents: AgentSettings = AgentSettings()
     simulator: SimulatorSettings = SimulatorSettings()
+
+    def of(self, kind: type[G]) -> G:
+        """Return the settings of a feature, which are of this class."""
+        return next(group for group in msgspec.structs.astuple(self.features) if type(group) is kind)
 
     @property
     def embedded(self) -> bool:
@@ -148,6 +171,10 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return _made(Settings, {**by_name(self), **named})
 
 
+def group_name(path: Sequence[str]) -> str:
+    return " ".join(path).removeprefix("features ")
+
+
 def _declared(
     kind: Any = Settings, group: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
@@ -161,7 +188,7 @@ def _declared(
 
 _DECLARED = tuple(_declared())
 KINDS: Mapping[str, Any] = {name: kind for name, _, kind in _DECLARED}
-GROUP_OF: Mapping[str, str] = {name: " ".join(path[:-1]) for name, path, _ in _DECLARED}
+GROUP_OF: Mapping[str, str] = {name: group_name(path[:-1]) for name, path, _ in _DECLARED}
 
 
 def by_name(settings: Settings) -> dict[str, Any]:

@@ -6,7 +6,7 @@ table `[simulator]` or in the TOML file that the setting `simulator` names.
 
 from msgspec import field
 
-from berth.setting_groups import SettingsGroup
+from bus.feature import SettingsGroup
 
 SIMULATOR = "simulator"  # the setting that names the file of these options, or is a table of them
 PREFIX = f"{SIMULATOR}."

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from berth.features import processes
 from berth.settings import BadSetting, Settings, names_a_file
 from bus.masking import masked
 
+OF_FEATURES = {process.name: feature for feature, process in processes()}
 WORKERS = (
-    "placement", "scheduler", "conductor", "compute", "metal", "ironic", "nova", "nova-shadow",
-    "control-room", "rest", "ferry",
+    "placement", "scheduler", "conductor", "compute", "metal", "ironic", *OF_FEATURES, "control-room",
+    "rest", "ferry",
 )  # fmt: skip
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
 _TOGETHER = ("placement", "scheduler", "conductor", "compute")  # may share a process
@@ -31,7 +33,7 @@ class Role:
         return ".".join(filter(None, (self.worker, self.cell, self.agent)))
 
 
-def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
+def role_named(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     """Return the role of a worker; raise BadSetting if its name, cell or agent is wrong or missing. The cell
     may be missing if the settings have only one.
     """
@@ -79,7 +81,7 @@ def roles_named(names: Sequence[str], cells: str, settings: Settings, agent: str
     if len(several) > 1 and (agent or not set(workers) & set(_SHARED_BY_CELLS)):
         raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
     found = [
-        role(worker, cell, settings, agent)
+        role_named(worker, cell, settings, agent)
         for worker in workers
         for cell in (several if len(workers) == 1 or worker in _OF_A_CELL else [""])
     ]
@@ -103,7 +105,7 @@ def _metal_cells(settings: Settings) -> list[str]:
     return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
 
 
-def roles(settings: Settings) -> list[Role]:
+def roles_of(settings: Settings) -> list[Role]:
     """Return the roles of all workers of the settings; workers that answer queries come before workers that
     send them.
     """
@@ -120,20 +122,19 @@ def roles(settings: Settings) -> list[Role]:
         found += [Role("compute", cell, agent) for agent in several]
     found += [Role("metal", cell) for cell in _metal_cells(settings)]
     found.append(Role("scheduler"))
-    if settings.nova.amqp_url:
-        found.append(Role("nova"))
-    if settings.nova.notification_amqp_url:
-        found.append(Role("nova-shadow"))
+    for feature, process in processes():
+        if feature.settings is None or process.runs_with(settings.of(feature.settings)):
+            found.append(Role(process.name))
     if settings.rest.http:
         found.append(Role("rest"))
     return [*found, Role("control-room")] if settings.control_room.listens else found
 
 
-def processes(settings: Settings) -> list[tuple[Role, ...]]:
+def processes_of_up(settings: Settings) -> list[tuple[Role, ...]]:
     """Return the roles of each process under `berth up`."""
     if settings.compact:
         return _compact(settings)
-    return [(role,) for role in roles(settings)]
+    return [(role,) for role in roles_of(settings)]
 
 
 def _compact(settings: Settings) -> list[tuple[Role, ...]]:
@@ -142,7 +143,7 @@ def _compact(settings: Settings) -> list[tuple[Role, ...]]:
     """
     shared: dict[tuple[bool, str], list[Role]] = {}
     others: list[tuple[Role, ...]] = []
-    for role in roles(settings):
+    for role in roles_of(settings):
         if role.worker in _TOGETHER and not role.agent:
             of_cells = role.worker in _SHARED_BY_CELLS
             shared.setdefault((of_cells, settings.cell(role.cell).broker), []).append(role)
@@ -153,7 +154,7 @@ def _compact(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 _STAGES = (  # in the order in which workers stop: senders of queries come first
-    ("control-room", "rest", "nova", "nova-shadow"),
+    ("control-room", "rest", *OF_FEATURES),
     ("scheduler", "compute", "metal", "ironic"),
     ("conductor",),
     ("ferry",),
@@ -161,7 +162,7 @@ _STAGES = (  # in the order in which workers stop: senders of queries come first
 )
 
 
-def stages(roles: Sequence[Role]) -> list[list[Role]]:
+def stages_of(roles: Sequence[Role]) -> list[list[Role]]:
     """Return the roles in groups, in the order in which to stop them: senders of queries come first."""
     grouped = [[role for role in roles if role.worker in stage] for stage in _STAGES]
     return [stage for stage in grouped if stage]

@@ -19,12 +19,11 @@ from bus.addressing import matches
 from bus.context import envelopes_handled
 from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport
 from bus.receipts import Receipt
-from bus.topics import TOPIC_OF
+from bus.topics import TOPIC_NAMED
 
 # Seconds for which a message is offered to a reader in this process; then it is published at the broker.
 PATIENCE = 1.0
 _IN_MEMORY = ("ask.", "reply.")
-_DIRECT = {message.__name__: topic.direct for message, topic in TOPIC_OF.items() if topic.direct}
 
 HANDED_OVER = Counter("berth_messages_handed_over", "messages handed to a worker of the same process")
 
@@ -138,7 +137,7 @@ class DirectTransport:
             handed = self._hand_over(envelope)
             if handed is None:
                 at_broker.append(place)
-            elif _DIRECT.get(envelope.type) == "handled":
+            elif (topic := TOPIC_NAMED.get(envelope.type)) is not None and topic.direct == "handled":
                 awaited.append(handed)
         receipt = Receipt(len(awaited)) if awaited else None
         for handed in awaited:  # before the first await: then none is settled yet
@@ -165,15 +164,15 @@ class DirectTransport:
         reader = self._readers.get(key)
         if key.startswith(_IN_MEMORY):
             return reader
-        mode = _DIRECT.get(envelope.type)
-        if mode is None:
+        topic = TOPIC_NAMED.get(envelope.type)
+        if topic is None or not topic.direct:
             return None
         if reader is None:
             if key not in self._found:
                 bound = (it for pattern, it in self._readers.items() if matches(pattern, key))
                 self._found[key] = next(bound, None)
             reader = self._found[key]
-        if mode == "handled" and reader is not None and self._handles_now(reader.worker):
+        if topic.direct == "handled" and reader is not None and self._handles_now(reader.worker):
             return None  # the worker would wait for itself
         return reader
 

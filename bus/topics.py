@@ -1,6 +1,8 @@
 """Topics and queries: the message type of each topic and query, and lists of all topics and all queries."""
 
+from collections.abc import Mapping
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, TypeVar
 
 from bus import (
@@ -31,7 +33,6 @@ from bus import (
     reservations,
     resources,
     room,
-    shadow,
     what_if,
 )
 from bus.addressing import ANYONE as ANYONE
@@ -269,13 +270,33 @@ ACTS_RECORDED = Topic("act.recorded", audit_trail.ActsRecorded,
     "records of what people and programs requested, for the audit trail", ANYONE, "scheduler")
 FIND_ACTS = Query("scheduler.acts", audit_trail.FindActs, audit_trail.ActsFound,
     "records of the audit trail", ANYONE, "scheduler")
-NOVA_REPORT = Query("nova.report", shadow.FindNovaReport, shadow.NovaReportFound,
-    "decisions of a running Nova's scheduler compared with berth's (shadow mode)", ANYONE, "nova_shadow")
 # fmt: on
 
-TOPICS: tuple[Topic[Any], ...] = tuple(value for value in [*globals().values()] if isinstance(value, Topic))
-QUERIES: tuple[Query[Any, Any], ...] = tuple(it for it in [*globals().values()] if isinstance(it, Query))
-TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}
+TOPICS: list[Topic[Any]] = []
+QUERIES: list[Query[Any, Any]] = []
+TOPIC_OF: dict[type[Message], Topic[Any]] = {}
+TOPIC_NAMED: dict[str, Topic[Any]] = {}  # by the name of the message's class, as in an envelope
+
+
+def add(module: ModuleType | Mapping[str, Any]) -> None:
+    """Add the topics and queries that are values of a module, such as the messages of a feature. A process
+    adds those of all features before it makes a bus.
+    """
+    values = [*(module if isinstance(module, Mapping) else vars(module)).values()]
+    for topic in values:
+        if isinstance(topic, Topic):
+            if topic.message in TOPIC_OF or any(topic.pattern == known.pattern for known in TOPICS):
+                raise ValueError(f"{topic.pattern}: another topic has this pattern or message")
+            TOPICS.append(topic)
+            TOPIC_OF[topic.message] = TOPIC_NAMED[topic.message.__name__] = topic
+    for query in values:
+        if isinstance(query, Query):
+            if any(query.name == known.name for known in QUERIES):
+                raise ValueError(f"{query.name}: another query has this name")
+            QUERIES.append(query)
+
+
+add(globals())
 
 CLIENT_KEYS: tuple[str, ...] = (
     CLIENT_REQUESTED.at().key,

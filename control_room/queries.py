@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
@@ -70,7 +71,7 @@ class Queries:
         self.balancing = bus.asker(topics.SWITCH_BALANCING, SECONDS)
         self.capacity = bus.asker(topics.CAPACITY, LONG)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
-        self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
+        self.asker = partial(bus.asker, timeout=LONG)  # for the queries of features
 
 
 async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:

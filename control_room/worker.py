@@ -22,7 +22,7 @@ from bus.messages import (
 )
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered
 from bus.relays import HeartbeatsMerged
-from bus.topics import Address
+from bus.topics import Address, Query
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild
@@ -123,7 +123,7 @@ def _duration(attempts: Sequence[Attempt]) -> float | None:
 ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
-    topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.NOVA_REPORT,
+    topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
     topics.QUOTAS, topics.EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
     topics.HEADROOM, topics.FIND_ACTS, topics.MAINTENANCE, topics.PREEMPTIONS, topics.PRIORITIES,
     topics.CAPACITY, topics.SWITCH_BALANCING, topics.PLAN_ROOM,
@@ -134,7 +134,12 @@ COMMANDS: frozenset[type[Message]] = frozenset(
 )
 
 
-def control_room(events: Events, serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()) -> Worker:
+def control_room(
+    events: Events,
+    serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+    further_asks: Sequence[Query[Any, Any]] = (),
+) -> Worker:
+    """Return the control room's worker; `further_asks` are the queries of the pages of features."""
     return Worker(
         "control_room",
         consumes=[
@@ -151,7 +156,7 @@ def control_room(events: Events, serves: Sequence[Callable[[], Coroutine[Any, An
             on(topics.IRONIC_SPOKE, events.on_ironic_events, private=True),
             on(topics.SCHEDULER_ALIVE, events.on_scheduler_alive, private=True),
         ],
-        asks=ASKS,
+        asks=(*ASKS, *further_asks),
         announces=COMMANDS,
         runs=serves,
     )

@@ -1,6 +1,7 @@
 """Publishes messages and sends queries for clients that have a role, if the role permits them."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from msgspec import structs
@@ -19,14 +20,19 @@ from bus.vocabulary import Message
 from scheduler_worker.store.decisions import registered
 
 _ACTING = {message for act in acts.ACTS for message in act.messages}
-_WAYS: dict[str, Query[Any, Any] | Topic[Any]] = {
-    **{topic.pattern: topic for topic in topics.TOPICS if topic.message in _ACTING},
-    **{
-        query.name: query
-        for query in topics.QUERIES
-        if (query.source == ANYONE or query.asks in _ACTING) and not (query.within or query.of_client)
-    },
-}
+
+
+@cache
+def relayed() -> dict[str, Query[Any, Any] | Topic[Any]]:
+    """Return the topics and queries of which messages are relayed, by pattern and name."""
+    return {
+        **{topic.pattern: topic for topic in topics.TOPICS if topic.message in _ACTING},
+        **{
+            query.name: query
+            for query in topics.QUERIES
+            if (query.source == ANYONE or query.asks in _ACTING) and not (query.within or query.of_client)
+        },
+    }
 
 
 @dataclass(eq=False)
@@ -58,7 +64,7 @@ class RoleDoor:
             caller.reset(token)
 
     async def _relayed(self, asked: ClientRelay) -> RelayAnswered:
-        way = _WAYS.get(asked.to)
+        way = relayed().get(asked.to)
         if way is None:
             raise OperationRefused(f"{asked.to} is no topic or query for clients with a role")
         message = _decoded(way, asked.message)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from berth import wiring, worker_roles, worker_tables
+from berth import composition, worker_roles
 from berth.commands.options import Commands, StateDir, option, positional
 from berth.commands.terminal import Cli, effective
 from berth.operations.publishing import checked
@@ -184,7 +184,7 @@ def check_identifiers(settings: Settings, name: str) -> None:
     """Raise BadSetting if a cell's name is invalid, or makes its login or schema too long for PostgreSQL."""
     check_name(name)
     if login := login_of(settings, name):
-        longest = max((login, wiring.store_of(worker_roles.Role("conductor", name))), key=len)
+        longest = max((login, composition.store_of(worker_roles.Role("conductor", name))), key=len)
         if (excess := len(longest.encode()) - _IDENTIFIER_BYTES) > 0:
             raise BadSetting(
                 f"cell {name!r}: PostgreSQL allows names of {_IDENTIFIER_BYTES} bytes, and {longest!r} would"
@@ -205,19 +205,19 @@ def limits_of_agent(settings: Settings) -> UserLimits:
 def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) -> Permissions:
     """Return the permissions of a cell's RabbitMQ user: for its conductor, and for the named agents."""
     tables = [
-        worker_tables.tables_of_conductor(cell),
-        *(worker_tables.tables_of_agent(cell, agent) for agent in agents),
+        composition.tables_of_conductor(cell),
+        *(composition.tables_of_agent(cell, agent) for agent in agents),
     ]
     return of_cell(cell, [worker for table in tables for worker in table], settings.bus.exchange)
 
 
 def permissions_of_agent(settings: Settings, cell: str, agent: str, *, metal: bool = False) -> Permissions:
-    return of_cell(cell, worker_tables.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
+    return of_cell(cell, composition.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
 
 
 def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) -> Permissions:
     return of_ferry(
-        worker_tables.crossings_of(cell), at_cell_broker=at_cell_broker, exchange=settings.bus.exchange
+        composition.crossings_of(cell), at_cell_broker=at_cell_broker, exchange=settings.bus.exchange
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.console import Console
 from rich.markup import escape
 
-from berth import dead_letters, wiring
+from berth import composition, dead_letters
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, write_json
 from berth.settings import BadSetting, Settings
@@ -152,7 +152,7 @@ def _way(settings: Settings, cell: str) -> Transport:
     """Return a connection to the broker with a cell's dead letters; `cell` "": the central broker."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no separate RabbitMQ: its dead letters are at the central one")
-    return wiring.transport(settings, "dead", cell)
+    return composition.transport(settings, "dead", cell)
 
 
 def _check(ids: Sequence[str]) -> None:

@@ -38,9 +38,9 @@ def topology_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show which workers publish and consume each topic, and in which direction it crosses the border of a
     cell.
     """
-    from berth import topology, worker_tables
+    from berth import composition, topology
 
-    workers = worker_tables.all_workers_without_a_bus()
+    workers = composition.all_workers_without_a_bus()
     facts = [dict(zip(topology.COLUMNS, row, strict=True)) for row in topology.table(workers)]
     text = topology.markdown(workers) if markdown else None
     show(as_json, text, facts, _table_of(facts, topology.COLUMNS))
@@ -51,9 +51,9 @@ def asyncapi_command(
     as_json: bool = option(False, "As it is without.", "--json"), markdown: Markdown = False
 ) -> None:
     """Print an AsyncAPI 3 document in JSON that describes every topic and query."""
-    from berth import topology, worker_tables
+    from berth import composition, topology
 
-    workers = worker_tables.all_workers_without_a_bus()
+    workers = composition.all_workers_without_a_bus()
     if markdown:
         sys.stdout.write(topology.messages_markdown(workers))
     else:

@@ -13,6 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from berth.features import features, package_of
+
 # panel → command → its module, in the order in which they are shown
 _MODULES = {
     "Run": {
@@ -45,8 +47,7 @@ _MODULES = {
         "replay": "replaying",
     },
     "Other systems": {
-        "import": "importing", "adopt": "importing", "ironic": "ironic", "nova": "nova",
-        "openstack": "openstack",
+        "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
     },
 }  # fmt: skip
 _GROUPS = {  # group → its description
@@ -91,7 +92,6 @@ _GROUPS = {  # group → its description
     "database": "Move a database to another PostgreSQL server while workers use it (docs/running.md).",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",
-    "nova": "A Nova that berth serves or observes (docs/nova.md).",
     "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
 }
 
@@ -101,21 +101,32 @@ class Listed:
     """An entry in the table of all commands: a command or a group, and the module that defines it."""
 
     name: str
-    file: str
+    module: str
     panel: str
+    of_group: str = ""  # the description of a group
 
     @property
     def says(self) -> str:
         """Return a group's description, or the first paragraph of a command's docstring, for --help."""
-        if self.name in _GROUPS:
-            return _GROUPS[self.name]
-        text = (Path(__file__).parent / f"{self.file}.py").read_text(encoding="utf-8")
+        if self.of_group:
+            return self.of_group
+        file = Path(__file__).with_name(f"{self.module.rpartition('.')[2]}.py")
+        text = file.read_text(encoding="utf-8")
         found = re.search(rf'\.command\("{self.name}".*?"""(.*?)(?:\n\n|""")', text, re.DOTALL)
         return " ".join(found[1].split()) if found else ""
 
 
-COMMANDS = tuple(
-    Listed(name, file, panel) for panel, listed in _MODULES.items() for name, file in listed.items()
+COMMANDS = (
+    *(
+        Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""))
+        for panel, listed in _MODULES.items()
+        for name, file in listed.items()
+    ),
+    *(
+        Listed(feature.name, f"{package_of(feature)}.commands", "Other systems", feature.commands)
+        for feature in features()
+        if feature.commands
+    ),
 )
 
 
@@ -129,9 +140,9 @@ class Later(TyperCommand):
     def loaded(self) -> Any:
         """Load this entry's module, and return the command or group that the module defines."""
         around = typer.Typer()
-        around.add_typer(import_module(f"berth.commands.{self._listed.file}").commands)
+        around.add_typer(import_module(self._listed.module).commands)
         command = typer.main.get_group(around).commands[self._listed.name]
-        if self._listed.name in _GROUPS:
+        if self._listed.of_group:
             command.help = self._listed.says
         return command
 

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from berth import wiring
+from berth import composition
 from berth.checks import is_loopback
 from berth.commands.audit import show_audit
 from berth.commands.nodes import node_event
@@ -250,7 +250,7 @@ async def _berth_to_load(
     settings: Settings, attach: bool, console: Console
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
-        async with Bus(wiring.transport(settings, "load")) as bus:
+        async with Bus(composition.transport(settings, "load")) as bus:
             await refuse_missing_databases(settings)  # before the load, not in the audit after it
             yield bus, settings
     elif settings.embedded:
@@ -264,7 +264,7 @@ async def _berth_to_load(
         async with asyncio.TaskGroup() as group:
             group.create_task(Supervisor(settings, console.print).run(stopping))
             try:
-                async with Bus(wiring.transport(settings, "load")) as bus:
+                async with Bus(composition.transport(settings, "load")) as bus:
                     yield bus, settings
             finally:
                 stopping.set()

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
-from berth import logs, wiring, worker_roles
+from berth import composition, logs, worker_roles
 from berth.commands.options import (
     BuildTime,
     Cells,
@@ -164,7 +164,7 @@ async def _run_here(settings: Settings, workers: Sequence[str], options: RunOpti
             "a separate worker needs a bus that other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
-    way = wiring.alone() if alone else wiring.way_of(together, settings)
+    way = composition.alone() if alone else composition.way_of(together, settings)
     logs.set_process_name(worker_roles.name_of(together))
     await run_worker(together, settings, way)
     return 0
@@ -226,7 +226,7 @@ async def _up_as_processes(settings: Settings, console: Console) -> int:
     supervisor = Supervisor(settings, console.print)
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run(stopping))
-        async with Bus(wiring.transport(settings, "up")) as bus:
+        async with Bus(composition.transport(settings, "up")) as bus:
             await _ready_or_stopped(bus, settings, stopping)
             if not stopping.is_set():
                 for name, (pid, address) in supervisor.processes().items():
@@ -316,13 +316,13 @@ async def migrate_all(settings: Settings, console: Console) -> list[tuple[str, s
     from bus.sql.migrations import migrate
 
     made = []
-    for role, package in wiring.stores(settings).items():
-        database = wiring.database(settings, role)
+    for role, package in composition.stores(settings).items():
+        database = composition.database_of(settings, role)
         try:
             applied = await migrate(database, package)
         finally:
             await database.close()
         for name in applied:
-            console.print(f"{wiring.store_of(role)}: applied {name}")
-            made.append((wiring.store_of(role), name))
+            console.print(f"{composition.store_of(role)}: applied {name}")
+            made.append((composition.store_of(role), name))
     return made

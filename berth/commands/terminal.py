@@ -130,7 +130,7 @@ class Cli:
         """Connect to the message bus under the given connection name, for the `with` block. The audit trail
         records what the command does. If the broker does not answer soon, a note says so.
         """
-        from berth import wiring
+        from berth import composition
         from berth.operators import operator_bus
 
         settings, loop = self.settings, asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class Cli:
         slow = loop.call_later(_SLOW_SECONDS, note, f"still trying to reach {broker}")
         async with AsyncExitStack() as stack:
             stack.callback(slow.cancel)
-            transport = wiring.transport(settings, name)
+            transport = composition.transport(settings, name)
             bus = operator_bus(settings, transport, self.through, self.request)
             await stack.enter_async_context(bus)
             slow.cancel()

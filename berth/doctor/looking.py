@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from berth import wiring, worker_roles, worker_tables
+from berth import composition, worker_roles
 from berth.broker_users import management_urls
 from berth.doctor.management import ANSWER_SECONDS, read_cluster
 from berth.doctor.seen import (
@@ -53,7 +53,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
     async with asyncio.TaskGroup() as group:
         databases = [
             group.create_task(_database(settings, role, package, clock))
-            for role, package in wiring.stores(settings).items()
+            for role, package in composition.stores(settings).items()
         ]
         api = management or settings.bus.management_url
         brokers = group.create_task(_brokers(settings, clock, api))
@@ -91,13 +91,13 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
 async def _database(settings: Settings, role: worker_roles.Role, package: str, clock: Clock) -> DatabaseSeen:
     names = sorted(Path(str(traversable)).stem for traversable in (files(package) / "migrations").iterdir())
     known = tuple(name for name in names if name[0].isdigit())
-    store = wiring.store_of(role)
-    database = wiring.database(settings, role)
+    store = composition.store_of(role)
+    database = composition.database_of(settings, role)
     version, ahead, revision = "", None, ""
     try:
         if database.dialect == "postgresql":
             version, ahead = await _postgres(database, clock)
-        if await wiring.ever_made(settings, role):  # else reading the revision would create a file
+        if await composition.ever_made(settings, role):  # else reading the revision would create a file
             revision = await current(database, package) or ""
         return DatabaseSeen(store, database.name, version, "", revision, known, ahead)
     except (*_AWAY, OSError) as problem:
@@ -125,7 +125,7 @@ async def _brokers(
     if settings.embedded:
         return [], [], []
     by_url: dict[str, list[tuple[str, QueueSpec]]] = {settings.bus.amqp_url: []}
-    for role, specs in worker_tables.queues(settings).items():
+    for role, specs in composition.queues(settings).items():
         url = settings.cell(role.cell).broker if role.cell else settings.bus.amqp_url
         by_url.setdefault(url, []).extend((str(role), spec) for spec in specs)
     examined = [_broker(settings, clock, url, by_url[url], management) for url in by_url]
@@ -194,7 +194,7 @@ async def _on_the_bus(
     broker is not `accepting` messages.
     """
     try:
-        async with Bus(wiring.transport(settings, "doctor"), clock) as bus:
+        async with Bus(composition.transport(settings, "doctor"), clock) as bus:
             letters = await _dead(bus)
             return (await _workers(bus, settings, absent) if accepting else []), letters, ""
     except (*_AWAY, OSError) as problem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.operations.cell_records import (
     BuildsByCell,
     KnownBuild,
@@ -104,7 +104,7 @@ async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _R
     from placement_worker.store import audit as stored  # databases take long to load
 
     cells = () if placement_only else settings.cell_names
-    placement = wiring.database(settings, worker_roles.Role("placement"))
+    placement = composition.database_of(settings, worker_roles.Role("placement"))
     try:
         # The cells are read first: a build seen there must have allocations in placement afterwards.
         before = await builds_by_cell(settings, cells)
@@ -162,7 +162,7 @@ async def has_no_cell(settings: Settings) -> bool:
     if names_a_file(settings.database.url):
         return True
     for cell in settings.cell_names:
-        if await wiring.ever_made(settings, worker_roles.Role("conductor", cell)):
+        if await composition.ever_made(settings, worker_roles.Role("conductor", cell)):
             return False
     return True
 
@@ -170,14 +170,14 @@ async def has_no_cell(settings: Settings) -> bool:
 async def refuse_missing_databases(settings: Settings, *, placement_only: bool = False) -> None:
     """Raise Unavailable if a database to audit does not exist: its audit would find no violations."""
     where = settings.database.state_dir if settings.embedded else "the database"
-    if not await wiring.ever_made(settings, worker_roles.Role("placement")):
+    if not await composition.ever_made(settings, worker_roles.Role("placement")):
         raise Unavailable(f"there is no state of berth in {where}: nothing to audit")
     if placement_only:
         return
     if names_a_file(settings.database.url):
         raise Unavailable(f"{where} has only placement's database: use --placement-only")
     for cell in settings.cell_names:
-        if not await wiring.ever_made(settings, worker_roles.Role("conductor", cell)):
+        if not await composition.ever_made(settings, worker_roles.Role("conductor", cell)):
             raise Unavailable(
                 f"{where} has no data of a cell {cell}: name the existing cells (--cells, BERTH_CELLS),"
                 " or --placement-only"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def of_cells(
 ) -> AsyncIterator[tuple[str, R]]:
     """Call `read` with each cell's database, and yield the name of the cell and the result."""
     for cell in cells:
-        database = wiring.database(settings, worker_roles.Role("conductor", cell))
+        database = composition.database_of(settings, worker_roles.Role("conductor", cell))
         try:
             yield cell, await read(database)
         finally:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from berth import wiring
+from berth import composition
 from berth.settings import Settings
 from bus.errors import OperationRefused
 from bus.sql.database import Database
@@ -15,7 +15,7 @@ def schemas_in(settings: Settings, url: str) -> dict[str, str]:
     """Return the PostgreSQL schemas of the workers with a database at this URL, each with the Python package
     of its migrations.
     """
-    stores = {wiring.store_of(role): package for role, package in wiring.stores(settings).items()}
+    stores = {composition.store_of(role): package for role, package in composition.stores(settings).items()}
     return {store: package for store, package in stores.items() if settings.database_for(store) == url}
 
 

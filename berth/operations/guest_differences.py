@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.operations.cell_records import builds_by_cell, places_by_cell, shelved_by_cell
 from berth.operations.publishing import publish
 from berth.settings import Settings
@@ -113,13 +113,13 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     """
     from placement_worker.store.audit import agents, places_of_holders, registered_cells, retired_as
 
-    placement = wiring.database(settings, worker_roles.Role("placement"))
+    placement = composition.database_of(settings, worker_roles.Role("placement"))
     try:
         asked = {agent_key for agent_key in await agents(placement) if agent_key[0] in settings.cell_names}
         known = await builds_by_cell(settings, settings.cell_names)
         before = await places_by_cell(settings, settings.cell_names)
         shelved_before = await shelved_by_cell(settings, settings.cell_names)
-        async with Bus(wiring.transport(settings, "audit")) as bus:
+        async with Bus(composition.transport(settings, "audit")) as bus:
             books, silent = await _books(bus, asked)
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)

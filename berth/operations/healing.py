@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from berth import wiring
+from berth import composition
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import Audit
 from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
@@ -77,7 +77,7 @@ async def repaired(
     """
     leaks = [leak for leak in found.leaks if leak.proven]
     try:
-        async with Bus(wiring.transport(settings, "heal")):
+        async with Bus(composition.transport(settings, "heal")):
             pass
     except Unavailable:  # leaks are proven by the databases alone
         wrong = [*map(str, found.misheld), *map(str, found.doubled)]
@@ -86,7 +86,7 @@ async def repaired(
         shown = [Healed(str(leak), RELEASED) for leak in leaks]
         return shown, dict.fromkeys(wrong, "no running berth can be queried here")
     guests = await compare_guests(settings)
-    async with operator_bus(settings, wiring.transport(settings, "heal"), "berth heal") as bus:
+    async with operator_bus(settings, composition.transport(settings, "heal"), "berth heal") as bus:
         repairs = _Repairs(bus, yes)
         for leak in leaks:
             await repairs.release(Ownerless(leak.consumer, leak.generation, str(leak)))

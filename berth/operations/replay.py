@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.choice import policy, request_options
+from berth.composition import placement_queries
 from berth.operations.past import PastTime, StateHistory, follow
 from berth.operations.policy_changes import ChangedPolicy
 from berth.operations.policy_tests import (
@@ -14,7 +15,6 @@ from berth.operations.policy_tests import (
     from_record,
     on_hosts,
 )
-from berth.searching import placement_queries
 from berth.settings import Settings
 from bus.candidates import OnChange, OnWakes
 from bus.clock import Clock

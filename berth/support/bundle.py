@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from berth import __version__, wiring
+from berth import __version__, composition
 from berth.configuration import Effective
 from berth.doctor.judgement import exit_code, judged
 from berth.doctor.looking import inspect
@@ -108,8 +108,8 @@ async def collect(
     parts["doctor"] = _doctor(bundle, settings, management)
     for cell in ("", *(cell.name for cell in settings.every_cell if cell.ferry)):
         parts[f"dead letters{cell and f' of cell {cell}'}"] = _letters(bundle, settings, cell)
-    for role in wiring.stores(settings):
-        parts[f"database {wiring.store_of(role)}"] = _database(bundle, settings, role)
+    for role in composition.stores(settings):
+        parts[f"database {composition.store_of(role)}"] = _database(bundle, settings, role)
     await asyncio.gather(*(bundle.part(name, PART_SECONDS + seconds, work) for name, work in parts.items()))
     if not paths:
         bundle.missing.append("processes: none was found in the state directories (--processes adds one)")
@@ -144,18 +144,18 @@ async def _doctor(bundle: SupportBundle, settings: Settings, management: str) ->
 
 
 async def _letters(bundle: SupportBundle, settings: Settings, cell: str) -> None:
-    async with asyncio.timeout(BROKER_SECONDS), Bus(wiring.transport(settings, "debug", cell)) as bus:
+    async with asyncio.timeout(BROKER_SECONDS), Bus(composition.transport(settings, "debug", cell)) as bus:
         letters = await bus.transport.dead_letters(LETTERS)
     facts = [asdict(letter) | {"body": f"{len(letter.body)} bytes"} for letter in letters]
     bundle.add(f"dead_letters{cell and f'_of_{cell}'}.json", facts)
 
 
 async def _database(bundle: SupportBundle, settings: Settings, role: Role) -> None:
-    if not await wiring.ever_made(settings, role):
+    if not await composition.ever_made(settings, role):
         raise Unavailable("it was never made")
-    database = wiring.database(settings, role)
+    database = composition.database_of(settings, role)
     try:
-        bundle.add(f"databases/{wiring.store_of(role)}.json", await stores.report(database))
+        bundle.add(f"databases/{composition.store_of(role)}.json", await stores.report(database))
     finally:
         await database.close()
 

@@ -18,7 +18,7 @@ _WIDTH, _ROW = 1200, 17  # pixels
 _NARROWEST = 0.3  # pixels; narrower boxes are not drawn
 _PICTURE = Path(__file__).with_name("flame.svg.jinja")
 _OURS = (
-    "berth", "bus", "cell_conductor", "compute_sim", "control_room", "ironic_sync", "nova_bridge",
+    "berth", "bus", "cell_conductor", "compute_sim", "control_room", "ironic_sync", "features",
     "placement_worker", "scheduler_worker",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import text
 
-from berth import __version__, wiring
+from berth import __version__, composition
 from berth.configuration import Effective
 from berth.doctor.judgement import judged, sorted_findings
 from berth.doctor.looking import inspect
@@ -63,9 +63,9 @@ async def upgrade_findings(found: Effective, directories: Iterable[Path]) -> lis
     seen = await inspect(settings)
     reached = {database.store for database in seen.databases if not database.problem}
     stores = {
-        wiring.store_of(role): await _read(settings, role, package)
-        for role, package in wiring.stores(settings).items()
-        if wiring.store_of(role) in reached
+        composition.store_of(role): await _read(settings, role, package)
+        for role, package in composition.stores(settings).items()
+        if composition.store_of(role) in reached
     }
     versions = await _running([path for directory in directories for path in sockets(directory)])
     return judged_upgrade(seen, stores, versions, found.ignored)
@@ -134,9 +134,9 @@ def _migrations(seen: DatabaseSeen, store: StoreSeen) -> Iterator[Finding]:
 
 async def _read(settings: Settings, role: Role, package: str) -> StoreSeen:
     migrations = tuple(migrations_of(Path(str(files(package))) / "migrations"))
-    if not await wiring.ever_made(settings, role):
+    if not await composition.ever_made(settings, role):
         return StoreSeen(migrations)
-    database = wiring.database(settings, role)
+    database = composition.database_of(settings, role)
     try:
         async with database.read() as tx:
             code = await oldest_code(tx) or ""

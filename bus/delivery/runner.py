@@ -14,7 +14,7 @@ from bus.delivery.serving import serve
 from bus.delivery.suspects import Process
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
 from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport, message_in
-from bus.topics import TOPIC_OF, Address, Query
+from bus.topics import TOPIC_NAMED, Address, Query
 from bus.vocabulary import Message
 from bus.worker import Worker, query_queue, reply_prefix
 
@@ -24,7 +24,6 @@ A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
 
-_EXPECTED = {kind.__name__: topic.expected for kind, topic in TOPIC_OF.items()}
 _REPLIES_AT_ONCE = 10_000
 
 
@@ -168,7 +167,8 @@ class Bus:
     async def publish(self, *messages: Message) -> None:
         """Publish messages, and return when the broker has confirmed that it has stored them."""
         envelopes = [envelope_of(message, self.clock) for message in messages]
-        expected = [_EXPECTED.get(envelope.type, True) for envelope in envelopes]
+        found = [TOPIC_NAMED.get(envelope.type) for envelope in envelopes]
+        expected = [topic is None or topic.expected for topic in found]
         await self.transport.publish(envelopes, expected=expected)
 
     def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:

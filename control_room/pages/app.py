@@ -18,7 +18,6 @@ from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.moves import MovePages
-from control_room.pages.nova import NovaPages
 from control_room.pages.now import NowPages
 from control_room.pages.preemptions import PreemptionPages
 from control_room.pages.projects import ProjectPages
@@ -53,6 +52,8 @@ def _routes(context: PageContext, renderer: Renderer) -> Iterator[BaseRoute]:
     yield _get("/projects/events", projects.events)
     yield _get("/projects/instances", projects.instances)
     yield from _routes_of_capacity(context, renderer)
+    for feature in context.features:
+        yield from feature.routes(context, renderer)
     yield _get("/bus", bus.page)
     yield _get("/bus/events", bus.events)
     yield _get("/bus/dead", letters.page)
@@ -79,7 +80,7 @@ def _routes_of_hosts(context: PageContext, renderer: Renderer) -> Iterator[Route
 
 def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[Route]:
     builds, waiting = BuildPages(context, renderer), WaitingPages(context, renderer)
-    moves, nova = MovePages(context, renderer), NovaPages(context, renderer)
+    moves = MovePages(context, renderer)
     yield _get("/builds", builds.list_all)
     yield _get("/builds/events", builds.events)
     yield _get("/builds/{build}", builds.page)
@@ -93,9 +94,6 @@ def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[R
     yield _post("/moves/{move}", moves.steer)
     yield _get("/moves/{move}/events", moves.move_events)
     yield _post("/rebalancing", moves.switch_balancing)
-    yield _get("/nova", nova.page)
-    yield _get("/nova/events", nova.events)
-    yield _get("/nova/{instance}", nova.instance)
 
 
 def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Route]:

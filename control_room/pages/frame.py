@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil
@@ -15,6 +15,7 @@ from markupsafe import Markup
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 from starlette.types import Scope
 
 from bus.audit_trail import Operator
@@ -41,10 +42,10 @@ NAVIGATION = (
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),
     ("/capacity", "Capacity"),
-    ("/nova", "Nova"),
     ("/bus", "Bus"),
     ("/audit", "Audit"),
 )
+AFTER_FEATURES = 2  # entries of the navigation after those of features
 THEMES = ("auto", "light", "dark")
 MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
 
@@ -59,8 +60,18 @@ class PageRefused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeaturePages:
+    """The pages of a feature: their entry in the navigation, their routes, and the folder of templates."""
+
+    address: str
+    name: str
+    routes: "Callable[[PageContext, Renderer], Iterable[Route]]"
+    templates: Path
+
+
+@dataclass(frozen=True, kw_only=True)
 class PageContext:
-    """The objects that all pages share: queries, operations, sessions, clock and templates."""
+    """The objects that all pages share: queries, operations, sessions, clock and pages of features."""
 
     queries: Queries
     events: Events
@@ -70,6 +81,7 @@ class PageContext:
     clock: Clock
     operations: Operations
     tasks: BackgroundTasks
+    features: Sequence[FeaturePages] = ()
 
 
 class Renderer:
@@ -78,7 +90,9 @@ class Renderer:
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
         self._templates = Environment(
-            loader=FileSystemLoader(HERE / "templates"),
+            loader=FileSystemLoader(
+                [HERE / "templates", *(feature.templates for feature in context.features)]
+            ),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -98,7 +112,11 @@ class Renderer:
             printable=printable,
             bar=_bar,
             token=_token,
-            navigation=NAVIGATION,
+            navigation=(
+                *NAVIGATION[:-AFTER_FEATURES],
+                *((feature.address, feature.name) for feature in context.features),
+                *NAVIGATION[-AFTER_FEATURES:],
+            ),
             themes=THEMES,
         )
 

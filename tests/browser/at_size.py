@@ -19,7 +19,7 @@ from time import monotonic, time
 
 import msgspec
 
-from berth import wiring
+from berth import composition
 from berth.loadtest import Load, LoadPlan
 from berth.settings import Settings
 from bus import topics
@@ -46,7 +46,7 @@ async def a_berth(directory: str, hosts: int) -> AsyncIterator[OpenBerth]:
     with Up(Path(directory), {}, *flags) as up:
         (url,) = re.findall(r"the control room is at (\S+)", up.log)
         settings = Settings().having(state_dir=state, simulator={"hosts": hosts})
-        async with Bus(wiring.transport(settings, "load")) as bus:
+        async with Bus(composition.transport(settings, "load")) as bus:
             yield OpenBerth(url, bus, settings)
 
 

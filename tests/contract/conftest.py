@@ -2,16 +2,12 @@
 
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from berth.operations import cells, host_states
 from bus.local import LocalBroker, LocalTransport
@@ -20,31 +16,15 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
-from deploy.mariadb import MariaDB
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
-from tests.support.nova_database import NewDatabase
 from tests.support.placement_builders import a_placement, keeps_its_index
-from tests.support.servers import _new_name, a_database
+from tests.support.servers import a_database
 from tests.support.simulated_ironic import INSTANCE, NOW, client_of
 from tests.support.virtual_time import TurnedClock
-
-
-@asynccontextmanager
-async def a_mariadb_database(server: MariaDB) -> AsyncIterator[str]:
-    """Yield the SQLAlchemy URL of a new, empty MariaDB database, with the driver that Nova uses."""
-    name = _new_name()
-    engine = create_async_engine(make_url(server.url("berth")).set(drivername="mysql+aiomysql"))
-    try:
-        async with engine.connect() as connection:
-            await connection.exec_driver_sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
-            yield server.url(name)
-            await connection.exec_driver_sql(f"DROP DATABASE {name}")
-    finally:
-        await engine.dispose()
 
 
 def a_simulated_ironic() -> Simulation:
@@ -201,14 +181,6 @@ def connect(request: pytest.FixtureRequest) -> Connect:
         return lambda: LocalTransport(broker)
     url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
     return lambda: RabbitTransport(url, exchange=name)
-
-
-@pytest.fixture(params=["postgresql", "mariadb"])
-def new_database(request: pytest.FixtureRequest) -> NewDatabase:
-    """Return a function that makes an empty database for Nova's tables, in PostgreSQL or in MariaDB."""
-    if request.param == "mariadb":
-        return partial(a_mariadb_database, request.getfixturevalue("mariadb"))
-    return partial(a_database, request.getfixturevalue("postgres"))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import agents as commands
 from berth.settings import BadSetting
 from bus import topics
@@ -70,7 +70,7 @@ async def agent(
     await migrate(database, "cell_conductor")
     conductor = cell_conductor("c1", database, books.claim_many, books.release_many)
     async with serving(connect, conductor) as bus, an_agent(bus, "one"), an_agent(bus, "two"):
-        monkeypatch.setattr(wiring, "transport", lambda *_, **__: connect())
+        monkeypatch.setattr(composition, "transport", lambda *_, **__: connect())
         yield AgentCommand(monkeypatch, capsys)
     await database.close()
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from berth import wiring, worker_roles, worker_tables
+from berth import composition, worker_roles
 from berth.commands.audit import examine
 from berth.commands.run import migrate_all, ready
 from berth.commands.terminal import Cli
@@ -415,14 +415,14 @@ async def test_doctor_finds_planted_faults(
     monkeypatch.setattr(looking, "PAUSE_SECONDS", 0.05)
     said: dict[str, Any] = {"amqp_url": amqp_url, "database_url": database_url, "exchange": bus_name, **QUIET}
     settings = Settings().having(**said)
-    placement = wiring.database(settings, worker_roles.Role("placement"))
+    placement = composition.database_of(settings, worker_roles.Role("placement"))
     try:
         await migrate(placement, "placement_worker")
     finally:
         await placement.close()
-    scheduler = {spec.name: spec for spec in worker_tables.queues(settings)[worker_roles.Role("scheduler")]}
+    scheduler = {spec.name: spec for spec in composition.queues(settings)[worker_roles.Role("scheduler")]}
     asked = scheduler["scheduler:build.requested"]
-    async with Bus(wiring.transport(settings, "test")) as bus:
+    async with Bus(composition.transport(settings, "test")) as bus:
         transport = bus.transport
         await transport.declare(asked)
         await transport.publish([an_envelope(key="build.requested")], expected=[True])

@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from berth.searching import placement_queries
+from berth.composition import placement_queries
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Retry

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from berth import broker_users, wiring
+from berth import broker_users, composition
 from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
@@ -92,7 +92,7 @@ def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[
     patch.setattr(broker_users, "broker_users", fake)
     patch.setattr(inspection, "delete_queues", delete)
     patch.setattr(inspection, "delete_exchanges", delete)
-    patch.setattr(wiring, "transport", lambda settings, name: LocalTransport(local))
+    patch.setattr(composition, "transport", lambda settings, name: LocalTransport(local))
     return lambda: LocalTransport(local)
 
 

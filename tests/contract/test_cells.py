@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from berth import wiring
+from berth import composition
 from berth.__main__ import app
 from berth.commands import cells as commands
 from berth.commands.cell_permissions import check_name
@@ -236,7 +236,7 @@ async def cell(
         monkeypatch.setenv("BERTH_CELLS", "c1,c2")
         monkeypatch.setattr(commands, "_POLL_SECONDS", 0.01)
         async with serving(connect, silent_placement(placement, ("c1", "c2")), conductor):
-            monkeypatch.setattr(wiring, "transport", lambda settings, name: connect())
+            monkeypatch.setattr(composition, "transport", lambda settings, name: connect())
             yield command
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from berth import dead_letters, wiring
+from berth import composition, dead_letters
 from berth.commands import dead
 from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Settings
@@ -32,7 +32,7 @@ ESC = "\x1b[2J\x1b]0;owned\x07"
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> LocalBroker:
     broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name, cell="": LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda settings, name, cell="": LocalTransport(broker))
     return broker
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import draining
 from berth.operations import emptying
 from berth.operations.host_states import Marking, causes_of, enabling, forcing_down, host_named, state_of
@@ -52,7 +52,7 @@ class HostsToEmpty:
 async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
     broker, fake = LocalBroker(), FakeMovers(alone=False)
     fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
-    monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
     monkeypatch.setenv("BERTH_CELLS", "c1")
     monkeypatch.setattr(emptying, "POLL_SECONDS", 0.02)
     async with a_placement("sqlite+aiosqlite://") as placement:

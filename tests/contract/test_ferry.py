@@ -11,7 +11,7 @@ import pika
 import pytest
 from prometheus_client import REGISTRY
 
-from berth import worker_tables
+from berth import composition
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
@@ -42,7 +42,7 @@ HERE = (
 )
 CROSSINGS = tuple(  # a selection: to declare all queues for each test takes long
     crossing
-    for crossing in crossings("c2", worker_tables.all_workers_without_a_bus("c2"))
+    for crossing in crossings("c2", composition.all_workers_without_a_bus("c2"))
     if crossing.name in HERE or crossing.of is None
 )
 Connection = LocalTransport | RabbitTransport

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import headroom, what_if
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -75,7 +75,7 @@ async def what_would(
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
         await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
     worker = Worker("scheduler", answers=[answers(topics.WHAT_IF, WhatIfs(scheduler).answer)])
-    async with Bus(wiring.transport(Settings(), "scheduler")) as bus, asyncio.TaskGroup() as running:
+    async with Bus(composition.transport(Settings(), "scheduler")) as bus, asyncio.TaskGroup() as running:
         running.create_task(bus.serve(worker, stopping))
         yield CommandLine("what-if", what_if, monkeypatch, capsys)
         stopping.set()

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from berth import wiring
+from berth import composition
 from berth.commands import audit as audit_command
 from berth.commands.run import migrate_all
 from berth.operations.allocation_repairs import Mending
@@ -322,7 +322,7 @@ async def test_a_build_without_a_guest_at_any_agent_is_deleted(cell: WitnessedCe
 
 BUILD = 1
 KEEPER = holder_consumer(uid(BUILD), 1)
-TO_A_BERTH = wiring.transport
+TO_A_BERTH = composition.transport
 OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # earlier than every audit
 
 
@@ -334,7 +334,7 @@ async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setenv("BERTH_CELLS", "c1")
     await migrate_all(settings, Console(quiet=True))
     broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
     async with a_placement(f"sqlite+aiosqlite:///{tmp_path}/placement.db", OLD) as placement:
         await placement.reports.report_many([a_report(1), a_report(2)])
         await must_take(placement, a_claim(BUILD, on_hosts(1)))
@@ -418,11 +418,11 @@ async def add_build(settings: Settings, build: Build) -> None:
 async def a_cell_with(settings: Settings, *guests: ReportedGuest) -> AsyncIterator[None]:
     """Run a conductor of the cell, and two agents: agent-1 without guests, agent-2 with `guests`."""
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
-    async with Bus(wiring.transport(settings, "test")) as bus:
+    async with Bus(composition.transport(settings, "test")) as bus:
         claim_many, release_many = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
         conductor = cell_conductor("c1", database, claim_many, release_many)
         agents = an_agent_with("agent-1"), an_agent_with("agent-2", *guests)
-        async with serving(lambda: wiring.transport(settings, "test"), conductor, *agents):
+        async with serving(lambda: composition.transport(settings, "test"), conductor, *agents):
             yield
     await database.close()
 
@@ -512,7 +512,7 @@ async def test_if_its_release_was_lost_the_allocations_of_a_shelved_build_are_re
     async with a_cell_with(settings):
         assert await berth("--yes") == f"released: {SHELVED_BREACH}\n"
         assert await berth() == "nothing is wrong\n"
-        async with Bus(wiring.transport(settings, "test")) as bus:
+        async with Bus(composition.transport(settings, "test")) as bus:
             boot = an_order(a_claim(BUILD, on_hosts(1)))
             assert (await bus.asker(CLAIM)(boot)).results == (
                 Retired(why=SHELVED, cell="c1", revivable=True),
@@ -542,7 +542,7 @@ async def test_without_a_running_berth_differences_are_listed_only(
     placed = replace(a_placed(5), cell="c1")
     lost = Build(id=placed.build, cell="c1", status="active", placed=placed, attempt=1, end="active")
     await add_build(settings, lost)
-    monkeypatch.setattr(wiring, "transport", TO_A_BERTH)
+    monkeypatch.setattr(composition, "transport", TO_A_BERTH)
     [told] = (await berth(ends=1)).splitlines()
     assert told == (
         f"for you to judge: {lost.id}: active on {lost.host.root} in cell c1, and holds nothing;"

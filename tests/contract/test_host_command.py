@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import aggregates as aggregate_commands
 from berth.commands import groups
 from berth.commands import hosts as commands
@@ -50,7 +50,7 @@ CELL = a_provider(21, 2, name="host-2_numa0", inventories={"PCPU": Inventory(tot
 @pytest.fixture
 async def placement(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
     async with a_placement("sqlite+aiosqlite://") as made, serving(connect, silent_placement(made)):
-        monkeypatch.setattr(wiring, "transport", lambda *_, **__: connect())
+        monkeypatch.setattr(composition, "transport", lambda *_, **__: connect())
         yield made
 
 

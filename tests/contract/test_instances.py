@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from sqlalchemy import text
 
-from berth import wiring
+from berth import composition
 from berth.commands import terminal
 from berth.commands.builds import delete
 from berth.commands.ends import ends_command
@@ -152,7 +152,7 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
     monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     broker, output = LocalBroker(), io.StringIO()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     monkeypatch.setattr(cells, "INSTANCE_SECONDS", 0.5)
     monkeypatch.setattr(cells, "PAGE", 2)
     monkeypatch.setattr(terminal, "write_json", lambda one: output.write(f"{one.build} "))
@@ -179,7 +179,7 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
     monkeypatch: pytest.MonkeyPatch, reply_to: str, expected: list[int]
 ) -> None:
     broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     store, books = Database("sqlite+aiosqlite://", inline=True), Books()
     await migrate(store, "cell_conductor")
     conductor = Builds(store, books.claim_many, books.release_many)
@@ -347,7 +347,7 @@ async def test_the_command_needs_no_cell(
 ) -> None:
     told = io.StringIO()
     async with a_cloud() as (world, start):
-        monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(world.broker))
+        monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(world.broker))
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
         if asked == "lost":
             await world.kill("conductor")
@@ -422,7 +422,7 @@ async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held
     monkeypatch: pytest.MonkeyPatch, known: bool, held: Allocations, says: str | None
 ) -> None:
     broker, output = LocalBroker(), io.StringIO()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     cli = Cli(Settings(), False, Console(file=output))
     async with serving(lambda: LocalTransport(broker), cell_and_placement(known, held)):
         deleting = plainly(delete(cli, DELETED_BUILD, "c1", True, timeout=10.0))

@@ -72,7 +72,7 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     await migrate(database, "placement_worker")
     made = PlacementBesideIronic(LocalBroker())
     monkeypatch.setattr("berth.ironic.followed", lambda settings, clock: made.followed())
-    monkeypatch.setattr("berth.wiring.transport", lambda settings, name: LocalTransport(made.broker))
+    monkeypatch.setattr("berth.composition.transport", lambda settings, name: LocalTransport(made.broker))
     async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish, ("c1",))):
         await until(lambda: "ask:placement.providers" in made.broker.queues)
         yield made

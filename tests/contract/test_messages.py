@@ -18,6 +18,7 @@ from bus.protocol import decode, decode_frame, encode
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import LONG, MAX_ORDINAL, LargeMap, LongList, Message
 
+ROOT = Path(__file__).parents[2]
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (*(t.message for t in TOPICS), *(k for q in QUERIES for k in (q.asks, q.answer)))
@@ -25,7 +26,8 @@ KINDS: dict[str, type[Message]] = {
 # Message or Message.Variant → the JSON that was on the wire
 GOLDEN = {
     line.partition(" ")[0]: line.partition(" ")[2].encode()
-    for line in (Path(__file__).parent / "golden.txt").read_text().splitlines()
+    for file in (Path(__file__).with_name("golden.txt"), *ROOT.glob("features/*/tests/golden.txt"))
+    for line in file.read_text().splitlines()
 }
 
 

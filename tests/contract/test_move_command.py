@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from msgspec.structs import asdict, replace
 
-from berth import wiring
+from berth import composition
 from berth.commands import move_list, moves
 from berth.operations import following
 from berth.settings import BadSetting
@@ -37,7 +37,7 @@ Berth = Callable[..., Any]
 async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
     broker, fake = LocalBroker(), FakeMovers()
     fake.have(an_instance_there(1, 1), an_instance_there(2, 2, image=Image(name="debian")))
-    monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
     monkeypatch.setattr(following, "POLL_SECONDS", 0.01)
     monkeypatch.setenv("BERTH_CELLS", "c1")
     # Without an answer about allocations, the audit trail of each command would wait 2 s for it.

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import quotas, rules, shares
 from berth.operations.quotas import check_resources
 from berth.settings import BadSetting, Settings
@@ -101,7 +101,7 @@ async def test_a_weight_is_at_least_1(
 
 
 async def test_the_limits_of_a_policy_test_are_of_known_resources(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_served_placement(monkeypatch, "c1"), Bus(wiring.transport(Settings(), "test")) as bus:
+    async with a_served_placement(monkeypatch, "c1"), Bus(composition.transport(Settings(), "test")) as bus:
         await check_resources(bus, ["VCPU", "instances", "server_group_members"])
         await check_resources(bus, [])
         with pytest.raises(BadSetting, match="NOSUCH: neither a resource class"):

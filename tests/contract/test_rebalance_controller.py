@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from msgspec import structs
 
-from berth import wiring
+from berth import composition
 from berth.commands import rebalancing as command
 from berth.operations import publishing, rebalancing
 from berth.operations.following import FollowedMoves, MoveListener
@@ -147,7 +147,7 @@ async def test_the_command_names_a_missing_answer_of_the_schedulers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     run = CommandLine("rebalance", command, monkeypatch, capsys)
     async with serving(lambda: LocalTransport(broker), FailingScheduler([None]).worker()):
         with pytest.raises(Unavailable, match="database is unreachable"):

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 import pytest
 from msgspec.structs import replace
 
-from berth import wiring
+from berth import composition
 from berth.commands import reserve, why
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -63,7 +63,7 @@ async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Re
 async def test_a_reservation_exists_although_no_scheduler_claims_its_slots_now(run: Reserve) -> None:
     refuse = AsyncMock(side_effect=Unavailable("the database is unreachable"))
     scheduler = Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, refuse)])
-    async with serving(lambda: wiring.transport(Settings(), "test"), scheduler):
+    async with serving(lambda: composition.transport(Settings(), "test"), scheduler):
         text = await run("create", "season", "--count", "2", ends=1)
     assert "0 of 2 slots have a host: the reservation is stored, and schedulers claim its slots" in text
     assert "unreachable" in text
@@ -119,7 +119,7 @@ async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
             answers(topics.MAINTENANCE, AsyncMock(return_value=MaintenanceFound())),
         ],
     )
-    async with serving(lambda: wiring.transport(Settings(), "test"), cell.worker(), scheduler):
+    async with serving(lambda: composition.transport(Settings(), "test"), cell.worker(), scheduler):
         told, other = await explain(uid(2)), await explain(uid(3))
     assert f"draws from reservation season {id_} of project p1" in told
     assert f"migrate {move.move} from host-1 to host-9, done: rebalances the hosts" in told

@@ -26,7 +26,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Answers, Worker, answers
-from scheduler_worker.role_door import _WAYS, RoleDoor
+from scheduler_worker.role_door import RoleDoor, relayed
 from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
 from tests.support.acting_region import LIMIT, ActingRegion
@@ -115,7 +115,7 @@ async def test_no_message_passes_that_the_table_denies(role: Any) -> None:
     """For each query, a client without the role of its act gets a refusal, and no worker gets the query."""
     least = {message: act.role for act in reversed(ACTS) for message in act.messages}
     async with a_client(role) as (bus, _):
-        for name, way in _WAYS.items():
+        for name, way in relayed().items():
             message = a_message_of(way)
             needed = least.get(type(message), "reader")
             if isinstance(way, Topic) or RANK[role] >= RANK[needed]:

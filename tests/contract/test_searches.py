@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from berth.searching import candidate_source
+from berth.composition import candidate_source
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

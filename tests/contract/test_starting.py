@@ -14,7 +14,7 @@ import aio_pika
 import pytest
 from sqlalchemy import text
 
-from berth import wiring, worker_tables
+from berth import composition
 from berth.operations.publishing import publish
 from berth.services import embedded
 from berth.settings import Settings
@@ -80,7 +80,7 @@ async def test_an_exception_at_the_start_of_a_worker_is_raised(connect: Connect)
 
 
 def test_the_central_queues_equal_the_queues_of_a_scheduler() -> None:
-    workers = [worker for worker in worker_tables.all_workers_without_a_bus() if worker.name == "scheduler"]
+    workers = [worker for worker in composition.all_workers_without_a_bus() if worker.name == "scheduler"]
     rows = [row for worker in workers for row in worker.consumes if row.address.topic.expected]
     heard = {spec.name: spec for row in rows if (spec := workers[0].queue_of(row, "r")).durable}
     assert {spec.name: spec for spec in central_queues()} == heard
@@ -91,7 +91,10 @@ async def test_a_request_that_is_published_before_any_scheduler_started_is_handl
     amqp_url: str, bus_name: str
 ) -> None:
     settings = Settings().having(amqp_url=amqp_url, exchange=bus_name)
-    async with Bus(wiring.transport(settings, "placement")), await aio_pika.connect(amqp_url) as connection:
+    async with (
+        Bus(composition.transport(settings, "placement")),
+        await aio_pika.connect(amqp_url) as connection,
+    ):
         channel = await connection.channel()
         exchange = await channel.get_exchange(bus_name)
         watching = await channel.declare_queue(exclusive=True)
@@ -103,7 +106,10 @@ async def test_a_request_that_is_published_before_any_scheduler_started_is_handl
         handled: asyncio.Queue[BuildRequested] = asyncio.Queue()
         stopping = asyncio.Event()
         worker = Worker("scheduler", consumes=[on(BUILD_REQUESTED, handled.put)])
-        async with Bus(wiring.transport(settings, "scheduler")) as scheduler, asyncio.TaskGroup() as group:
+        async with (
+            Bus(composition.transport(settings, "scheduler")) as scheduler,
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(scheduler.serve(worker, stopping))
             assert (await in_time(handled.get())).request == build
             stopping.set()

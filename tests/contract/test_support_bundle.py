@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth import __version__, wiring
+from berth import __version__, composition
 from berth.commands import support
 from berth.configuration import Effective
 from berth.doctor import looking
@@ -38,7 +38,7 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
 ) -> None:
     path = tmp_path / "bundle.tar.gz"
     async with opening_berths(tmp_path, monkeypatch, capsys)("c1", simulator={"hosts": 1}) as berth:
-        transport = wiring.transport(berth.settings, "test")
+        transport = composition.transport(berth.settings, "test")
         assert isinstance(transport, LocalTransport)
         transport.broker.store_dead_letter(a_letter(body=b'{"image":"mine"}'))
         debug = CommandLine("debug", support, monkeypatch, capsys)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import tokens
 from berth.operators import command_caller
 from berth.settings import BadSetting, Settings
@@ -25,7 +25,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture
 def token(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     return CommandLine("token", tokens, monkeypatch, capsys)
 
 

@@ -122,9 +122,13 @@ class Writer:
         return await self.edit(DropProvider(provider=self.host()), moves=False)
 
     async def move(self) -> str:
+        """Move a provider to another parent; half of the moves keep the name, so that some succeed always."""
+        view = await self.look()
+        if view is None:
+            return "nobody"
         parent = self.host() if self.chance.random() < 0.7 else None
-        name = f"name-{self.chance.randrange(HOSTS)}"
-        return await self.edit(ChangeProvider(provider=self.host(), name=name, parent=parent), moves=False)
+        name = view.name if self.chance.random() < 0.5 else f"name-{self.chance.randrange(HOSTS)}"
+        return await self.edit(ChangeProvider(provider=view.id, name=name, parent=parent), moves=False)
 
     async def restock(self) -> str:
         """Set inventories only at the generation that was read, so that capacity never falls below usage."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.loadtest import mixed
 from berth.settings import Settings
 from bus import topics
@@ -222,7 +222,7 @@ class Swap:
 
 @asynccontextmanager
 async def client_at(settings: Settings, name: str, rate: float) -> AsyncIterator[SwapClient]:
-    async with PatientBus(wiring.transport(settings, name)) as bus:
+    async with PatientBus(composition.transport(settings, name)) as bus:
         yield SwapClient(name, bus, rate)
 
 
@@ -273,7 +273,7 @@ async def test_no_build_is_lost_or_doubled_while_the_broker_is_replaced(
         swap.note("a client at the old broker receives outcomes")
         at_old = len(moving.asked)
         await until(lambda: len(moving.asked) > at_old + BOOTS / 10 or requesting.done())
-        async with PatientBus(wiring.transport(after, "moved")) as bus:
+        async with PatientBus(composition.transport(after, "moved")) as bus:
             listening += await moving.listen(bus, group)
             moving.bus = bus
             await asyncio.gather(requesting, staying_requests)

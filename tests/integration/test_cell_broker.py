@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from berth import worker_tables
+from berth import composition
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -56,9 +56,9 @@ def let_in(broker: RabbitMQ, exchange: str, **users: permissions.Permissions) ->
 
 
 def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, database: str) -> Settings:
-    crossing = worker_tables.crossings_of("c2")
+    crossing = composition.crossings_of("c2")
     may = {
-        cell: permissions.of_cell(cell, worker_tables.tables_of_cell(cell), exchange) for cell in ("c1", "c2")
+        cell: permissions.of_cell(cell, composition.tables_of_cell(cell), exchange) for cell in ("c1", "c2")
     }
     let_in(middle, exchange, c1=may["c1"], ferry=permissions.of_ferry(crossing, exchange=exchange))
     let_in(
@@ -147,7 +147,7 @@ async def nothing_is_dead_or_waits(settings: Settings, middle: RabbitMQ, own: Ra
         transport = RabbitTransport(broker.url, exchange=settings.bus.exchange, quorum=False)
         async with Bus(transport):
             assert await transport.dead_letters() == []
-            for crossing in worker_tables.crossings_of("c2"):
+            for crossing in composition.crossings_of("c2"):
                 if crossing.way is way:
                     assert await transport.waiting(crossing.queue.name) == 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aio_pika import connect
 
-from berth import worker_tables
+from berth import composition
 from berth.doctor import looking
 from berth.doctor.judgement import judged
 from berth.doctor.seen import Finding
@@ -52,7 +52,7 @@ async def settings(
     )
     transport = RabbitTransport(broker.url, declares_shared=True)
     await transport.open()
-    for specs in worker_tables.queues(settings).values():
+    for specs in composition.queues(settings).values():
         for spec in specs:
             await transport.consume(spec, 1)
     yield settings
@@ -95,9 +95,9 @@ async def test_disabled_feature_flags_and_deprecated_features_in_use_are_named(
 async def test_queues_that_an_agent_left_behind_are_named_and_deleted_by_the_advice(
     settings: Settings, broker: RabbitMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = worker_tables.agent_queues("c1", "gone")[:2]  # to delete one takes a second
-    there = worker_tables.agent_queues("c1", "there")
-    [gateway] = [worker for worker in worker_tables.tables_of_conductor("c1") if worker.name == "gateway.c1"]
+    gone = composition.agent_queues("c1", "gone")[:2]  # to delete one takes a second
+    there = composition.agent_queues("c1", "there")
+    [gateway] = [worker for worker in composition.tables_of_conductor("c1") if worker.name == "gateway.c1"]
     shared = [spec for row in gateway.consumes if (spec := gateway.queue_of(row, "x")).durable]
     agent, transport = RabbitTransport(broker.url), RabbitTransport(broker.url)
     await agent.open()

@@ -18,7 +18,7 @@ import pytest
 from msgspec import inspect
 from msgspec.structs import replace
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.commands.run import ready
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.operations.boot_options import BootOptions, boot_request
@@ -280,7 +280,7 @@ class BerthWithAgents:
 
     async def recorded(self) -> set[str]:
         """Return the hosts whose health is stored: a scheduler stores changes within a second."""
-        database = wiring.database(self.settings, Role("scheduler"))
+        database = composition.database_of(self.settings, Role("scheduler"))
         try:
             async with database.read() as tx:
                 return {host.host for host in await host_records.page(tx, ("", ""), 10)}

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from berth import wiring
+from berth import composition
 from berth.commands.ironic import diff_command
 from berth.commands.run import migrate_all
 from berth.commands.terminal import Cli
@@ -113,7 +113,7 @@ class IronicSite:
 
     async def claimable(self) -> int:
         question = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)
-        async with Bus(wiring.transport(self.settings, "test")) as bus:
+        async with Bus(composition.transport(self.settings, "test")) as bus:
             return (await bus.asker(topics.FIND_CANDIDATES)(question)).fitting
 
 

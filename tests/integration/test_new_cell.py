@@ -16,7 +16,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, Connecti
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
-from berth import wiring, worker_roles, worker_tables
+from berth import composition, worker_roles
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool
@@ -109,7 +109,7 @@ async def site(
         state_dir=str(tmp_path / "state"),
     )
     roles = [worker_roles.Role("placement"), worker_roles.Role("scheduler")]
-    async with at_work(settings, *roles), Bus(wiring.transport(settings, "test")) as bus:
+    async with at_work(settings, *roles), Bus(composition.transport(settings, "test")) as bus:
         await bus.asker(topics.PROVIDERS, timeout=30.0)(FindProviders(limit=1))
         yield CellMakersSite(settings, str(control), bus, tmp_path)
 
@@ -121,8 +121,8 @@ async def at_work(settings: Settings, *roles: worker_roles.Role) -> AsyncIterato
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(stopping.set)
         for role in roles:
-            way = wiring.transport(settings, str(role), role.cell)
-            group.create_task(wiring.serve([role], settings, way, stopping))
+            way = composition.transport(settings, str(role), role.cell)
+            group.create_task(composition.serve([role], settings, way, stopping))
         yield
 
 
@@ -221,7 +221,7 @@ async def test_the_orders_of_a_removed_agent_end(site: CellMakersSite, kind: str
         cli, tool = Cli(site.settings, False, Console(file=out)), BrokerTool(rabbitmqctl=site.rabbitmqctl)
         await remove_agent(cli, CELL, AGENT, False, tool=tool)
         await deleting
-        queues = [spec.name for spec in worker_tables.agent_queues(CELL, AGENT)]
+        queues = [spec.name for spec in composition.agent_queues(CELL, AGENT)]
         with pika.BlockingConnection(pika.URLParameters(site.settings.bus.amqp_url)) as connection:
             for queue in queues:
                 with pytest.raises(ChannelClosedByBroker, match="NOT_FOUND"):

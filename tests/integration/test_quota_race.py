@@ -11,7 +11,7 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.operations.publishing import publish
 from berth.operations.quotas import set_quota
 from berth.settings import Settings
@@ -91,7 +91,10 @@ class QuotaClient:
     deleting: bool = True
 
     async def run(self, settings: Settings) -> None:
-        async with PatientBus(wiring.transport(settings, self.name)) as bus, asyncio.TaskGroup() as group:
+        async with (
+            PatientBus(composition.transport(settings, self.name)) as bus,
+            asyncio.TaskGroup() as group,
+        ):
             ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=self.name))
             group.create_task(receive_all(ended, self.on_end))
             while self.deleting:

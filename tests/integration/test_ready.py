@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berth import worker_roles
+from berth import composition, worker_roles
 from berth.commands import run
 from berth.services import EmbeddedBerth, embedded
 from berth.settings import Settings
@@ -22,9 +22,9 @@ async def berth(
     request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[EmbeddedBerth]:
     """One in which a worker does not start."""
-    all_roles = worker_roles.roles(settings)
+    all_roles = worker_roles.roles_of(settings)
     monkeypatch.setattr(
-        worker_roles, "roles", lambda _: [role for role in all_roles if role != request.param]
+        composition, "roles_of", lambda _: [role for role in all_roles if role != request.param]
     )
     async with embedded(settings) as running:
         yield running

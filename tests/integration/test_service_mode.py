@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
 from bus.delivery.runner import Bus
@@ -159,7 +159,7 @@ async def test_a_kill_of_an_embedded_berth_during_builds_loses_none(tmp_path: Pa
 async def ask_for(boots: int, settings: Settings) -> int:
     """Have so many accepted; some have ended then, some are being built, some were only just accepted."""
     requests = [boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1)) for _ in range(boots)]
-    async with Bus(wiring.transport(settings, "test")) as bus:
+    async with Bus(composition.transport(settings, "test")) as bus:
         ended = await bus.listen(BUILD_ENDED.at(reply_to=""))
         await bus.publish(*requests[: boots // 2])
         message = {(await ended.get()).build for _ in range(10)}

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.commands.agents import edit
 from berth.commands.terminal import Cli
 from berth.settings import Settings
@@ -72,9 +72,9 @@ class SharedMetalSite:
 async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
     amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_settings = worker_roles.roles
+    of_settings = worker_roles.roles_of
     further = [worker_roles.Role("metal", "c1", f"c1-metal-{number}") for number in range(2, 6)]
-    monkeypatch.setattr(worker_roles, "roles", lambda settings: [*of_settings(settings), *further])
+    monkeypatch.setattr(worker_roles, "roles_of", lambda settings: [*of_settings(settings), *further])
     clock, listener, writes = Clock(), listen("127.0.0.1:0"), Counter[str]()
     plan = SimPlan(step_time=Durations("constant", (6.0,)))
     ironic = Simulation(enrolled(NODES, now=clock.now()), plan=plan, clock=clock, listener=listener)
@@ -88,7 +88,7 @@ async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
         ironic_api=ironic.url,
         build_timeout=300.0,
     )
-    database = wiring.database(settings, worker_roles.Role("conductor", "c1"))
+    database = composition.database_of(settings, worker_roles.Role("conductor", "c1"))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(ironic.run())
         async with running(settings) as berth:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
@@ -42,7 +42,7 @@ def wait_for_a_node(up: Up, number: int, project: str = "admin") -> BuildRequest
 
     async def publish() -> None:
         settings = Settings().having(state_dir=str(up.directory / ".berth"))
-        async with Bus(wiring.transport(settings, "test")) as bus:
+        async with Bus(composition.transport(settings, "test")) as bus:
             await bus.publish(request)
 
     asyncio.run(publish())

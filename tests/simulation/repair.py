@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.operations import allocation_repairs, guest_differences, healing
 from berth.operations.audit import audit
 from berth.operations.cell_records import builds_by_cell
@@ -60,8 +60,8 @@ def operator_of(world: "SimulatedWorld") -> Iterator[Settings]:
         return SimulatedTransport(world.broker)
 
     with ExitStack() as stack:
-        for name, value in (("database", database), ("ever_made", ever_made), ("transport", transport)):
-            stack.enter_context(patch.object(wiring, name, value))
+        for name, value in (("database_of", database), ("ever_made", ever_made), ("transport", transport)):
+            stack.enter_context(patch.object(composition, name, value))
         for module in (runner, allocation_repairs, guest_differences):
             stack.enter_context(patch.object(module, "Clock", lambda: world.clock))
         yield Settings().having(cells=tuple(world.cells))

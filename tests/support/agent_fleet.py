@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from berth import services, simulated_agents, wiring, worker_roles
+from berth import composition, services, simulated_agents, worker_roles
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus import topics
@@ -59,7 +59,9 @@ async def _live(
     disk = AgentDisk(file=GuestFile(simulated_agents.guest_file(settings, agent.agent)))
     try:
         async with opening:
-            bus = await Bus(wiring.transport(settings, f"compute.{agent.cell}.{agent.agent}")).__aenter__()
+            bus = await Bus(
+                composition.transport(settings, f"compute.{agent.cell}.{agent.agent}")
+            ).__aenter__()
         try:
             await bus.serve(_worker(agent, settings, disk, bus), stopping)
         finally:
@@ -86,6 +88,6 @@ def _worker(agent: SimAgent, settings: Settings, disk: AgentDisk, bus: Bus) -> W
 if __name__ == "__main__":
     from berth.__main__ import main
 
-    services.wiring.serve = _serve  # type: ignore[attr-defined]
+    services.composition.serve = _serve  # type: ignore[attr-defined]
     sys.argv = ["berth", *sys.argv[1:]]
     main()

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 import pytest
 from rich.console import Console
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.commands.run import migrate_all, ready
 from berth.operations.audit import Audit, audit
 from berth.services import Supervisor
@@ -106,7 +106,7 @@ async def running(
     async with asyncio.TaskGroup() as group:
         supervising = group.create_task(supervisor.run(stopping))
         try:
-            async with PatientBus(wiring.transport(settings, "test")) as bus:
+            async with PatientBus(composition.transport(settings, "test")) as bus:
                 await ready(bus, settings)
                 yield Running(settings, supervisor, bus)
         finally:
@@ -208,9 +208,9 @@ Who = tuple[str, str]  # a worker, and its cell
 @asynccontextmanager
 async def in_one_process(settings: Settings, workers: Sequence[Who] | None = None) -> AsyncIterator[Bus]:
     if workers is None:
-        everybody = [(role.worker, role.cell) for role in worker_roles.roles(settings)]
+        everybody = [(role.worker, role.cell) for role in worker_roles.roles_of(settings)]
         workers = [one for one in everybody if one[0] not in _WITHOUT]
-    async with joined(settings, workers), Bus(wiring.transport(settings, "test")) as bus:
+    async with joined(settings, workers), Bus(composition.transport(settings, "test")) as bus:
         await ready(bus, settings)
         yield bus
 
@@ -219,9 +219,9 @@ async def in_one_process(settings: Settings, workers: Sequence[Who] | None = Non
 async def joined(settings: Settings, workers: Sequence[Who]) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         roles = [worker_roles.Role(*worker) for worker in workers]
-        ways = [(role, wiring.way_of([role], settings)) for role in roles]
+        ways = [(role, composition.way_of([role], settings)) for role in roles]
         serving = [
-            group.create_task(wiring.serve([role], settings, way, asyncio.Event())) for role, way in ways
+            group.create_task(composition.serve([role], settings, way, asyncio.Event())) for role, way in ways
         ]
         try:
             yield

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from berth.searching import cell_queries, placement_queries
+from berth.composition import cell_queries, placement_queries
 from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock

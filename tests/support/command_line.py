@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from berth import wiring
+from berth import composition
 from berth.__main__ import app
 from berth.commands import options, terminal
 from berth.operations.publishing import leaves
@@ -40,7 +40,7 @@ async def plainly(work: Awaitable[T]) -> T:
 async def a_served_placement(patch: pytest.MonkeyPatch, *cells: str) -> AsyncIterator[Placement]:
     """Run a placement worker on an in-memory bus, to which commands connect too."""
     broker, stopping = LocalBroker(), asyncio.Event()
-    patch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    patch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     async with (
         a_placement("sqlite+aiosqlite://", inline=True) as placement,
         Bus(LocalTransport(broker)) as bus,
@@ -57,7 +57,7 @@ def no_berth_answers(patch: pytest.MonkeyPatch) -> None:
         async def open(self) -> None:
             raise Unavailable("no berth")
 
-    patch.setattr(wiring, "transport", lambda settings, name: Away(LocalBroker()))
+    patch.setattr(composition, "transport", lambda settings, name: Away(LocalBroker()))
 
 
 class CommandLine:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring
+from berth import composition
 from berth.commands import audit as audit_command
 from berth.commands import (
     builds,
@@ -139,7 +139,7 @@ def opening_berths(
         )
         async with embedded(settings) as running:
             await ready(running.bus, settings)
-            monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
+            monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(running.broker))
             yield LivingBerth(settings, running.bus, monkeypatch, capsys)
 
     return open_berth

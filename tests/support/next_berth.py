@@ -43,12 +43,12 @@ MESSAGES = ("BuildRequested", "BuildPlaced", "BuildOrdered", "BuildEnded", "Host
 _WORKERS = """
 import asyncio, json, signal, sys
 from rich.console import Console
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.commands.run import migrate_all
 from berth.settings import Settings
 
 asked = json.loads(sys.argv[1])
-assert wiring.__file__.startswith(asked["tree"]), wiring.__file__
+assert composition.__file__.startswith(asked["tree"]), composition.__file__
 settings = Settings().having(**asked["settings"])
 
 
@@ -59,7 +59,8 @@ async def main():
     async with asyncio.TaskGroup() as group:
         for worker, cell in asked["roles"]:
             role = worker_roles.Role(worker, cell)
-            group.create_task(wiring.serve([role], settings, wiring.way_of([role], settings), stopping))
+            way = composition.way_of([role], settings)
+            group.create_task(composition.serve([role], settings, way, stopping))
         print("up", flush=True)
 
 

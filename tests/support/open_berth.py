@@ -12,6 +12,7 @@ import msgspec
 
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_room_address
+from berth.features import features, module_of
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.quotas import set_quota
 from berth.operations.reservations import set_headroom
@@ -30,8 +31,13 @@ from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
 from control_room.core.reservations import NewReservation
 from tests.support.envelopes import a_letter
-from tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.waiting import in_time, until
+
+
+def pages_of_features() -> list[Any]:
+    """Return the module about its pages in the tests of each feature that has pages."""
+    found = [module_of(feature, "tests.support.pages") for feature in features()]
+    return [pages for pages in found if pages is not None]
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,11 @@ async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) ->
     async with embedded(made) as house, asyncio.TaskGroup() as group:
         await ready(house.bus, made)
         stopping = asyncio.Event()
-        group.create_task(house.bus.serve(a_shadow_worker(), stopping))
-        opened = OpenBerth(room_url(made), house.bus, made, {"shadowed": SHADOWED})
+        for pages in pages_of_features():
+            for worker in pages.workers():
+                group.create_task(house.bus.serve(worker, stopping))
+        values = {name: value for pages in pages_of_features() for name, value in pages.VALUES.items()}
+        opened = OpenBerth(room_url(made), house.bus, made, values)
         await fill_pages(opened)
         try:
             yield opened
@@ -202,8 +211,7 @@ PAGES = {
     "build-again": "/builds/{build}?then=again",
     "build-today": "/builds/{build}?then=now",
     "build-refused": "/builds/{refused}",
-    "nova": "/nova?wait=1",
-    "nova-instance": "/nova/{shadowed}",
+    **{name: page for pages in pages_of_features() for name, page in pages.PAGES.items()},
     "sign-in": "/login",
     "nowhere": "/nowhere",
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.commands.run import migrate_all, ready
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.forked_workers import ForkedWorker
@@ -82,14 +82,14 @@ async def replicated(
     started: list[WorkerProcess] = []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_end, started)
-        for role in worker_roles.roles(settings):
+        for role in worker_roles.roles_of(settings):
             if role.worker in ("ironic", "control-room"):
                 continue
             for number in range(1 if role.worker == "compute" else replicas):
                 replica = WorkerProcess(role, number, settings, directory)
                 started.append(replica)
                 await replica.start()
-        bus = await stack.enter_async_context(PatientBus(wiring.transport(settings, "test")))
+        bus = await stack.enter_async_context(PatientBus(composition.transport(settings, "test")))
         await ready(bus, settings)
         yield ReplicatedBerth(settings, bus, started)
 

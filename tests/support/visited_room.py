@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import httpx
 
-from berth import worker_tables
+from berth import composition
 from berth.control_room_setup import opened_pages
 from berth.settings import Settings
 from bus.clock import Clock
@@ -108,13 +108,17 @@ def _telling(answer: Any) -> Any:
 
 
 def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]) -> Queries:
-    """Return queries: the names in `answered` use the bus, `answers` has fixed answers, the others fail."""
+    """Return queries: the names in `answered` use the bus, `answers` has fixed answers, the others fail. The
+    queries of features have their names on the bus.
+    """
     queries = Queries(bus)
+    own = queries.asker
     for name in vars(queries):
         if name in answers:
             setattr(queries, name, _telling(answers[name]))
         elif name not in answered:
             setattr(queries, name, nobody)
+    setattr(queries, "asker", lambda query: own(query) if query.name in answered else nobody)  # noqa: B010
     return queries
 
 
@@ -132,7 +136,7 @@ async def a_visited_room(
     settings = settings or Settings().having(cells=("c1",))
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, told or {})
-        tables = worker_tables.queues, worker_tables.agent_queues
+        tables = composition.queues, composition.agent_queues
         with patch.object(frame, "PATIENCE", patience):
             async with opened_pages(settings, bus, queries, events, tables) as context:
                 app = pages_app(context)

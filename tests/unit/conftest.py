@@ -1,7 +1,6 @@
-"""Fixtures of several unit tests: an Ironic in a dictionary, waiting without time, a private directory."""
+"""Fixtures of several unit tests: an Ironic in a dictionary, waiting without time."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -25,8 +24,3 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     return waited
-
-
-@pytest.fixture
-def no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)

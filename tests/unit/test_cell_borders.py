@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth import worker_tables
+from berth import composition
 from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.errors import Undecodable
@@ -23,7 +23,7 @@ from placement_worker.core.reports import distinct_names
 from tests.support.ids import uid
 
 PAGE = Path(__file__).parents[2] / "docs" / "cells.md"
-WORKERS = worker_tables.all_workers_without_a_bus("c1")
+WORKERS = composition.all_workers_without_a_bus("c1")
 CROSSINGS = crossings("c1", WORKERS)
 WAYS = ways("c1", WORKERS)
 CLOCK = Clock()

@@ -148,7 +148,11 @@ def test_pictures_equal_their_sources() -> None:
 
 
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
-READMES = [package / "README.md" for package in PACKAGES if (package / "README.md").exists()]
+READMES = [
+    path / "README.md"
+    for path in (*PACKAGES, *(ROOT / "features").iterdir())
+    if (path / "README.md").exists()
+]
 TEXTS = [*PAGES, *READMES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
 
 
@@ -233,18 +237,18 @@ def test_the_command_index_equals_the_commands_help(listed: index.Listed) -> Non
 
 
 def test_the_index_has_every_command_of_the_files_that_it_names() -> None:
-    for file in {listed.file for listed in index.COMMANDS}:
+    for module in {listed.module for listed in index.COMMANDS}:
         around = typer.Typer()
-        around.add_typer(import_module(f"berth.commands.{file}").commands)
+        around.add_typer(import_module(module).commands)
         theirs = typer.main.get_group(around).commands
-        assert set(theirs) == {listed.name for listed in index.COMMANDS if listed.file == file}
+        assert set(theirs) == {listed.name for listed in index.COMMANDS if listed.module == module}
 
 
 def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands_need() -> None:
     script = (
         "import sys; from berth.__main__ import app; app(['--help'], standalone_mode=False);"
         "print('loaded:', {'numpy', 'sqlalchemy', 'aio_pika', 'httpx', 'prometheus_client',"
-        " 'berth.wiring', 'scheduler_worker'} & {*sys.modules})"
+        " 'berth.composition', 'scheduler_worker'} & {*sys.modules})"
     )
     said = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth import wiring, worker_roles
+from berth import composition, worker_roles
 from berth.configuration import read
 from berth.settings import BadSetting, Settings
 
@@ -87,7 +87,7 @@ def test_invalid_settings_of_the_http_api_are_refused(flags: dict[str, Any], why
     ],
 )
 async def test_a_single_worker_may_use_a_database_file(url: str, namespace: str, name: str) -> None:
-    database = wiring.database(Settings().having(database_url=url), worker_roles.Role("placement"))
+    database = composition.database_of(Settings().having(database_url=url), worker_roles.Role("placement"))
     assert database.namespace == namespace
     assert database.name.endswith(name)
     await database.close()
@@ -95,4 +95,4 @@ async def test_a_single_worker_may_use_a_database_file(url: str, namespace: str,
 
 def test_berth_up_needs_a_state_directory() -> None:
     with pytest.raises(BadSetting, match="name a directory, with a / at the end"):
-        worker_roles.roles(Settings().having(database_url="sqlite+aiosqlite:////somewhere/placement.db"))
+        worker_roles.roles_of(Settings().having(database_url="sqlite+aiosqlite:////somewhere/placement.db"))

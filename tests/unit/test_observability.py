@@ -15,6 +15,7 @@ from prometheus_client import Histogram
 
 from berth import command_table, reference_tables, traces
 from berth.__main__ import app
+from berth.features import features
 from berth.logs import JsonLines, TextLines, ids_of, secrets_of
 from berth.settings import BadSetting, Settings
 from berth.traces import exporter_named
@@ -378,7 +379,8 @@ def test_every_module_that_counts_is_in_the_table() -> None:
             r"\b(Counter|Gauge|Histogram)\(\s*\"berth_", (REPOSITORY / path).read_text(encoding="utf-8")
         )
     }
-    assert counting == set(reference_tables.MODULES)
+    of_features = {module for feature in features() for module, _ in feature.meters}
+    assert counting == {*reference_tables.MODULES, *of_features}
 
 
 @pytest.mark.parametrize("meter", reference_tables.meters(), ids=lambda meter: meter.name)

@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from berth import ironic, simulated_agents, wiring, worker_roles
+from berth import composition, ironic, simulated_agents, worker_roles
 from berth.checks import DATABASE_PARAMETERS
 from berth.choice import request_options
 from berth.commands.run import layout_chosen
@@ -182,7 +182,7 @@ def test_a_cells_workers_speak_to_the_broker_as_the_cells_user(monkeypatch: pyte
     monkeypatch.setattr("bus.rabbit.RabbitTransport", lambda url, **_: urls.append(url))
     settings = settings_of(SERVED, TABLES).settings
     for cell in ("", "a", "b"):
-        wiring.transport(settings, "test", cell)
+        composition.transport(settings, "test", cell)
     assert urls == ["amqp://all@h/", "amqp://a@h/", "amqp://all@h/"]
 
 
@@ -200,17 +200,19 @@ def test_a_cell_with_its_own_broker_has_a_ferry(monkeypatch: pytest.MonkeyPatch)
     urls: list[str] = []
     monkeypatch.setattr("bus.rabbit.RabbitTransport", lambda url, **_: urls.append(url))
     settings = settings_of(SERVED, FERRIED).settings
-    ferries = [role for role in worker_roles.roles(settings) if role.worker == "ferry"]
+    ferries = [role for role in worker_roles.roles_of(settings) if role.worker == "ferry"]
     assert [role.cell for role in ferries] == ["b", "c"]
     for role in (ferries[0], *(worker_roles.Role("conductor", cell) for cell in ("a", "b", "c"))):
-        wiring.way_of([role], settings)
+        composition.way_of([role], settings)
     common = SERVED["BERTH_AMQP_URL"]
     assert urls == [common, common, "amqp://ferry:geheim@far/", "amqp://c:geheim@far/"]
-    stages = [{role.worker for role in stage} for stage in worker_roles.stages(worker_roles.roles(settings))]
+    stages = [
+        {role.worker for role in stage} for stage in worker_roles.stages_of(worker_roles.roles_of(settings))
+    ]
     assert [stages.index({worker}) for worker in ("conductor", "ferry", "placement")] == [1, 2, 3]
-    assert worker_roles.role("ferry", "b", settings) == ferries[0]
+    assert worker_roles.role_named("ferry", "b", settings) == ferries[0]
     with pytest.raises(BadSetting, match=r"cell 'a' has no separate RabbitMQ; .* are: b, c"):
-        worker_roles.role("ferry", "a", settings)
+        worker_roles.role_named("ferry", "a", settings)
 
 
 def test_the_way_to_a_cells_broker_is_shown_without_its_password() -> None:
@@ -280,7 +282,7 @@ def test_a_secret_may_be_kept_in_a_file() -> None:
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h1,,h2/", "'amqp://u:****@h1,,h2/': must look like"),
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h1,u:{SECRET}@h2/", "has user and password once, before"),
         ("BERTH_IRONIC_AMQP_URL", f"amqp://u:{SECRET}@h1/,h2/", "has the virtual host once, after the last"),
-        ("BERTH_NOVA_AMQP_URL", f"amqp://u:{SECRET}@h,h/", "names an address twice"),
+        ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@h,h/", "names an address twice"),
         (
             "BERTH_CELL_FERRY_URLS",
             f"c1=amqp://u:{SECRET}@h1,h2:x/",
@@ -366,9 +368,9 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
     given: dict[str, Any], cells: tuple[str, ...]
 ) -> None:
     settings = settings_of(**given).settings
-    assert tuple(role.cell for role in worker_roles.roles(settings) if role.worker == "metal") == cells
-    ending = {role for stage in worker_roles.stages(worker_roles.roles(settings)) for role in stage}
-    assert ending == set(worker_roles.roles(settings))
+    assert tuple(role.cell for role in worker_roles.roles_of(settings) if role.worker == "metal") == cells
+    ending = {role for stage in worker_roles.stages_of(worker_roles.roles_of(settings)) for role in stage}
+    assert ending == set(worker_roles.roles_of(settings))
 
 
 @pytest.mark.parametrize(
@@ -381,31 +383,31 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
 )
 def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: str, says: str) -> None:
     with pytest.raises(BadSetting) as refused:
-        worker_roles.role("metal", cell, settings_of(**given).settings)
+        worker_roles.role_named("metal", cell, settings_of(**given).settings)
     assert says in str(refused.value)
 
 
 def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
     settings = Settings().having(cells=("c1", "c2"), simulator={"hosts": 8, "agents_per_cell": 2})
-    computes = [role for role in worker_roles.roles(settings) if role.worker == "compute"]
+    computes = [role for role in worker_roles.roles_of(settings) if role.worker == "compute"]
     assert list(map(str, computes)) == [
         f"compute.{cell}.{cell}-agent{number}" for cell in ("c1", "c2") for number in (1, 2)
     ]
     assert [role.agent for role in computes] == sorted(
         agent.agent for agent in simulated_agents.agents(settings)
     )
-    assert worker_roles.role("compute", "c2", settings, "c2-agent2") == computes[-1]
-    all_in_one = worker_roles.role("compute", "c2", settings)
+    assert worker_roles.role_named("compute", "c2", settings, "c2-agent2") == computes[-1]
+    all_in_one = worker_roles.role_named("compute", "c2", settings)
     assert all_in_one == worker_roles.Role("compute", "c2")
     for role, names in ((computes[-1], ["c2-agent2"]), (all_in_one, ["c2-agent1", "c2-agent2"])):
-        tables = simulated_agents.at_work(role, settings, Bus(wiring.alone()), None)
+        tables = simulated_agents.at_work(role, settings, Bus(composition.alone()), None)
         assert [table.name for table in tables] == [f"agent.c2.{name}" for name in names]
     with pytest.raises(
         BadSetting, match="--agent 'c1-agent1': the agents of cell 'c2' are c2-agent1, c2-agent2"
     ):
-        worker_roles.role("compute", "c2", settings, "c1-agent1")
+        worker_roles.role_named("compute", "c2", settings, "c1-agent1")
     with pytest.raises(BadSetting, match="share a cell's hosts or nodes; conductor takes no agent"):
-        worker_roles.role("conductor", "c2", settings, "c1-agent1")
+        worker_roles.role_named("conductor", "c2", settings, "c1-agent1")
 
 
 def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
@@ -655,8 +657,8 @@ def test_conductors_and_agents_of_several_cells_can_share_a_process(
 ) -> None:
     common = {"cells": ("c1", "c2", "c3"), "amqp_url": "amqp://127.0.0.1/", "layout": "separate"}
     settings = Settings().having(**common | given)
-    found = worker_roles.processes(settings)
-    assert {role for those in found for role in those} == set(worker_roles.roles(settings))
+    found = worker_roles.processes_of_up(settings)
+    assert {role for those in found for role in those} == set(worker_roles.roles_of(settings))
     names = [worker_roles.name_of(those) for those in found]
     assert [name for name in names if ("conductor" in name or "compute" in name)] == shared
 
@@ -678,7 +680,7 @@ def test_the_number_of_cores_decides_the_layout_unless_it_is_set(
     settings = settings_of(cells=("c1",), **given).settings
     assert layout_chosen(settings) == says
     shared = "placement+scheduler"
-    names = map(worker_roles.name_of, worker_roles.processes(settings))
+    names = map(worker_roles.name_of, worker_roles.processes_of_up(settings))
     assert (shared in names) == says.startswith("layout compact")
 
 
@@ -748,7 +750,7 @@ def test_parameters_of_database_urls_are_known_to_the_driver() -> None:
 
 def test_stages_without_workers_are_skipped_at_shutdown() -> None:
     """No ferry: nothing can be waited for, and waiting for nothing is an error."""
-    assert all(worker_roles.stages(worker_roles.roles(Settings())))
+    assert all(worker_roles.stages_of(worker_roles.roles_of(Settings())))
 
 
 @pytest.mark.parametrize(

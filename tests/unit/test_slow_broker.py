@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from berth import wiring
+from berth import composition
 from berth.commands import terminal
 from berth.commands.terminal import Cli
 from berth.settings import Settings
@@ -35,7 +35,7 @@ async def test_a_command_names_the_broker_that_does_not_answer(monkeypatch: pyte
     printed = io.StringIO()
     monkeypatch.setattr(terminal, "complain", Console(file=printed, width=200))
     monkeypatch.setattr(terminal, "_SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: ConnectingTransport(printed))
+    monkeypatch.setattr(composition, "transport", lambda settings, name: ConnectingTransport(printed))
     with pytest.raises(Unavailable):
         async with Cli(SETTINGS).bus("waiting"):
             raise AssertionError("connected")

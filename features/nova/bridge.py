@@ -1,0 +1,86 @@
+"""The bridge's worker: it serves Nova's scheduler RPC and mirrors Nova's hosts."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import HostReported
+from bus.rabbit.oslo import RpcAddress, RpcServer
+from bus.rabbit.oslo_client import RpcClient
+from bus.worker import Worker
+from features.nova.core.translation import BridgeOptions
+from features.nova.databases import NovaDatabases
+from features.nova.mirror import Mirror, MirrorQueries
+from features.nova.notifying import SchedulerNotifications
+from features.nova.scheduling import NovaScheduling, SchedulingQueries
+
+SELECT_TIMEOUT = 60.0  # seconds: a query that is not answered by then is asked again
+FALLBACK_TIMEOUT = 600.0
+MIRROR_ASKS = (
+    topics.CELLS,
+    topics.EDIT_CELL,
+    topics.PROVIDERS,
+    topics.EDIT_OWNER,
+    topics.AGGREGATES,
+    topics.EDIT_AGGREGATE,
+)
+ASKED = (topics.SELECT_HOSTS, topics.EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowedNova:
+    """The Nova that berth schedules for: its RPC broker and databases, and the options for answering it."""
+
+    rpc: RpcAddress
+    databases: NovaDatabases
+    options: BridgeOptions = field(default_factory=BridgeOptions)
+    wait: float = 0.0  # seconds that a call may wait for capacity
+    notifications: SchedulerNotifications | None = None  # None: no notifications are published
+    fallback: RpcAddress | None = None  # of a nova-scheduler for requests that berth cannot judge
+
+
+def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
+    """Return the worker that answers Nova's scheduler RPC and copies Nova's cells, hosts and aggregates."""
+    mirror = mirror_of(nova.databases, bus, clock)
+    client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth nova", clock=clock)
+    scheduling = NovaScheduling(
+        SchedulingQueries(
+            select=bus.asker(topics.SELECT_HOSTS, timeout=SELECT_TIMEOUT),
+            make_group=bus.asker(topics.EDIT_GROUP),
+            release=bus.asker(topics.RELEASE),
+            fallback=None if client is None else partial(client.forward, timeout=FALLBACK_TIMEOUT),
+            still_waits=nova.databases.still_waits,
+        ),
+        mirror,
+        nova.options,
+        clock,
+        wait=nova.wait,
+        notify=nova.notifications.add if nova.notifications else None,
+    )
+    server = RpcServer(nova.rpc, scheduling.answer, name="berth nova", clock=clock)
+    stops: list[Callable[[], Awaitable[None]]] = [nova.databases.close]
+    if client is not None:
+        stops.append(client.close)
+    return Worker(
+        "nova_bridge",
+        asks=ASKED,
+        starts=[mirror.refresh],
+        runs=[mirror.run, server.run, *([nova.notifications.run] if nova.notifications else [])],
+        stops=stops,
+        announces=frozenset({HostReported}),
+    )
+
+
+def mirror_of(databases: NovaDatabases, bus: Bus, clock: Clock) -> Mirror:
+    queries = MirrorQueries(
+        cells=bus.asker(topics.CELLS),
+        edit_cell=bus.asker(topics.EDIT_CELL),
+        providers=bus.asker(topics.PROVIDERS),
+        edit_owner=bus.asker(topics.EDIT_OWNER),
+        aggregates=bus.asker(topics.AGGREGATES),
+        edit_aggregate=bus.asker(topics.EDIT_AGGREGATE),
+    )
+    return Mirror(databases, queries, bus.publish, clock)

@@ -1,0 +1,31 @@
+"""Declares the feature nova."""
+
+from bus.feature import Feature, FeatureProcess
+from features.nova.settings import NovaSettings
+
+
+def _serves(nova: NovaSettings) -> bool:
+    return bool(nova.amqp_url)
+
+
+def _observes(nova: NovaSettings) -> bool:
+    return bool(nova.notification_amqp_url)
+
+
+FEATURE = Feature(
+    name="nova",
+    says="schedules for a real Nova in place of nova-scheduler, or compares its decisions with berth's",
+    settings=NovaSettings,
+    processes=(
+        FeatureProcess(name="nova", runs_with=_serves),
+        FeatureProcess(name="nova-shadow", runs_with=_observes, has_database=True),
+    ),
+    commands="A Nova that berth serves or observes (docs/nova.md).",
+    page="Nova",
+    meters=(("features.nova.shadow", "nova-shadow"),),
+    examples=(
+        ("nova_amqp_url", "amqp://127.0.0.1/nova"),
+        ("nova_notification_amqp_url", "amqp://127.0.0.1/nova"),
+        ("nova_database_url", "postgresql://127.0.0.1/nova_api"),
+    ),
+)
