@@ -1,6 +1,6 @@
 """The data by which claims and releases are decided: first as read, then with the changes of each claim.
 
-A Holder is any consumer with its allocations; server groups and cells restrict where it may be placed.
+A Holder is any consumer with its allocations; cells and the rules of features restrict where it may be placed.
 """
 
 from collections import Counter
