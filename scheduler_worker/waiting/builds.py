@@ -28,7 +28,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import decision_of, expired_order
+from scheduler_worker.waiting.reasons import decision_of, expired_order, wakes_of
 from scheduler_worker.waiting.store import Marked, Marks, WaitingStore
 
 ENDED_BEFORE = "it has ended before"
@@ -73,7 +73,8 @@ class WaitingBuilds:
             order = orders[index]
             if isinstance(end, events.Park):
                 context = stored_context(requests[index])
-                entry = store.waiting(order, now, seen, end.why, decision_of(end), context)
+                decision, wakes_on = decision_of(end), wakes_of(end)
+                entry = store.waiting(order, now, seen, end.why, decision, context, wakes_on)
                 waits.append((index, entry, mark))
             else:
                 outcomes[index] = scheduler.outcome(order.request.request, end)
@@ -183,7 +184,7 @@ class WaitingBuilds:
             case events.Publish(messages=messages):
                 return Ended(messages)
             case events.Park(shorts=shorts, why=why) if shorts or end.refusal:
-                return StillWaiting(why, decision_of(end))
+                return StillWaiting(why, decision_of(end), wakes_on=wakes_of(end))
             case events.Park():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)
             case events.ComeAgain(least=least, most=most):

@@ -24,7 +24,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import decision_of, expired_order, waited_for
+from scheduler_worker.waiting.reasons import decision_of, expired_order, waited_for, wakes_of
 from scheduler_worker.waiting.store import Marked, WaitingStore
 
 LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
@@ -60,7 +60,8 @@ class WaitingMoves:
             context, park = stored_context(course.asked), course.state.park
             if park is None:
                 return store.behind(course.order, now, seen, context)
-            return store.waiting(course.order, now, seen, park.why, decision_of(park), context)
+            wakes_on = wakes_of(park)
+            return store.waiting(course.order, now, seen, park.why, decision_of(park), context, wakes_on)
 
         async def park(waiting: Sequence[MoveCourse]) -> None:
             await self._courses.came_before(waiting)
@@ -160,7 +161,8 @@ class WaitingMoves:
             return RetryLater(PATIENCE, state.start)
         self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
         if state.park.shorts or state.park.refusal:
-            return StillWaiting(state.park.why, decision_of(state.park), state.start)
+            park = state.park
+            return StillWaiting(park.why, decision_of(park), state.start, wakes_of(park))
         return RetryLater(SOON, state.start)
 
 

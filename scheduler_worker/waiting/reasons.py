@@ -27,3 +27,8 @@ def decision_of(end: events.Park) -> Decision:
     if end.shorts:
         return end.shorts[0].decision(())
     return Decision(code=end.refusal.code if end.refusal else "refused")
+
+
+def wakes_of(end: events.Park) -> str:
+    """Return the key of the commits that may let the order's claim succeed; "" if it lacks hosts."""
+    return end.refusal.wakes_on if end.refusal else ""
