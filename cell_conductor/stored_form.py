@@ -172,10 +172,12 @@ def _read_story(
 
 
 def stands(build: Build, courses: Courses) -> BuildStands | None:
-    """Return a build as clients see it; None if it is in another cell."""
+    """Return a build as clients see it; None if it was never placed, or is in another cell."""
+    if build.placed is None:
+        return None
     status, guest_on = shown(build, courses)
     move = last_move(build)
-    if build.placed is None or status == "moved":
+    if status == "moved":
         return None
     return BuildStands(
         build=build.id,

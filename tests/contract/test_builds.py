@@ -583,7 +583,9 @@ async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, bo
     (order,) = await came_of(builds, first)
     assert isinstance(order, BuildOrdered)
     await heard(builds, an_agent_report(order, "failed", cause="no power"))
-    found = await builds.find(FindBuilds(cell=CELL, builds=(first.build, second.build, a_placed(9).build)))
+    await heard(builds, a_delete(a_placed(8)))
+    asked = (first.build, second.build, a_placed(8).build, a_placed(9).build)
+    found = await builds.find(FindBuilds(cell=CELL, builds=asked))
     told = {build.build: build for build in found.builds}
     assert told.keys() == {first.build, second.build}
     assert told[first.build].placed == first and told[second.build].placed == second

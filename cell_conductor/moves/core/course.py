@@ -68,10 +68,14 @@ class MovesCourse(BaseCourse):
         if why := _postpone_reason(build, event):
             raise Postponed(LATER, why)
         if move_in_progress(build.parts) is None:
-            return _outside_moves(build, event, now, limits, kernel)
-        if not isinstance(event, (*self.events, events.KernelEvent)):
+            stepped = _outside_moves(build, event, now, limits, kernel)
+        elif isinstance(event, (*self.events, events.KernelEvent)):
+            stepped = _in_move(build, event, now, limits, kernel)
+        else:
             return None
-        return _in_move(build, event, now, limits, kernel)
+        return (
+            None if stepped is None else (stepped[0], (*stepped[1], *_releases_while_away(stepped[0], now)))
+        )
 
     def shown(self, build: Build) -> Shown | None:
         """Return the status of a build that its move has, and the host of its guest: during a move it may
@@ -125,19 +129,24 @@ def _in_move(build: Build, event: Any, now: float, limits: AttemptLimits, kernel
     move = phases.open_move(build)
     match event:
         case events.CleanedUp():
-            stepped, effects = kernel(build, event, now, limits)
-            assert stepped is not None
-            build = stepped
+            after, effects = kernel(build, event, now, limits)
+            assert after is not None
+            return after, effects
         case HandoverProgress() if not move.leaves:
             return build, handover_in_other_phase(build, event)
         case MovePlaced() if event.move != move.id:
             return build, end_of_refused(event, now, f"the instance is in the move {move.id}")
         case _:
-            build, effects = step_of_move(build, event, now, limits)
-    if held_status(build) == "moved" and move_in_progress(build.parts) is not None:
-        # While the other cell has the build, no claim of this cell is open.
-        effects = (*effects, *leftovers.release_due(build, now, is_settled=True))
-    return build, effects
+            return step_of_move(build, event, now, limits)
+
+
+def _releases_while_away(build: Build | None, now: float) -> Effects:
+    """Return the releases that are due although the build is in a move: while the other cell has the build,
+    this cell waits for no answer of placement.
+    """
+    if build is None or held_status(build) != "moved" or move_in_progress(build.parts) is None:
+        return ()
+    return leftovers.release_due(build, now, is_settled=True)
 
 
 def _outside_moves(
@@ -187,11 +196,11 @@ def _late_report(build: Build, report: AgentReported) -> Stepped | None:
         return None
     if move.goal and report.attempt >= move.first:
         return build, () if report.outcome == "progress" else phases.repeated_move_end(build)
+    if build.status != "active" or any(left.attempt == report.attempt for left in build.leftovers):
+        return None
     # the present guest, by its attempt number before a move that ended at the source
     is_present = (report.attempt, report.root) == (move.was, build.host.root)
-    if build.status == "active" and is_present and all(x.attempt != report.attempt for x in build.leftovers):
-        return build, ()
-    return None
+    return (build, ()) if is_present else None
 
 
 def _repeats_end(build: Build) -> bool:

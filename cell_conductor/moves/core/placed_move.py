@@ -77,11 +77,12 @@ def begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
 
 
 def begins(build: Build, placed: MovePlaced) -> bool:
-    """Return whether an order begins a move of a build that is in no other move; if not, it is refused. The
-    move of a build that is being deleted begins too, to delete the guest at the source with it.
+    """Return whether an order begins a move of a build that this cell has and that is in no other move; if
+    not, it is refused. The move of a build that is being deleted begins too, to delete the guest at the
+    source with it.
     """
     last = last_move(build)
-    if last is not None and last.id == placed.move:
+    if placed.out_of or (last is not None and last.id == placed.move):
         return False
     if build.status == "deleting":
         return placed.kind in KEPT and build.placed is not None
