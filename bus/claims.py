@@ -15,6 +15,7 @@ from bus.vocabulary import (
     Compact,
     Contended,
     Id,
+    Key,
     KeystoneId,
     LongList,
     Message,
@@ -152,7 +153,7 @@ class RuleRefused(Tagged, frozen=True, kw_only=True):
     why: Cause
     provider: Text = ""  # root or provider that the next search avoids
     final: bool = False  # a claim of this kind cannot succeed for the request, on whichever host
-    wakes_on: Text = ""  # key of the commits that may let the claim succeed, such as `quota:PROJECT`
+    wakes_on: Key = ""  # key of the commits that may let the claim succeed, such as `quota:PROJECT`
 
     def __str__(self) -> str:
         return self.why

@@ -181,6 +181,9 @@ REFUSED_CLAIMS: Mapping[str, str] = {
     "preemption_budget": "the project has preempted too many instances within one hour",
 }
 
+# Refusals that a commit may end: code → the change that lets a waiting request be tried again.
+WAKES: Mapping[str, str] = {OVER_QUOTA: "the project uses less, or its quota is raised"}
+
 # Codes of moves that did not begin, if a decision about hosts is not the reason.
 MOVES: Mapping[str, str] = {
     "unknown": "no cell has a record of the instance",

@@ -33,6 +33,11 @@ Limits = Annotated[dict[Text, Limit], Meta(max_length=500)]
 ProjectOrDefault = Annotated[str, Meta(max_length=255)]
 
 
+def quota_key(project: str) -> str:
+    """Return the key (RuleRefused.wakes_on) of claims that the quota of a project ("": any) refuses."""
+    return f"quota:{project}"
+
+
 def project_named(name: str) -> str:
     """Return the project id for messages about quotas: "" for `default` (the default limits), else `name`."""
     return DEFAULT if name == NAME_OF_DEFAULT else name

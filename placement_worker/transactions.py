@@ -265,7 +265,7 @@ class ClaimOperations(PlacementOperations):
                     await statement(tx)
                 wakes += await rule.wakes(tx, world)
         altered, writes = await claims.save_world(tx, self.book, world, now)
-        record = CommitRecord(changes=altered, consumers=changed_consumers(world), projects=wakes)
+        record = CommitRecord(changes=altered, consumers=changed_consumers(world), wakes=wakes)
         return await self.log.write(tx, record, writes, urgent=world.frees)
 
     async def prune(self, before: float) -> None:

@@ -204,7 +204,7 @@ def _of_berth() -> None:
     # The last changes, for the relay and for readers that have missed changes.
     texts = [
         _columns(sa.Text, "changes"),
-        *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "projects")),
+        *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "wakes")),
     ]
     _table("change_log", number, *texts, keys=("number",))
     # Unpublished BuildReshaped messages, by change number.

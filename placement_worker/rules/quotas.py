@@ -14,7 +14,7 @@ from msgspec import structs
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, RuleRefused
 from bus.decisions import OVER_QUOTA
-from bus.quotas import OverQuota
+from bus.quotas import OverQuota, quota_key
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
@@ -43,7 +43,7 @@ class QuotaWorld:
         return self.charged.get(holder.uuid, self.projects.get(holder.project_id, ""))
 
 
-class Quotas(ClaimRule):
+class QuotaRule(ClaimRule):
     name = "quotas"
     locks = "projects"
     columns: ClassVar = {MOVE_OF: ""}
@@ -58,7 +58,7 @@ class Quotas(ClaimRule):
         return bool(self._book.quotas) or any(claim.client for claim in scope.claims)
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
-        state = world.state[Quotas] = QuotaWorld()
+        state = world.state[QuotaRule] = QuotaWorld()
         limits = self._book.quotas
         limited = {self._book.projects.ids[name]: name for name in limits.limited(scope.projects)}
         if limited:
@@ -74,7 +74,7 @@ class Quotas(ClaimRule):
         """Charge the claims of a request to the quotas of their projects; replace the result of each claim
         that a quota refuses.
         """
-        state: QuotaWorld = world.state[Quotas]
+        state: QuotaWorld = world.state[QuotaRule]
         # Only API clients move instances without consumer types.
         if any(claim.client for claim in request.claims):
             mark_moves(request, world)
@@ -95,17 +95,17 @@ class Quotas(ClaimRule):
             yield stored.MARK_MOVE.of(rows)
 
     async def wakes(self, tx: Transaction, world: ClaimWorld) -> Iterable[str]:
-        """Return the projects that may use less now. If all claims were refused, perhaps because of outdated
-        limits, compare these with the database.
+        """Return the keys of the projects that may use less now. If all claims were refused, perhaps because
+        of outdated limits, compare the limits with the database.
         """
-        state: QuotaWorld = world.state[Quotas]
+        state: QuotaWorld = world.state[QuotaRule]
         if state.budgets and not world.touched:
             await self._book.check_quotas(tx)
-        return await stored.released(tx, self._book, world.released_projects())
+        return map(quota_key, await stored.released(tx, self._book, world.released_projects()))
 
 
 def over_quota_refused(claim: ConsumerClaim, over: OverQuota) -> Refused:
-    refusal = RuleRefused(rule="quotas", code=OVER_QUOTA, why=str(over), wakes_on=f"quota:{over.project}")
+    refusal = RuleRefused(rule="quotas", code=OVER_QUOTA, why=str(over), wakes_on=quota_key(over.project))
     return Refused(refusals=(refusal,) * len(claim.choices))
 
 

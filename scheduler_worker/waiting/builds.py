@@ -72,8 +72,10 @@ class WaitingBuilds:
         for index, end in zip(trying, ends, strict=True):
             order = orders[index]
             if isinstance(end, events.Taken):
-                context, waits_for = stored_context(requests[index]), end.state
-                entry = store.waiting(order, now, seen, waits_for.why, decision_of(waits_for), context)
+                context, found = stored_context(requests[index]), end.state
+                entry = store.waiting(
+                    order, now, seen, found.why, decision_of(found), context, found.wakes_on
+                )
                 waits.append((index, entry, mark))
             else:
                 outcomes[index] = scheduler.outcome(order.request.request, end)
@@ -182,7 +184,7 @@ class WaitingBuilds:
             case events.Publish(messages=messages):
                 return Ended(messages)
             case events.Taken(state=Waits() as waits) if waits.is_explained:
-                return StillWaiting(waits.why, decision_of(waits))
+                return StillWaiting(waits.why, decision_of(waits), wakes_on=waits.wakes_on)
             case events.Taken():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)
             case events.ComeAgain(least=least, most=most):

@@ -60,7 +60,9 @@ class WaitingMoves:
             context, taken = stored_context(course.asked), course.state.taken
             if taken is None:
                 return store.behind(course.order, now, seen, context)
-            return store.waiting(course.order, now, seen, taken.state.why, decision_of(taken.state), context)
+            waits = taken.state
+            decision = decision_of(waits)
+            return store.waiting(course.order, now, seen, waits.why, decision, context, waits.wakes_on)
 
         async def park(waiting: Sequence[MoveCourse]) -> None:
             await self._courses.came_before(waiting)
@@ -159,8 +161,9 @@ class WaitingMoves:
         if state.taken is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
         self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
-        if state.taken.state.is_explained:
-            return StillWaiting(state.taken.state.why, decision_of(state.taken.state), state.start)
+        waits = state.taken.state
+        if waits.is_explained:
+            return StillWaiting(waits.why, decision_of(waits), state.start, waits.wakes_on)
         return RetryLater(SOON, state.start)
 
 

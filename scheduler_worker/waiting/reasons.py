@@ -18,6 +18,11 @@ class Waits(Struct, frozen=True, gc=False):
     refusal: RuleRefused | None = None  # the refusal of its claim, if a commit may let the claim succeed
 
     @property
+    def wakes_on(self) -> str:
+        """Return the key of the commits that may let the order's claim succeed; "" if it lacks hosts."""
+        return self.refusal.wakes_on if self.refusal else ""
+
+    @property
     def is_explained(self) -> bool:
         """Return False if only claims were refused, for reasons that the index may not show yet."""
         return bool(self.shortages or self.refusal)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bus.context import StoredContext
-from bus.decisions import OVER_QUOTA, Decision
+from bus.decisions import WAKES, Decision
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
@@ -19,7 +19,7 @@ from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
 from scheduler_worker.core.move_purpose import MovePurpose, asked_by
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.quota_waits import QUOTA_WAKES, QuotaWaits
+from scheduler_worker.core.rule_waits import RuleWaits
 from scheduler_worker.dependencies import log
 from scheduler_worker.orders import names_other_instances
 from scheduler_worker.placing import Scheduler
@@ -37,7 +37,7 @@ class Marks(NamedTuple):
     """Counts of changes at the start of an evaluation, to notice changes during it."""
 
     regroupings: int  # number of times that all equivalence classes were computed again
-    quota_wakes: int
+    rule_wakes: int
 
 
 # a request, and the mark (`WaitingQueues.mark`) of the search that found no host for it
@@ -56,7 +56,7 @@ class WaitingStore:
         self.sizes = held.sizes
         self.sight = held.sight
         self.queues = held.queues
-        self.quota_waits = QuotaWaits()
+        self.rule_waits = RuleWaits()
         self.requests = held.requests
         self.starts = held.starts
         self.woken = held.woken
@@ -73,8 +73,8 @@ class WaitingStore:
         # messages.
         self.unsure: set[Id] = set()
         self.check_unsure = False
-        # Requests that do not wait for quota any more: they are evaluated once even if no host seems to fit,
-        # because their reason names the quota.
+        # Requests that no rule refuses any more: they are evaluated once even if no host seems to fit,
+        # because their reason names the rule.
         self.unexplained: set[Id] = set()
         self.regroupings = 0  # number of times that all equivalence classes were computed again
         self.regroup = False  # True if all equivalence classes must be computed again
@@ -130,25 +130,25 @@ class WaitingStore:
             self.requests.pop(request, None)
             self.unexplained.discard(request)
             self.queues.leave(request)
-            if (following := self.quota_waits.leave(request)) is not None:
+            if (following := self.rule_waits.leave(request)) is not None:
                 self._try_again([following])
         if requests:
             self._moved()
 
     @property
     def marks(self) -> Marks:
-        return Marks(self.regroupings, self.quota_waits.mark)
+        return Marks(self.regroupings, self.rule_waits.mark)
 
-    def hold(self, entry: ParkedRequest, mark: int) -> bool:
-        """Let a request that a quota refused, and all equal requests of its project, wait until the project's
-        usage or quota changes. Return False without effect if requests that wait for the quota were woken
-        since `mark`, a count of wakes.
+    def hold(self, entry: ParkedRequest, wakes_on: str, mark: int) -> bool:
+        """Let a request that a rule refused, and all equal requests of its project, wait for a commit with
+        the key `wakes_on`. Return False without effect if requests that wait for this key were woken since
+        `mark`, a count of wakes.
         """
         project, kind = entry.message.project, entry.kind
-        if self.quota_waits.woken_since(project, mark):
+        if self.rule_waits.woken_since(wakes_on, mark):
             return False
         equal = [entry]
-        if not self.quota_waits.holds(project, kind):
+        if not self.rule_waits.holds(project, kind):
             equal += [
                 other
                 for other in self.requests.values()
@@ -159,26 +159,27 @@ class WaitingStore:
             ]
         for each in equal:
             self.queues.leave(each.request)
-            self.quota_waits.hold(each.key, project, kind)
-            self.starts.enter_quota(each, self.quota_waits.position(each.key))
+            self.rule_waits.hold(each.key, project, kind, wakes_on)
+            self.starts.enter_refused(each, wakes_on, self.rule_waits.position(each.key))
         self._moved()
         return True
 
-    def on_quotas(self, projects: Collection[str]) -> None:
-        """Try requests again that wait for quota: their projects released resources, or a quota changed."""
-        self._try_again(self.quota_waits.wake(projects))
+    def on_wakes(self, keys: Collection[str]) -> None:
+        """Try requests again that wait for a commit with one of the keys."""
+        self._try_again(self.rule_waits.wake(keys))
 
-    def quota_lifted(self, first: ParkedRequest) -> list[ParkedRequest]:
-        """Let the requests equal to `first` wait for capacity, too, if they waited for quota: `first` was
-        tried again, and not its project's quota refused it. Return them with the new reason.
+    def refusal_lifted(self, first: ParkedRequest) -> list[ParkedRequest]:
+        """Let the requests equal to `first` wait for capacity, too, if a rule had refused them: `first` was
+        tried again, and no rule refused it. Return them with the new reason.
         """
         lifted = list[ParkedRequest]()
-        for request in self.quota_waits.lift(first.message.project, first.kind):
+        for request in self.rule_waits.lift(first.message.project, first.kind):
             entry = replace(
                 self.requests[request],
                 lacks=f"{BEHIND}: {first.lacks}"[:MAX_CAUSE],
                 decision=first.decision,
                 wakes=first.wakes,
+                wakes_on="",
             )
             self.enter(entry)
             lifted.append(entry)
@@ -228,7 +229,7 @@ class WaitingStore:
 
     def _moved(self) -> None:
         WAITING_NOW.set(len(self.requests))
-        QUOTA_WAITING.set(len(self.quota_waits))
+        QUOTA_WAITING.set(len(self.rule_waits))
         self._changed()
 
     def kind(self, order: Order) -> str:
@@ -236,32 +237,39 @@ class WaitingStore:
 
     def wakes(self, kind: str, decision: Decision) -> str:
         """Describe for operators which change lets a request with this `decision` be tried again."""
-        return QUOTA_WAKES if decision.code == OVER_QUOTA else self.sight.wakes(kind)
+        return WAKES.get(decision.code) or self.sight.wakes(kind)
 
     def is_behind(self, order: Order, now: float) -> bool:
         if not self.requests:
             return False
         kind = self.kind(order)
-        held = self.quota_waits.holds(order.request.project, kind)
+        held = self.rule_waits.holds(order.request.project, kind)
         return held or self.queues.ahead(kind, contender_of(order, now))
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Return the row of a request that is to wait without a search: requests of its equivalence class
         wait already, so no host fits it."""
         kind, project = self.kind(order), order.request.project
-        held = self.quota_waits.first(project, kind)
+        held = self.rule_waits.first(project, kind)
         known = self.requests.get(held or self.queues.first(kind) or "")
-        why, decision = BEHIND, Decision(code="line")
+        why, decision, wakes_on = BEHIND, Decision(code="line"), ""
         if known is None:
             return self.waiting(order, now, seen, why, decision, context)
-        # A request that waits for quota and is first in a class queue is about to be tried: its reason is
+        # A request that a rule refused and that is first in a class queue is about to be tried: its reason is
         # outdated.
-        if held or known.decision.code != OVER_QUOTA:
-            decision = known.decision
-        return self.waiting(order, now, seen, f"{why}: {known.lacks}", decision, context)
+        if held or not known.wakes_on:
+            decision, wakes_on = known.decision, known.wakes_on
+        return self.waiting(order, now, seen, f"{why}: {known.lacks}", decision, context, wakes_on)
 
     def waiting(
-        self, order: Order, now: float, seen: int, why: str, decision: Decision, context: StoredContext
+        self,
+        order: Order,
+        now: float,
+        seen: int,
+        why: str,
+        decision: Decision,
+        context: StoredContext,
+        wakes_on: str = "",
     ) -> ParkedRequest:
         kind = self.kind(order)
         return ParkedRequest(
@@ -272,6 +280,7 @@ class WaitingStore:
             seen=seen,
             lacks=why[:MAX_CAUSE],
             wakes=self.wakes(kind, decision),
+            wakes_on=wakes_on,
             decision=decision,
             story=context,
             start=order.purpose.start if isinstance(order.purpose, MovePurpose) else None,
@@ -286,7 +295,7 @@ class WaitingStore:
                 continue
             if marks.regroupings == self.regroupings:
                 self.enter(entry, mark)
-                if entry.decision.code == OVER_QUOTA and not self.hold(entry, marks.quota_wakes):
+                if entry.wakes_on and not self.hold(entry, entry.wakes_on, marks.rule_wakes):
                     self.queues.requeue(entry.request, self._clock.monotonic())
             else:
                 self.enter_again(entry)

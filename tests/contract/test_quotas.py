@@ -292,9 +292,7 @@ async def test_concurrent_claims_of_two_processes_never_exceed_a_limit(placement
 
 async def changes_after(placement: Placement, number: int) -> list[PlacementChanged]:
     return [
-        change
-        for change in (await placement.log.memory._reader.changes(number, 100)).changes
-        if change.projects
+        change for change in (await placement.log.memory._reader.changes(number, 100)).changes if change.wakes
     ]
 
 
@@ -307,14 +305,14 @@ async def test_the_change_log_names_projects_that_released_something_or_got_anot
     await release(placement, a_release(1, 1), a_release(2, 1))
     await limit(placement, VCPU=5)
     await limit(placement, DEFAULT, VCPU=9)
-    named = [change.projects for change in await changes_after(placement, start)]
-    assert named == [("p1",), ("p1",), (DEFAULT,)]
+    named = [change.wakes for change in await changes_after(placement, start)]
+    assert named == [("quota:p1",), ("quota:p1",), ("quota:",)]
 
 
 async def test_watchers_learn_of_projects_that_may_use_less(placement: Placement) -> None:
-    projects: list[set[str]] = []
-    placement.memory.watch_quotas(lambda named: projects.append(set(named)))
+    keys: list[set[str]] = []
+    placement.memory.watch_wakes(lambda named: keys.append(set(named)))
     await limit(placement, VCPU=4)
     await take(placement, a_claim(1, on_hosts(1)))
     await release(placement, a_release(1, 1))
-    assert projects == [{"p1"}, {"p1"}]
+    assert keys == [{"quota:p1"}, {"quota:p1"}]
