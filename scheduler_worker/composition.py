@@ -13,14 +13,14 @@ from scheduler_worker.named_instances import NamedInstances
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import PlacementQueries
-from scheduler_worker.server_groups import ServerGroups
+from scheduler_worker.server_groups import JoinedGroups
 
 
 def usual_narrowings(source: CandidateSource, placement: PlacementQueries, clock: Clock) -> list[Narrowing]:
     """Return the narrowings that need nothing but placement."""
     allocations = HeldAllocations(placement)
     return [
-        ServerGroups(placement.groups, allocations),
+        JoinedGroups(placement.groups, allocations),
         NamedInstances(allocations),
         DrawnReservations(placement.reservations, source, clock),
         Gangs(),

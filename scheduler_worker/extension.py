@@ -11,7 +11,7 @@ from bus.messages import BuildRequested
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Message
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
-from scheduler_worker.core.events import Chosen, ComeAgain, Taken
+from scheduler_worker.core.events import Chosen, ComeAgain, TakenOver
 from scheduler_worker.core.narrowing import PLAIN, ClaimPart, HostLimit, NoNarrowing, Remedies, Scope
 from scheduler_worker.core.order import EndedInstance, Order, Settled
 
@@ -35,7 +35,7 @@ __all__ = [
     "Remedies",
     "Scope",
     "Settled",
-    "Taken",
+    "TakenOver",
 ]
 
 
@@ -147,7 +147,7 @@ class JointChoice(Protocol):
 
 # What a fallback did with an order: it chose hosts, it handles the order from now on, or it passes the order,
 # perhaps with a longer reason, to the next fallback.
-FallbackAnswer = Chosen | Taken | Order
+FallbackAnswer = Chosen | TakenOver | Order
 
 
 class Fallback(Protocol):

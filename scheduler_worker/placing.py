@@ -189,7 +189,7 @@ class Scheduler:
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
                 return Poison(why)
-            case events.Taken():  # the feature publishes what follows
+            case events.TakenOver():  # the feature publishes what follows
                 self.retries.end(request)
                 return ()
 
@@ -263,7 +263,7 @@ class Scheduler:
                         left.append(each)
                     case events.Chosen():
                         self._take(each, answer)
-                    case events.Taken():
+                    case events.TakenOver():
                         each.end, each.need = answer, None
         for each in left:
             self._take(each, events.Passed())

@@ -133,7 +133,7 @@ class HostSelection:
                 return HostsAnswered(again=self._scheduler.clock.chance.uniform(least, most), why=why)
             case events.DeadLetterRequest(why=why):
                 return HostsAnswered(refused=_refused(request, why, Decision(code="claim")))
-            case events.Taken():
+            case events.TakenOver():
                 raise TypeError("a fallback has taken a query for hosts, which does not wait")
             case events.Publish(messages=messages):
                 placed = {each.build: each for each in messages if isinstance(each, BuildPlaced)}

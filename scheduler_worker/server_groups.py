@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scheduler_worker.core.choosing import Choosing
 
 
-class ServerGroups(NoNarrowing):
+class JoinedGroups(NoNarrowing):
     """The narrowing for orders whose instances join a server group, named by the request or made for it."""
 
     def __init__(self, find: Ask[FindGroups, GroupsFound], allocations: HeldAllocations) -> None:

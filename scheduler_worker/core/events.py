@@ -87,7 +87,7 @@ class Need(Enum):
     """The data or action that the placing of a request requires next; the worker answers with an event."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
-    FALLBACKS = "a feature that helps an order without a host: answered by Chosen, Passed or Taken"
+    FALLBACKS = "a feature that helps an order without a host: answered by Chosen, Passed or TakenOver"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
     PLACES = "the hosts of existing allocations: answered by Located"
     FENCES = "consumers to be retired: answered by FenceAnswers or FenceImpossible"
@@ -145,7 +145,7 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
+class TakenOver(msgspec.Struct, frozen=True, gc=False):
     """The effect that a fallback handles the order from now on. `state` belongs to the feature."""
 
     state: Any
@@ -157,6 +157,6 @@ class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-End = Publish | ComeAgain | Taken | DeadLetterRequest
+End = Publish | ComeAgain | TakenOver | DeadLetterRequest
 Effect = Need | ReserveHost | ReleaseHost | Warn | End
 Effects = tuple[Effect, ...]

@@ -71,7 +71,7 @@ class WaitingBuilds:
         ends = await scheduler.place([orders[index] for index in trying])
         for index, end in zip(trying, ends, strict=True):
             order = orders[index]
-            if isinstance(end, events.Taken):
+            if isinstance(end, events.TakenOver):
                 context, found = stored_context(requests[index]), end.state
                 entry = store.waiting(
                     order, now, seen, found.why, decision_of(found), context, found.wakes_on
@@ -147,7 +147,7 @@ class WaitingBuilds:
         last = [
             (index, expired_order(orders[index], expired[index].parked, end.state))
             for index, end in enumerate(ends)
-            if isinstance(end, events.Taken)
+            if isinstance(end, events.TakenOver)
         ]
         fenced = await self._scheduler.place([order for _, order in last])
         for (index, _), end in zip(last, fenced, strict=True):
@@ -183,9 +183,9 @@ class WaitingBuilds:
         match end:
             case events.Publish(messages=messages):
                 return Ended(messages)
-            case events.Taken(state=Waits() as waits) if waits.is_explained:
+            case events.TakenOver(state=Waits() as waits) if waits.is_explained:
                 return StillWaiting(waits.why, decision_of(waits), wakes_on=waits.wakes_on)
-            case events.Taken():  # placement refused the claim; the index may not show the reason yet
+            case events.TakenOver():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)
             case events.ComeAgain(least=least, most=most):
                 return RetryLater(self._scheduler.clock.chance.uniform(least, most))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from bus.messages import BuildRequested
 from bus.vocabulary import Id
-from scheduler_worker.core.events import Taken
+from scheduler_worker.core.events import TakenOver
 from scheduler_worker.core.order import Order
 from scheduler_worker.extension import ClaimPart
 from scheduler_worker.placing import Scheduler
@@ -14,8 +14,8 @@ from scheduler_worker.waiting.reasons import waits_of
 class WaitingFallback:
     """The fallback that takes orders of requests that may wait; callers of `Scheduler.place` store them."""
 
-    async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[Taken | Order]:
-        return [Taken(waits_of(order)) if _waits(order) else order for order in orders]
+    async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[TakenOver | Order]:
+        return [TakenOver(waits_of(order)) if _waits(order) else order for order in orders]
 
     async def parts_of(
         self, order: Order, instances: Sequence[Id], placing: Scheduler

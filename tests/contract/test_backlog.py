@@ -100,6 +100,7 @@ class Broker:
             starts=StartEstimates(self.clock),
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
             sight=SimpleNamespace(source=SimpleNamespace(seen=0)),
+            held=SimpleNamespace(elsewhere={}),
             leave=lambda requests: None,
             noting_unknown_commits=nullcontext,
             unknown_commits=0,

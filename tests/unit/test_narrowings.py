@@ -17,7 +17,7 @@ from tests.support.schedulers import messages_of, scheduler_of
 from tests.support.virtual_time import TurnedClock
 
 
-class Recorded(NoNarrowing):
+class RecordedNarrowing(NoNarrowing):
     """A narrowing for requests of the project p, which keeps them from the first host."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ async def test_boots_are_placed_without_any_narrowing_or_fallback() -> None:
 
 
 async def test_a_narrowing_is_called_once_for_all_orders_that_it_concerns_and_never_for_others() -> None:
-    recorded = Recorded()
+    recorded = RecordedNarrowing()
     scheduler = scheduler_of(FakePlacement(a_candidate(1), a_candidate(2)), narrowings=[recorded])
     await messages_of(scheduler, a_request(1), a_request(2))
     assert not recorded.calls

@@ -24,7 +24,7 @@ from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import TentativeHosts
-from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, Taken
+from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, TakenOver
 from scheduler_worker.core.order import ROUNDS, Order, attempts_of
 from scheduler_worker.core.placing import PATIENCE, step
 from scheduler_worker.core.ranking_order import mixed, slice_of
@@ -159,7 +159,7 @@ async def test_an_order_without_a_host_is_taken_if_its_request_may_wait(
     order, _ = step(an_order(**fields), Begun(), PATIENCE)
     order, _ = step(order, Chosen(short=short), PATIENCE)
     [answer] = await WaitingFallback().handle([order], scheduler_of(FakePlacement()))
-    assert isinstance(answer, Taken) == waits
+    assert isinstance(answer, TakenOver) == waits
 
 
 ROOT = uid(1, "c")
