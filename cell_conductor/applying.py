@@ -11,17 +11,16 @@ from prometheus_client import Counter, Histogram
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.messages import AgentReported, BuildEnded
-from bus.moves import MoveEnded, MovePlaced
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
-from cell_conductor import move_store, store
+from cell_conductor import store
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
-from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
-from cell_conductor.core.move import BuildMove, end_messages, never_begun
-from cell_conductor.core.placed_move import postpone_reason
+from cell_conductor.core.course import Courses, Postponed
+from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.step import step
+from cell_conductor.extension import Applied, CourseStore
 from cell_conductor.store import UNSETTLED_STATUSES
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,6 @@ log = logging.getLogger(__name__)
 AppliedEvents = dict[str, tuple[Build | None, Effects] | Retry]
 
 CACHED = 4096  # builds in memory; a build takes about 10 kB
-MOVE_LATER = 5.0  # seconds before a retry if the build is in another move
 
 
 class EventApplier:
@@ -37,8 +35,18 @@ class EventApplier:
     the results; keeps unfinished builds in memory.
     """
 
-    def __init__(self, database: Database, limits: AttemptLimits, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        limits: AttemptLimits,
+        clock: Clock,
+        courses: Courses,
+        stores: Sequence[CourseStore],
+    ) -> None:
         self.database = database
+        self.courses = courses
+        self._stores = stores
+        self._events_of_courses = tuple(type_ for course in courses for type_ in course.events)
         self.limits = limits
         self.clock = clock
         self.cached: dict[str, Build] = {}  # unfinished builds as stored, least recently stored first
@@ -69,19 +77,19 @@ class EventApplier:
         applied: dict[str, tuple[Build, Build, Effects]] = {}
         for id_, event in events.items():
             before = self.cached.get(id_)
-            if before is None or _placed_by(event) is not None:
+            if before is None or isinstance(event, self._events_of_courses):
                 continue
-            after, effects = step(before, event, now, self.limits)
+            after, effects = step(before, event, now, self.limits, self.courses)
             if after is None or after is before:
                 continue
-            # A change of `placed` or `move` concerns further rows: the build is then read from the database.
-            if after.placed is before.placed and after.move is before.move:
+            # A change of `placed` or `parts` concerns further rows: the build is then read from the database.
+            if after.placed is before.placed and after.parts is before.parts:
                 applied[id_] = before, after, effects
         if not applied:
             return {}
         try:
             changed = [(before, after) for before, after, _ in applied.values()]
-            stored = await store.save(self.database, changed, now)
+            stored = await store.save(self.database, changed, now, self.courses)
         except Conflict:  # handled as if another conductor had changed all of the builds
             stored = set()
         for id_ in applied.keys() - stored:
@@ -91,90 +99,76 @@ class EventApplier:
             if id_ in stored:
                 self.cache([_as_stored(after)])
                 _log_abandoned_leftovers(before, after)
-                count_change(before, after, now)
+                self.count(Applied(events[id_], before, after, effects), now)
                 done[id_] = after, effects
         return done
 
     async def _read_and_apply(self, events: Mapping[str, Event]) -> AppliedEvents:
         now = self.clock.now()
-        applied: AppliedEvents = {}
-        new: list[Build] = []
-        changed: list[store.Changed] = []
-        moved: list[tuple[BuildMove, MovePlaced]] = []
+        results: AppliedEvents = {}
+        applied: list[Applied] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
-            moves_here = {build.move.id for build in known.values() if build.move is not None}
-            begun = {move.move for event in events.values() if (move := _placed_by(event)) is not None}
-            ended = await move_store.ended(tx, begun - moves_here)
+            # Read in this transaction, because another event may just have changed the rows.
+            for each in self._stores:
+                events = {**events, **await each.read(tx, events, known)}
             for id_, event in events.items():
                 before = known.get(id_)
-                placed = _placed_by(event)
-                # Checked in this transaction, because another event may just have ended the move.
-                if placed is not None and placed.move in ended:
-                    applied[id_] = before, end_messages(ended[placed.move])
+                try:
+                    after, effects = step(before, event, now, self.limits, self.courses)
+                except Postponed as later:
+                    results[id_] = Retry(later.seconds, str(later))
                     continue
-                if placed is not None and (why := postpone_reason(before, placed)):
-                    applied[id_] = Retry(MOVE_LATER, why)
-                    continue
-                after, effects = step(before, event, now, self.limits)
-                moved += _moves_of(before, after, effects, placed, now)
-                if after is None:
-                    if effects:
-                        applied[id_] = None, effects
-                    continue
-                if before is not None:
-                    _log_abandoned_leftovers(before, after)
-                    _log_contradiction(before, event)
-                applied[id_] = after, effects
-                if before is None:
-                    new.append(after)
-                elif after is not before:
-                    changed.append((before, after))
-            await _store(tx, new, changed, now)
-            await move_store.save(tx, moved)
+                applied.append(Applied(event, before, after, effects))
+                if after is not None or effects:
+                    results[id_] = after, effects
+            new = [each.after for each in applied if each.before is None and each.after is not None]
+            changed = [
+                (each.before, each.after)
+                for each in applied
+                if each.before is not None and each.after is not None and each.after is not each.before
+            ]
+            await self._save(tx, new, changed, now)
+            for each in self._stores:
+                for statement in each.rows(applied, now):
+                    await statement(tx)
         self.cache([*new, *(_as_stored(after) for _, after in changed)])
-        for before, after in (*((None, build) for build in new), *changed):
-            count_change(before, after, now)
-        return applied
+        for done in applied:
+            if done.before is not None and done.after is not None:
+                _log_abandoned_leftovers(done.before, done.after)
+                _log_contradiction(done.before, done.event)
+            self.count(done, now)
+        return results
 
+    async def _save(
+        self, tx: Transaction, new: Sequence[Build], changed: Sequence[store.Changed], now: float
+    ) -> None:
+        """Insert `new` builds and update `changed` builds. Raise Conflict if another conductor has stored one
+        of them since they were loaded.
+        """
+        adding, preceding = store.adding(new, now, self.courses)
+        if new and len(await adding(tx, preceding)) != len(new):
+            raise Conflict("a build that was unknown has just been placed")
+        stored = await store.save_in(tx, changed, now, self.courses) if changed else ()
+        if missing := len(changed) - len(stored):
+            raise Conflict(f"{missing} of {len(changed)} builds were changed meanwhile")
 
-async def _store(tx: Transaction, new: Sequence[Build], changed: Sequence[store.Changed], now: float) -> None:
-    """Insert `new` builds and update `changed` builds. Raise Conflict if another conductor has stored one of
-    them since they were loaded.
-    """
-    adding, preceding = store.adding(new, now)
-    if new and len(await adding(tx, preceding)) != len(new):
-        raise Conflict("a build that was unknown has just been placed")
-    if changed and (missing := len(changed) - len(await store.save_in(tx, changed, now))):
-        raise Conflict(f"{missing} of {len(changed)} builds were changed meanwhile")
+    def count(self, applied: Applied, now: float) -> None:
+        """Count an applied event in the metrics, after its build was stored."""
+        if applied.after is not None and applied.after is not applied.before:
+            count_change(applied.before, applied.after, now)
+        for each in self._stores:
+            each.count(applied)
 
 
 def _as_stored(changed: Build) -> Build:
     return replace(changed, version=changed.version + 1)
 
 
-def _moves_of(
-    before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
-) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the move to store after an event that began, changed or refused a move, with the scheduler's
-    order of this move; [] if the event did not affect a move. `placed`: the event, if it is an order of a
-    move.
-    """
-    move = after.move if after is not None else None
-    if move is not None and (before is None or before.move is not move):
-        return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
-    if placed is None or after is None:
-        return []
-    ends = [effect for effect in effects if isinstance(effect, MoveEnded) and effect.move == placed.move]
-    if not ends or (move is not None and move.id == placed.move):
-        return []
-    return [(never_begun(placed, ends[0].end, ends[0].reason, now), placed)]
-
-
 def _log_abandoned_leftovers(before: Build, after: Build) -> None:
     remaining = {left.attempt for left in after.leftovers}
     for left in before.leftovers:
-        if not left.gone and left.attempt not in remaining:
+        if not left.is_destroyed and left.attempt not in remaining:
             host = before.hosts[left.at]
             log.warning(
                 "build %s: agent %s did not report, and the allocations held for its attempt %d on %s are"
@@ -203,19 +197,6 @@ def _postponed(events: Mapping[str, Event]) -> AppliedEvents:
 BUILDS_ENDED = Counter(
     "berth_builds_ended", "ends of builds that a cell published, repetitions included", ["cell", "status"]
 )
-MOVES_ENDED = Counter(
-    "berth_moves_ended",
-    "ends of moves that a cell published, repetitions included, by the plan that requested them",
-    ["cell", "kind", "end", "plan"],
-)
-
-PREEMPTIONS = Counter(
-    "berth_preemptions",
-    "builds that preempt instances: started, finished (the victims have left) or undone (deleted before)",
-    ["cell", "stage"],
-)
-
-
 BUILD_OUTCOMES = Counter(
     "berth_build_outcomes",
     "ends of builds, each once: active, failed (by berth or a host), impossible (as the agent reported) or"
@@ -240,8 +221,7 @@ def show_outcomes(cell: str) -> None:
 
 
 def count_change(before: Build | None, after: Build, now: float) -> None:
-    """Count the end or preemption of a build in the metrics, after its new state `after` was stored."""
-    count_preemption(before, after)
+    """Count the end of a build in the metrics, after its new state `after` was stored."""
     if before is None or before.end or not after.end:
         return
     BUILD_OUTCOMES.labels(after.cell, outcome_of(after)).inc()
@@ -258,23 +238,7 @@ def outcome_of(build: Build) -> str:
     return "impossible" if build.doom.startswith(ABORTED) else "failed"
 
 
-def count_preemption(before: Build | None, after: Build) -> None:
-    awaited = before.awaits if before is not None else ()
-    if after.awaits and not awaited:
-        PREEMPTIONS.labels(after.cell, "started").inc()
-    elif awaited and not after.awaits:
-        PREEMPTIONS.labels(after.cell, "undone" if after.doom else "finished").inc()
-
-
 def count_ends(messages: Iterable[Message]) -> None:
     for message in messages:
         if isinstance(message, BuildEnded):
             BUILDS_ENDED.labels(message.cell, message.status).inc()
-        elif isinstance(message, MoveEnded):
-            MOVES_ENDED.labels(message.cell, message.kind, message.end, message.plan or "none").inc()
-
-
-def _placed_by(event: Event) -> MovePlaced | None:
-    if isinstance(event, MoveImpossible):
-        return event.placed
-    return event if isinstance(event, MovePlaced) else None

@@ -11,16 +11,10 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
-from cell_conductor.move_store import UNDER_WAY
-from cell_conductor.store import (
-    BUILD,
-    BUILDS,
-    UNSETTLED,
-    UNSETTLED_STATUSES,
-    decode_leftovers,
-    readable,
-    status_in,
-)
+from cell_conductor.core.course import Courses, shown
+from cell_conductor.moves.store import UNDER_WAY
+from cell_conductor.store import BUILD, BUILDS, UNSETTLED, UNSETTLED_STATUSES, status_in
+from cell_conductor.stored_form import decode_leftovers, readable
 
 _SELECT = sql(f"""
     SELECT builds.id, builds.status, builds.attempt, builds.leftovers,
@@ -91,7 +85,7 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
             left, unreadable = decode_leftovers(row["leftovers"] or "[]"), False
         except msgspec.DecodeError:
             unreadable = True
-        attempts = frozenset(each.kept or each.attempt for each in left)
+        attempts = frozenset(each.holder_attempt or each.attempt for each in left)
         moves, came = bool(row["moves"]), bool(row["came"])
         found[row["id"]] = HeldByCell(row["status"], row["attempt"], attempts, unreadable, moves, came)
     return found
@@ -151,7 +145,7 @@ _WANTED = {
 }
 
 
-async def instances_page(tx: Transaction, question: FindInstances) -> InstancesFound:
+async def instances_page(tx: Transaction, question: FindInstances, courses: Courses) -> InstancesFound:
     given = {name: value for name in _WANTED if (value := getattr(question, name))}
     conditions = [_WANTED[name] for name in given]
     if question.statuses:
@@ -171,7 +165,7 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     page = rows[: question.limit]
     return InstancesFound(
         instances=tuple(
-            _instance(build)
+            _instance(build, courses)
             for build in readable(page)
             if question.reply_to in ("", build.as_placed.reply_to)
         ),
@@ -181,12 +175,12 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     )
 
 
-def _instance(build: Build) -> Instance:
-    spec, guest = build.spec, build.guest_on
+def _instance(build: Build, courses: Courses) -> Instance:
+    spec, (status, guest) = build.spec, shown(build, courses)
     return Instance(
         build=build.id,
         name=spec.name,
-        status=build.status,
+        status=status,
         cell=build.cell,
         host=guest.host,
         root=guest.root,

@@ -34,7 +34,7 @@ class BuildClaims:
             log.warning("%d builds wait to swap hosts: %s", len(swaps), away)
             return {}
         return {
-            build.id: SwapAnswered(build.attempt, answer, "" if build.moving is None else build.moving.asks)
+            build.id: SwapAnswered(build.attempt, answer, build.parts)
             for (build, _), answer in zip(swaps, answers, strict=True)
         }
 

@@ -6,43 +6,33 @@ After a crash in between, the event is redelivered and yields the same messages 
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Retry
-from bus.messages import (
-    AgentReported,
-    BuildDeleteRequested,
-    BuildOrdered,
-    BuildPlaced,
-    BuildReshaped,
-    DestroyOrdered,
-)
-from bus.moves import HandoverReported, MoveOrdered, MoveReported, MoveSteered
-from bus.preemption import Vacating
+from bus.messages import AgentReported, BuildOrdered, BuildPlaced, BuildReshaped, DestroyOrdered
 from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Statement
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import move_store, store
+from cell_conductor import store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
 from cell_conductor.build_claims import AskMany, BuildClaims
-from cell_conductor.core import leftovers
 from cell_conductor.core.answers import to_be_placed
-from cell_conductor.core.build import Build, Effects, overdue, stands
+from cell_conductor.core.build import Build, Effects
+from cell_conductor.core.course import reminders
 from cell_conductor.core.events import AttemptLimits, Event, Stalled
-from cell_conductor.core.phases import reminder
 from cell_conductor.core.step import step
+from cell_conductor.extension import Applied, ConductorPart
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
+from cell_conductor.stored_form import stands
 
 log = logging.getLogger(__name__)
-
-_Order = BuildOrdered | DestroyOrdered | MoveOrdered | Vacating
-_Reminder = _Order | AgentReported | HandoverReported | MoveReported
 
 ROUNDS = 6  # most requests to placement for one event: a refused claim, a release, and retries
 AWAITED_SECONDS = 60.0  # seconds for which a reshape waits for the message about its build
@@ -59,17 +49,24 @@ class Builds:
         claim_many: AskMany[ClaimRequested, ClaimAnswered],
         release_many: AskMany[ReleaseRequested, ReleaseAnswered],
         *,
+        parts: Sequence[ConductorPart],
         limits: AttemptLimits | None = None,
         clock: Clock | None = None,
         removed: RemovedAgents | None = None,
     ) -> None:
         self.database = database
+        self.courses = tuple(course for part in parts for course in part.courses)
         self.placement = BuildClaims(claim_many, release_many)
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
         self.ring = Ring(database, self.clock, self.limits.agent_lease)
         self.removed = removed or RemovedAgents(database, self.clock)
-        self._applier = EventApplier(database, self.limits, self.clock)
+        self._prunes = (store.prune, *(prune for part in parts for prune in part.prunes), prune_assumed)
+        stores = [each for part in parts for each in part.stores]
+        self._applier = EventApplier(database, self.limits, self.clock, self.courses, stores)
+        # messages that timers repeat
+        repeated: list[type[Message]] = [topic.message for part in parts for topic in part.repeats]
+        self._repeated: tuple[type[Message], ...] = (BuildOrdered, DestroyOrdered, AgentReported, *repeated)
         self._resumed = False
         self._failed_over = False
         database.on_new_history(self._forget)
@@ -86,10 +83,13 @@ class Builds:
         first = {message.build: position for position, message in reversed(list(enumerate(placed)))}
         made: dict[int, tuple[Build, Effects]] = {}
         for position in first.values():
-            build, effects = step(None, placed[position], now, self.limits)
+            build, effects = step(None, placed[position], now, self.limits, self.courses)
             assert build is not None  # a BuildPlaced without a known build always makes one
             made[position] = build, effects
         added = await self._add([build for build, _ in made.values()], now)
+        for position, (build, effects) in made.items():
+            if build.id in added:
+                self._applier.count(Applied(placed[position], None, build, effects), now)
         new = {position: effects for position, (build, effects) in made.items() if build.id in added}
         known = [(message.build, message) for at, message in enumerate(placed) if at not in new]
         fates = iter(await self.handle(known))
@@ -112,9 +112,19 @@ class Builds:
         ]
         return await self.apply(events)
 
-    async def receive_many(
-        self, messages: Sequence[BuildDeleteRequested | MoveReported | MoveSteered | Vacating]
-    ) -> Sequence[Outcome]:
+    async def load(self, ids: Collection[str]) -> dict[str, Build]:
+        """Return the cell's records of builds by id."""
+        async with self.database.read() as tx:
+            return await store.load(tx, ids)
+
+    async def on_shared_nodes(self, builds: Collection[Build]) -> set[str]:
+        """Return the ids of those placed builds whose host is a bare-metal node that agents share."""
+        roots = {build.id: build.host.root for build in builds if build.placed is not None}
+        owned = await self.ring.owned(roots.values()) if roots else set()
+        return {id_ for id_, root in roots.items() if root in owned}
+
+    async def receive_many(self, messages: Sequence[Any]) -> Sequence[Outcome]:
+        """Apply messages about builds, each with the field `build`."""
         return await self.apply([(message.build, message) for message in messages])
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
@@ -135,8 +145,7 @@ class Builds:
         cell does not know the build yet, or not yet the build's claim on the reshaped host: the scheduler's
         message about it may still arrive.
         """
-        async with self.database.read() as tx:
-            known = await store.load(tx, {reshaped.build for reshaped in reshapes})
+        known = await self.load({reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
         outcomes = await self.apply([(reshaped.build, reshaped) for reshaped in reshapes])
         return [
@@ -147,29 +156,23 @@ class Builds:
         ]
 
     async def find(self, question: FindBuilds) -> BuildsFound:
-        async with self.database.read() as tx:
-            known = await store.load(tx, question.builds)
-        return BuildsFound(
-            builds=tuple(
-                stands(build)
-                for build in known.values()
-                if build.placed is not None and build.status != "moved"  # moved: the other cell has it
-            )
-        )
+        known = await self.load(question.builds)
+        found = (stands(build, self.courses) for build in known.values())
+        return BuildsFound(builds=tuple(build for build in found if build is not None))
 
     async def find_instances(self, question: FindInstances) -> InstancesFound:
         async with self.database.read() as tx:
-            return await instances_page(tx, question)
+            return await instances_page(tx, question, self.courses)
 
-    async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return a report `overdue` for each build or move whose agent has not built, moved or destroyed a
-        guest within the time limit.
+    async def time_out(self) -> Sequence[Any]:
+        """Return a report `overdue` for each build whose agent has not done what was ordered within the time
+        limit.
         """
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
-        return [overdue(build) if build.moving is None else reminder(build) for build in late]
+        return [message for build in late for message in reminders(build, self.courses)]
 
-    async def resume(self) -> Sequence[_Reminder]:
+    async def resume(self) -> Sequence[Any]:
         """Return the unanswered orders of unfinished builds, to repeat them: at the first call for all
         unfinished builds, later only for builds that have not changed for `stalled_after` seconds.
 
@@ -182,7 +185,7 @@ class Builds:
         self._resumed = True
         return messages
 
-    async def end_orders_of_removed(self) -> Sequence[AgentReported | MoveReported]:
+    async def end_orders_of_removed(self) -> Sequence[Any]:
         """Return the reports that end all orders for removed agents; [] if no agent was removed since the
         last call that succeeded.
         """
@@ -194,7 +197,7 @@ class Builds:
         self.removed.unended -= agents
         return self.removed.reports(messages)
 
-    async def _repeat(self, since: float, left: float, roots: Collection[str] | None = ()) -> list[_Reminder]:
+    async def _repeat(self, since: float, left: float, roots: Collection[str] | None = ()) -> list[Any]:
         now = self.clock.now()
         unfinished = await self._each_silent(store.SILENT, since, now)
         unfinished += await self._each_silent(store.SILENT_MOVES, since, now)
@@ -221,7 +224,7 @@ class Builds:
         self.ring.forget()
         self._failed_over = True
 
-    async def resume_after_failover(self) -> Sequence[_Reminder]:
+    async def resume_after_failover(self) -> Sequence[Any]:
         """After a fail-over of the database, return the orders of all unfinished builds again.
 
         The fail-over may have lost applied reports. Agents report again, so no build times out.
@@ -233,33 +236,30 @@ class Builds:
         self._failed_over = False
         return reminders
 
-    async def move(self) -> Sequence[_Reminder]:
+    async def move(self) -> Sequence[Any]:
         """Return the unanswered orders of builds on bare-metal nodes that got a new agent, addressed to this
         agent.
         """
         roots = frozenset(self.ring.moved)
         return await self._reminders(await self.ring.builds_moved(), roots)
 
-    async def _reminders(
-        self, builds: Iterable[Build], roots: Collection[str] | None = ()
-    ) -> list[_Reminder]:
+    async def _reminders(self, builds: Iterable[Build], roots: Collection[str] | None = ()) -> list[Any]:
         """Return again the unanswered orders of the given builds, and orders to destroy their guests left
         behind on the hosts `roots`; None: on all hosts.
         """
         now = self.clock.now()
         effects: list[Message] = []
         for build in builds:
-            effects += step(build, Stalled(), now, self.limits)[1]
-            effects += leftovers.destroy_all(build, roots=roots)
+            effects += step(build, Stalled(roots), now, self.limits, self.courses)[1]
         addressed = await self.removed.addressed(effects, self.ring)
-        return [message for message in addressed if isinstance(message, _Reminder)]
+        return [message for message in addressed if isinstance(message, self._repeated)]
 
     async def prune(self) -> None:
-        """Delete records of builds and moves that ended long ago and hold no resources."""
+        """Delete records of builds, and of features, that ended long ago and hold no resources."""
         # A pruned build that is placed again has version 0, unlike its cached record.
         self._applier.cached.clear()
         before = self.clock.now() - self.limits.keep
-        for prune in (store.prune, move_store.prune, prune_assumed):
+        for prune in self._prunes:
             await self.database.delete_old(prune, before, PRUNE_PAGE)
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
@@ -310,7 +310,9 @@ class Builds:
         return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
-        added = {row["id"] for row in await self.database.write_single(*store.adding(made, now))}
+        added = {
+            row["id"] for row in await self.database.write_single(*store.adding(made, now, self.courses))
+        }
         self._applier.cache(build for build in made if build.id in added)
         return added
 

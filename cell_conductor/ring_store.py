@@ -10,7 +10,8 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
-from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND, readable
+from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND
+from cell_conductor.stored_form import readable
 
 T = TypeVar("T", RingMember, RingNode)
 
@@ -178,7 +179,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     found: dict[str, Use] = {}
     for build in readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:
-            if not leftover.gone:
+            if not leftover.is_destroyed:
                 found[build.hosts[leftover.at].root] = "ending"
     for row in await _IN_USE(tx, pool=pool):
         if row["status"] != "deleting":

@@ -1,22 +1,13 @@
 """SQL for builds. Functions take and return values, not database rows; a batch is one statement."""
 
-import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Iterable
 
-import msgspec
-
-from bus.errors import NOT_JSON, Poison
-from bus.messages import Attempt, BuildPlaced, Selection
-from bus.requests import BuildSpec
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Dialect, Transaction
-from bus.vocabulary import Compact
-from cell_conductor.core.build import SETTLED, Build, Leftover, Vacate
-from cell_conductor.core.move import BuildMove
-
-log = logging.getLogger(__name__)
+from cell_conductor.core.build import Build
+from cell_conductor.core.course import Courses
+from cell_conductor.stored_form import encoded, place_columns, read_build, readable, state_columns
 
 
 def status_in(statuses: Iterable[str]) -> str:
@@ -31,9 +22,7 @@ ENDED_STATUSES = "status IN ('error', 'deleted', 'moved')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"
 LEFT_BEHIND = "leftovers <> ''"
-
-_WERE_ACTIVE = ("active", "moving", "verifying", "shelved", "moved")
-LOST = "what its conductor had stored of it could not be read any more"
+SETTLED = "status IN ('active', 'shelved', 'moved', 'error', 'deleted')"
 
 BUILDS = "builds JOIN placed_builds ON placed_builds.build = builds.id"
 BUILD = """builds.id, builds.version, builds.status, builds.attempt, builds.generation, builds.deadline,
@@ -86,7 +75,7 @@ SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
         UPDATE builds SET updated_at = :NOW WHERE id IN (SELECT id FROM builds
         WHERE {condition} AND updated_at <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING id
     """)
-    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {status_in(SETTLED)}")
+    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {SETTLED}")
 ]
 # Deletes builds that ended long ago and hold no resources.
 _PRUNE = sql(f"""
@@ -97,101 +86,72 @@ _PRUNE = sql(f"""
 _PRUNE_PLACED = sql("DELETE FROM placed_builds WHERE build IN (SELECT n.id FROM {n: id str})")
 
 
-class _MovedBuild(Compact, frozen=True):
-    """The stored fields that change only while a build moves; not stored for a build that has never moved."""
-
-    hosts: tuple[Selection, ...] = ()
-    became: BuildSpec | None = None
-    move: BuildMove | None = None
-
-
-class _StoredContext(Compact, frozen=True):
-    """The stored fields of a build that no database query filters by; they are stored together as JSON.
-
-    Fields that change late are first: PostgreSQL does not log the unchanged end of an updated row.
-    """
-
-    replies: tuple[str, ...]
-    end: Literal["", "active", "error"]
-    doom: str
-    reshaped: int
-    at: int
-    attempts: tuple[Attempt, ...]
-    started: float
-    cell: str
-    awaits: tuple[str, ...] = ()
-    vacates: Vacate | None = None
-
-
-_encode = msgspec.json.Encoder().encode
-_story = msgspec.json.Decoder(_StoredContext).decode
-_placed = msgspec.json.Decoder(BuildPlaced).decode
-_moved = msgspec.json.Decoder(_MovedBuild).decode
-decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
-
-
-def adding(made: Iterable[Build], now: float) -> tuple[BoundStatement, BoundStatement]:
+def adding(made: Iterable[Build], now: float, courses: Courses) -> tuple[BoundStatement, BoundStatement]:
     """Return two SQL statements that store new builds. The second must be executed before the first; the
     first returns the ids of the builds that did not exist yet.
     """
     builds = _in_order(made)
-    states = [(build.id, *_state(build)) for build in builds]
-    places = [(build.id, encoded(build.placed), *_listed(build)) for build in builds]
+    states = [(build.id, *state_columns(build)) for build in builds]
+    places = [(build.id, encoded(build.placed), *place_columns(build, courses)) for build in builds]
     return _INSERT.of(states, now=now), _INSERT_PLACED.of(places)
 
 
 async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
-    return {row["id"]: _build(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
+    return {row["id"]: read_build(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
 
 
 Changed = tuple[Build, Build]  # the build before a step, and after it
 
 
-def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
+def saving(changed: Collection[Changed], now: float, dialect: Dialect, courses: Courses) -> BoundStatement:
     """Return the SQL statement that updates builds, except builds that another writer has changed, and
     returns the ids of the updated builds. On SQLite, the statement does not update the table `placed_builds`.
     """
     in_order = sorted(changed, key=lambda builds: builds[1].id)
-    rows = [(after.id, after.version, encoded(after.leftovers), *_state(after)) for _, after in in_order]
-    places = [_new_place(before, after) for before, after in in_order]
+    rows = [
+        (after.id, after.version, encoded(after.leftovers), *state_columns(after)) for _, after in in_order
+    ]
+    places = [_new_place(before, after, courses) for before, after in in_order]
     if dialect == "sqlite" or not any(places):
         return _UPDATE.of(rows, now=now)
     both = [(*row, *(place or ("",) * 5)) for row, place in zip(rows, places, strict=True)]
     return _UPDATE_BOTH.of(both, now=now)
 
 
-async def save(database: Database, changed: Collection[Changed], now: float) -> set[str]:
+async def save(database: Database, changed: Collection[Changed], now: float, courses: Courses) -> set[str]:
     """Update builds and their rows of `placed_builds` in a transaction, except builds that another writer has
     changed; return the ids of the updated builds.
     """
     if database.dialect == "postgresql":
-        return {row["id"] for row in await database.write_single(saving(changed, now, "postgresql"))}
+        return {row["id"] for row in await database.write_single(saving(changed, now, "postgresql", courses))}
     async with database.write() as tx:
-        return await save_in(tx, changed, now)
+        return await save_in(tx, changed, now, courses)
 
 
-async def save_in(tx: Transaction, changed: Collection[Changed], now: float) -> set[str]:
+async def save_in(tx: Transaction, changed: Collection[Changed], now: float, courses: Courses) -> set[str]:
     """Update builds and their rows of `placed_builds` in the given transaction, except builds that another
     writer has changed; return the ids of the updated builds.
     """
-    updated = {row["id"] for row in await saving(changed, now, tx.dialect)(tx)}
+    updated = {row["id"] for row in await saving(changed, now, tx.dialect, courses)(tx)}
     if tx.dialect == "sqlite":
-        places = {after.id: _new_place(before, after) for before, after in changed if after.id in updated}
+        places = {
+            after.id: _new_place(before, after, courses) for before, after in changed if after.id in updated
+        }
         if any(places.values()):
             await _UPDATE_PLACES(tx, [(id_, *place) for id_, place in places.items() if place])
     return updated
 
 
-def _new_place(before: Build, after: Build) -> tuple[str, ...]:
+def _new_place(before: Build, after: Build, courses: Courses) -> tuple[str, ...]:
     """Return the values of a build's row in the table `placed_builds` after a step, for example because the
     host changed; an empty tuple if the step changes nothing in this row.
     """
     if after.placed is not before.placed:
-        return encoded(after.placed), *_listed(after)
-    if after.at == before.at and after.move is before.move and after.became is before.became:
+        return encoded(after.placed), *place_columns(after, courses)
+    if after.at == before.at and after.parts is before.parts and after.new_spec is before.new_spec:
         return ()  # after most steps; faster than the comparison below
-    listed = _listed(after)
-    return ("", *listed) if listed != _listed(before) else ()
+    listed = place_columns(after, courses)
+    return ("", *listed) if listed != place_columns(before, courses) else ()
 
 
 async def prune(tx: Transaction, before: float, most: int) -> int:
@@ -219,91 +179,5 @@ async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 
 
-def encoded(value: Any) -> str:
-    return _encode(value).decode() if value else ""
-
-
 def _in_order(builds: Iterable[Build]) -> list[Build]:
     return sorted(builds, key=lambda build: build.id)  # sorted, so that concurrent writes do not deadlock
-
-
-def _state(build: Build) -> tuple[Any, ...]:
-    context = _StoredContext(*(getattr(build, name) for name in _StoredContext.__struct_fields__))
-    moved = _encode(_MovedBuild(build.moved, build.became, build.move)).decode() if build.move else ""
-    values = (build.status, build.attempt, build.generation, build.deadline)
-    return *values, _encode(context).decode(), moved
-
-
-def _listed(build: Build) -> tuple[str, str, str, str]:
-    if build.placed is None:
-        return "", "", "", ""
-    return build.host.root, build.guest_on.host, build.spec.project, build.spec.name
-
-
-def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
-    """Decode stored builds; an unreadable build is logged and skipped, so that it blocks no other build."""
-    found = []
-    for row in rows:
-        try:
-            found.append(_build(row))
-        except Poison as unreadable:
-            log.error("passed over: %s", unreadable)
-    return found
-
-
-def _build(row: Mapping[str, Any]) -> Build:
-    part = "what was placed"
-    try:
-        placed = _placed(row["placed"]) if row["placed"] else None
-        part = "where it has moved"
-        moved = _moved(row["moved"]) if row["moved"] else _MovedBuild()
-    except NOT_JSON as problem:
-        raise Poison(f"build {row['id']}: {part} cannot be read any more: {problem}") from None
-    hosts = (placed.chosen, *placed.alternates, *moved.hosts) if placed else ()
-    return Build(
-        id=row["id"],
-        status=row["status"],
-        placed=placed,
-        version=row["version"],
-        attempt=row["attempt"],
-        generation=row["generation"],
-        deadline=row["deadline"],
-        leftovers=_read_leftovers(row),
-        moved=moved.hosts,
-        became=moved.became,
-        move=moved.move,
-        **msgspec.structs.asdict(_read_story(row, placed, hosts)),
-    )
-
-
-def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
-    try:
-        return decode_leftovers(row["leftovers"]) if row["leftovers"] else ()
-    except NOT_JSON as problem:
-        # the resources of these guests stay held until an operator releases them
-        log.error("build %s continues without its record of leftovers: %s", row["id"], problem)
-        return ()
-
-
-def _read_story(
-    row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
-) -> _StoredContext:
-    """Decode the column `story` of a build; if unreadable, derive the fields from the build's other columns,
-    so that the build can still end.
-    """
-    try:
-        return _story(row["story"])
-    except NOT_JSON as problem:
-        log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
-    status = row["status"]
-    return _StoredContext(
-        replies=(),
-        end="error" if status == "error" else "active" if status in _WERE_ACTIVE else "",
-        # the build may have had to end in error, so it ends in error
-        doom=LOST if status in ("swapping", "error") else "",
-        reshaped=0,
-        at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),
-        attempts=(),
-        started=0.0,
-        cell=placed.cell if placed else "unknown",
-    )

@@ -2,21 +2,23 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from bus import topics
+from bus.addressing import Topic
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.sql.database import Database
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT
 from bus.worker import Every, On, Worker, answers, every, on_many, prune_period
 from cell_conductor.applying import show_outcomes
 from cell_conductor.build_claims import AskMany
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import CellMoves
+from cell_conductor.extension import ConductorPart
+from cell_conductor.features import PARTS
 from cell_conductor.removed_agents import RemovedAgents
 from cell_conductor.ring import CHECKS_PER_LEASE
 
@@ -26,33 +28,10 @@ R = TypeVar("R")
 FAILOVER_SECONDS = 1.0  # seconds between checks for a fail-over of the database
 LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one
 
-# Topics that handlers of builds and moves, and timers, publish to. First: orders, and reports made for
-# removed agents.
-_ORDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVED]
-_VACATE = [topics.BUILD_VACATE, topics.BUILD_PREEMPTED]
-# Every row whose messages are events of builds declares all of these: a build may be in a move, and repeats
-# after any event what others wait for.
-_EFFECTS = [
-    *_ORDERS,
-    *_VACATE,
-    AGENT_MOVE,
-    MOVE_HALF,
-    topics.BUILD_ENDED,
-    topics.BUILD_DELETED,
-    topics.MOVE_ENDED,
-    topics.MOVE_PROGRESS,
-    topics.HOST_FAILED,
-]
-_ADOPTION = [AGENT_BUILD, topics.BUILD_ADOPTED]
-_REMINDERS = [
-    topics.BUILD_VACATE,
-    AGENT_BUILD,
-    AGENT_DESTROY,
-    AGENT_REPORT,
-    AGENT_MOVE,
-    AGENT_MOVED,
-    MOVE_HALF,
-]
+# Topics of messages of builds, without those of features. First: orders, and reports that the conductor sends
+# to itself or makes for removed agents.
+_REPEATED = (AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT)
+_EFFECTS = (*_REPEATED, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.HOST_FAILED)
 
 
 def cell_conductor(
@@ -64,64 +43,62 @@ def cell_conductor(
     limits: AttemptLimits | None = None,
     clock: Clock | None = None,
     removed: RemovedAgents | None = None,
+    parts: Sequence[ConductorPart] = PARTS,
 ) -> Worker:
     """Return the worker of one cell's conductor; several replicas may share the cell's database. `removed`:
     the removed agents; the gateway, which relays orders to agents, uses the same object if it runs in this
-    process.
+    process. `parts`: those of features.
     """
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
-    builds = Builds(database, *asks, limits=limits, clock=clock, removed=removed)
-    moves, ring = CellMoves(builds), builds.ring
+    builds = Builds(database, *asks, parts=parts, limits=limits, clock=clock, removed=removed)
+    ring = builds.ring
+    effects = (*_EFFECTS, *(topic for part in parts for topic in part.effects))
+    repeated = (*_REPEATED, *(topic for part in parts for topic in part.repeats))
+    rows = [part.rows(cell, builds, effects) for part in parts]
     show_outcomes(cell)
     return Worker(
         f"conductor.{cell}",
-        consumes=_consumed(cell, builds, moves),
+        consumes=[*_consumed(cell, builds, effects), *(row for each in rows for row in each.consumes)],
         answers=[
             answers(topics.FIND_BUILDS, builds.find, cell=cell),
             answers(topics.FIND_INSTANCES, builds.find_instances, cell=cell),
-            answers(topics.FIND_MOVES, moves.find, cell=cell),
             answers(topics.LEASE, ring.lend, cell=cell),
             answers(topics.REPORT_NODES, ring.report_nodes, cell=cell),
             answers(topics.FIND_AGENTS, ring.find, cell=cell),
             answers(topics.EDIT_AGENT, partial(builds.removed.edit, ring=ring), cell=cell),
+            *(row for each in rows for row in each.answers),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
-        timers=_timers(builds),
+        timers=[*_timers(builds, repeated), *(row for each in rows for row in each.timers)],
     )
 
 
-def _consumed(cell: str, builds: Builds, moves: CellMoves) -> list[On]:
+def _consumed(cell: str, builds: Builds, effects: Sequence[Topic[Any]]) -> list[On]:
     return [
-        on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=_EFFECTS),
+        on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=effects),
         on_many(
             AGENT_REPORT.at(cell=cell),
             builds.report_many,
-            emits=_EFFECTS,
+            emits=effects,
             concurrency=1,
             linger=LINGER,
             prefetch=2048,  # keeps free space for other reports while placement does not answer
             slow=lambda report: report.outcome not in ("built", "progress"),
         ),
-        on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_EFFECTS),
-        on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_EFFECTS),
-        on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many, emits=_EFFECTS),
-        on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
-        on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_EFFECTS),
-        on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_EFFECTS),
-        on_many(AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_EFFECTS, concurrency=1, linger=LINGER),
-        on_many(topics.MOVE_STEER.at(cell=cell), builds.receive_many, emits=_EFFECTS),
+        on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=effects),
+        on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many, emits=effects),
     ]
 
 
-def _timers(builds: Builds) -> list[Every]:
+def _timers(builds: Builds, repeated: Sequence[Topic[Any]]) -> list[Every]:
     limits, ring = builds.limits, builds.ring
     return [
-        every(limits.poll_every, builds.time_out, emits=[AGENT_REPORT, AGENT_MOVED]),
-        every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),
-        every(limits.poll_every, builds.end_orders_of_removed, emits=_REMINDERS, at_once=True),
-        every(FAILOVER_SECONDS, builds.resume_after_failover, emits=_REMINDERS),
+        every(limits.poll_every, builds.time_out, emits=repeated),
+        every(limits.stalled_after / 2, builds.resume, emits=repeated, at_once=True),
+        every(limits.poll_every, builds.end_orders_of_removed, emits=repeated, at_once=True),
+        every(FAILOVER_SECONDS, builds.resume_after_failover, emits=repeated),
         every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
-        every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),
+        every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=repeated),
         every(prune_period(limits.keep), builds.prune),
         every(3600.0, ring.prune),
     ]

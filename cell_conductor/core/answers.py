@@ -1,24 +1,20 @@
-"""Applies placement's answers and outdated reports to builds, and decides about adoptions.
+"""Applies placement's answers and outdated reports to builds.
 
-A doomed build can only end in error, after its allocations were released.
+A build with a reason to fail (`doom`) can only end in error, after its allocations were released.
 """
 
+from collections.abc import Collection
 from itertools import zip_longest
-from typing import Literal
-from uuid import UUID, uuid5
 
 from msgspec.structs import replace
 
 from bus import claims
 from bus.agent_builds import reshaped_mappings
-from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retired
-from bus.guests import BuildAdopted, BuildAdoptRequested
-from bus.messages import AgentReported, Attempt, BuildPlaced, BuildReshaped, Selection
-from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations, Contended
+from bus.messages import AgentReported, Attempt, BuildReshaped, Selection
+from bus.vocabulary import MAX_CAUSE, Allocations, Contended
 from cell_conductor.core import build as builds
-from cell_conductor.core.build import Build, Effects, Leftover
-from cell_conductor.core.events import Adoption, AttemptLimits
-from cell_conductor.core.phases import Stepped, repeated_move_end
+from cell_conductor.core.build import Build, Effects, Leftover, Stepped
+from cell_conductor.core.events import AttemptLimits
 
 Refusals = tuple[claims.Refusal, ...]
 
@@ -37,8 +33,8 @@ def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: 
         build = replace(build, deadline=deadline)
         return build, (left_behind, builds.order(build))
     if not why:
-        return build, (builds.question(build),)
-    build, effects = doomed(build, why)
+        return build, (builds.claim_or_release(build),)
+    build, effects = fail(build, why)
     return release_answered(build, result) if isinstance(result, claims.Retired) else (build, effects)
 
 
@@ -52,21 +48,21 @@ def swap_result(
     """
     match result:
         case claims.Claimed(choice=choice, refused=refused):
-            attempts = _refused(build.spares[:choice], refused, now)
+            attempts = _refused(build.untried[:choice], refused, now)
             return replace(build, generation=result.generation), build.at + 1 + choice, attempts, ""
         case claims.Held():
             position = position_of(build, result)
             if position is not None:
-                build = holding(build, position, result.allocations)
+                build = with_allocations(build, position, result.allocations)
             build = replace(build, generation=result.generation if result.allocations else None)
             if position is not None and position > build.at:  # the claim had succeeded before a crash
-                return build, position, _refused(build.spares[: position - build.at - 1], (), now), ""
+                return build, position, _refused(build.untried[: position - build.at - 1], (), now), ""
             if position is not None:  # another client changed the claim, but the build still holds its host
                 return build, 0, (), ""
             holds = ", ".join(sorted(result.allocations)) or "nothing"
             return build, 0, (), f"its claim was changed by another client (it holds {holds})"
         case claims.Refused(refusals=refusals):
-            return build, 0, _refused(build.spares, refusals, now), "every alternate was refused"
+            return build, 0, _refused(build.untried, refusals, now), "every alternate was refused"
         case claims.Retired(why=why):
             return build, 0, (), f"its claim has ended ({why})"
         case Contended():
@@ -75,11 +71,11 @@ def swap_result(
             return build, 0, (), f"placement refused to judge the claim ({why})"
 
 
-def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
+def _refused(hosts: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
     """Return history entries for the alternates that placement refused, each with placement's reason."""
     return tuple(
-        builds.attempt_over(spare, "refused", str(refusal or "the reason was lost in a restart"), now, now)
-        for spare, refusal in zip_longest(spares, refusals[: len(spares)])
+        builds.attempt_over(host, "refused", str(refusal or "the reason was lost in a restart"), now, now)
+        for host, refusal in zip_longest(hosts, refusals[: len(hosts)])
     )
 
 
@@ -90,15 +86,13 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
     match result:
         case claims.Held():  # request the release again, with the present generation
             build, messages_out = _caught_up(build, result)
-            return build, (*messages_out, builds.question(build))
+            return build, (*messages_out, builds.claim_or_release(build))
         case Contended():
-            return build, (builds.question(build),)
+            return build, (builds.claim_or_release(build),)
         # Placement refuses the release: the build ends, and its reason says so.
         case claims.OutsideCell(why=why) if not build.end:
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
-    if build.status == "deleting" and build.vacates is not None and build.vacates.requeue:
-        return replace(build, status="shelved", generation=None), ()
     if build.status == "deleting":
         had_ended = bool(build.end)
         build = replace(build, status="deleted", end=build.end or "error", generation=None)
@@ -113,7 +107,9 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
     # attempt, and the build those of the next host or, on a move's way back, of the source.
     build = replace(build, generation=held.generation if held.allocations else None)
     if (left := _taken_over(build, held)) is not None:
-        return replace(holding(build, left.at, held.allocations), at=left.at, attempt=left.attempt), ()
+        return replace(
+            with_allocations(build, left.at, held.allocations), at=left.at, attempt=left.attempt
+        ), ()
     position = position_of(build, held)
     if position is None and held.allocations and builds.leftover_holder(build) is not None:
         # A move has claimed its destination, and its holder consumer has the source, but the order of the
@@ -122,12 +118,14 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
         return replace(build, attempt=build.attempt + 1), ()
     if position is None or position == build.at:
         return build, ()
-    retried = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)
+    retried = replace(
+        with_allocations(build, position, held.allocations), at=position, attempt=build.attempt + 1
+    )
     return retried, (builds.destroy(build),)
 
 
 def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
-    waits = (left for left in build.leftovers if not left.gone and left.attempt != build.attempt)
+    waits = (left for left in build.leftovers if not left.is_destroyed and left.attempt != build.attempt)
     return next((left for left in waits if holds_instead(build, build.hosts[left.at], held)), None)
 
 
@@ -140,28 +138,27 @@ def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool
     return selection.root in held.roots and build.host.root not in held.roots
 
 
-def doomed(build: Build, why: str) -> Stepped:
+def fail(build: Build, why: str) -> Stepped:
     """Record that a build can only end in error, and return the request to release its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
     build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
-    return build, (builds.question(build),)
+    return build, (builds.claim_or_release(build),)
 
 
-def reshaped(build: Build, reshape: BuildReshaped) -> Build:
+def reshaped(build: Build, reshape: BuildReshaped, former: Collection[int] = ()) -> Build:
     """Record a build's allocations after a reshape of its host; ignore a reshape that is not newer than the
-    last recorded one.
+    last recorded one. `former`: positions of hosts that a claim, not answered yet, may have returned to.
     """
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
     if reshape.generation > build.generation:  # a claim that is not answered yet
-        source = () if build.moving is None else (build.moving.source,)
-        positions = (*range(build.at + 1, len(build.hosts)), *source)
+        positions = (*range(build.at + 1, len(build.hosts)), *former)
     elif reshape.generation == build.generation:
         positions = (build.at,)
     for position in positions:
         if build.hosts[position].root == reshape.root:
-            return replace(holding(build, position, reshape.allocations), reshaped=reshape.number)
+            return replace(with_allocations(build, position, reshape.allocations), reshaped=reshape.number)
     return build
 
 
@@ -188,7 +185,7 @@ def position_of(build: Build, held: claims.Held) -> int | None:
     return next(same, next(positions, None))
 
 
-def holding(build: Build, position: int, allocations: Allocations) -> Build:
+def with_allocations(build: Build, position: int, allocations: Allocations) -> Build:
     host = build.hosts[position]
     if host.choice.allocations == allocations:
         return build
@@ -197,138 +194,30 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
     hosts = (*build.hosts[:position], host, *build.hosts[position + 1 :])
     end = len(build.as_placed.alternates) + 1
     if position >= end:
-        return replace(build, moved=hosts[end:])
+        return replace(build, added_hosts=hosts[end:])
     return replace(build, placed=replace(build.as_placed, chosen=hosts[0], alternates=hosts[1:end]))
+
+
+def is_stale(build: Build, report: AgentReported) -> bool:
+    """Return whether an agent's report is about another guest than the build's current one: of another
+    attempt, or on another host. After a fail-over that lost commits, an attempt may have been placed twice:
+    only the guest on the recorded host is kept.
+    """
+    if report.attempt != build.attempt:
+        return True
+    return build.placed is not None and report.root != build.host.root
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
     """Return the messages that answer an agent's report about a guest which is not the build's current guest.
 
-    The messages order the agent to destroy the reported guest. If the guest is from a failed move, the last
-    messages of the move are sent again instead. In the status `building` the build order is sent again, too.
+    The messages order the agent to destroy the reported guest. In the status `building` the build order is
+    sent again, too.
     """
-    left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
-    if build.move is not None and build.move.goal and report.attempt >= build.move.first:
-        return () if report.outcome == "progress" else repeated_move_end(build)
     if report.outcome == "destroyed":
         return ()
+    left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if left is None and (report.attempt > build.attempt or report.outcome == "progress"):
         return ()
-    was = build.move.was if build.status == "active" and build.move is not None else None
-    if left is None and (report.attempt, report.root) == (was, build.host.root):
-        return ()  # the present guest, by its attempt number before a move that ended at the source
     clean = builds.destroy_reported(build, report, above=left.above if left is not None else 0)
     return (clean, builds.order(build)) if build.status == "building" else (clean,)
-
-
-AS_IT_WAS = "it was there before berth, and was adopted"
-
-
-def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return the claim that adopts an instance with the allocations `held`. Without `held`, return a claim
-    that only reads the instance's allocations: placement refuses the claim, and answers with them.
-    """
-    # With an impossible generation, the claim is refused, and the answer has the allocations.
-    generation = MAX_ORDINAL if held is None else held.generation
-    choice = Choice(allocations=(held or asked.chosen.choice).allocations)
-    return builds.claim_of(asked.build, generation, asked.spec, choice)
-
-
-def checked_allocations(
-    known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
-) -> Held | str:
-    """Return the allocations of an instance to adopt, from placement's answer to the claim that only reads,
-    or a text why it cannot be adopted. `known`: the cell's record of the build.
-    """
-    match answer:
-        case Held() if not answer.allocations:
-            return "it does not hold any resources now"
-        case Held() if known is not None and known.placed is not None:
-            on_chosen = asked.chosen.root in answer.roots
-            return answer if on_chosen else f"it holds nothing of {asked.chosen.host} by now"
-        case Held():
-            same = answer.allocations == asked.chosen.choice.allocations
-            return answer if same else "its allocations have changed: try again"
-        case Retired(why=why):
-            return f"it has ended for placement ({why})"
-        case str() as why:
-            return f"placement refused to judge it: {why}"
-        case Refused(refusals=refusals):
-            return "; ".join(dict.fromkeys(map(str, refusals))) or "placement does not return its allocations"
-        case _:
-            return f"placement does not return its allocations ({type(answer).__name__.lower()})"
-
-
-def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
-    """Return why this cell refuses to adopt an instance because of the cell's record of the build (for
-    example: it is in a move); empty if it accepts.
-    """
-    if build is None or build.placed is None:
-        return ""
-    if build.moving is not None:
-        return f"it is in the move {build.moving.id}"
-    if build.status != "active":
-        return f"its cell has it already: {build.status}, last on {build.host.host}"
-    if build.host.root != asked.chosen.root:
-        return f"its cell has it on {build.host.host}, not on {asked.chosen.host}"
-    return ""
-
-
-def has_allocations(build: Build | None, generation: int, allocations: Allocations) -> bool:
-    """Return whether the cell's record of the build has exactly the given allocations and generation."""
-    if build is None or build.placed is None:
-        return False
-    return build.host.choice.allocations == allocations and build.generation == generation
-
-
-def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | None, Effects]:
-    asked = event.asked
-    if why := event.why or refusal_reason(build, asked):
-        return build, (_adoption_result(asked, "refused", why),)
-    if build is None or build.placed is None:
-        if event.held is None:  # the build was known at first, and has been deleted since
-            return build, (_adoption_result(asked, "refused", "its cell has just deleted it: try again"),)
-        build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
-        return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
-    if event.held is not None:
-        known = holding(build, build.at, event.held.allocations)
-        if known is not build or known.generation != event.held.generation:
-            build = replace(known, generation=event.held.generation)
-    if build.attempt == asked.attempt and build.as_placed.request == _request(
-        build.id
-    ):  # the instance was adopted before, and has not moved since
-        return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
-    return build, (_adoption_result(asked, "known"),)
-
-
-def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: int) -> Build:
-    placed = BuildPlaced(
-        build=asked.build,
-        request=_request(asked.build),
-        cell=asked.cell,
-        chosen=replace(asked.chosen, choice=Choice(allocations=held.allocations)),
-        generation=held.generation,
-        spec=asked.spec,
-    )
-    built = builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now)
-    build = builds.new_build(placed, now)
-    return replace(
-        build, status="active", version=version, attempt=asked.attempt, attempts=(built,), end="active"
-    )
-
-
-def _request(build: str) -> str:
-    return str(uuid5(UUID(build), "adopted"))
-
-
-def _adoption_result(
-    asked: BuildAdoptRequested, outcome: Literal["adopted", "known", "refused"], why: str = ""
-) -> BuildAdopted:
-    return BuildAdopted(
-        build=asked.build,
-        cell=asked.cell,
-        outcome=outcome,
-        host=asked.chosen.host,
-        why=why[:MAX_CAUSE],
-        reply_to=asked.reply_to,
-    )

@@ -1,6 +1,7 @@
 """Defines the state of a build in its cell, and makes the messages about the build."""
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -9,20 +10,14 @@ from bus import messages
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
-from bus.moves import SHELVED, MoveReported
-from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Message
-from cell_conductor.core.move import AT_SOURCE, BuildMove
 
 Status = Literal[
     "building",
     "swapping",
     "active",
-    "moving",
-    "verifying",
-    "shelved",
-    "moved",  # the build is in another cell now
+    "held",  # a course has the build, possibly for months, and states the status to show
     "error",
     "deleting",
     "deleted",
@@ -41,20 +36,70 @@ class Leftover(Compact, frozen=True):
     attempt: int
     at: int  # index of the host in `Build.hosts`
     until: float  # time after which the resources are released without the agent's confirmation
-    gone: bool = False  # True if the agent has confirmed that the guest is destroyed
-    above: int = 0  # the order to destroy spares guests with attempt numbers up to this
-    kept: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
+    is_destroyed: bool = False  # True if the agent has confirmed that the guest is destroyed
+    above: int = 0  # the order to destroy excludes guests with attempt numbers up to this
+    holder_attempt: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
 
 
-class Vacate(Compact, frozen=True):
-    """The order that an instance must leave its host, because a build of higher priority preempts it."""
+class OnHost(Protocol):
+    """A selection, or a report of an agent: a value that names a host."""
 
-    by: tuple[str, ...]  # builds that preempt it: several instances of one request may share a victim
-    priority: int  # priority of the builds in `by`
-    grace: float
-    requeue: bool  # True: shelve the victim and request a host for it again; False: delete the victim
-    since: float = 0.0  # when the order arrived
-    repeat_at: float = 0.0  # when the request for a new host is repeated; 0: never
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+
+class GuestReport(OnHost, Protocol):
+    """An agent's report about the guest of an attempt."""
+
+    @property
+    def attempt(self) -> int: ...
+
+
+P = TypeVar("P")
+
+
+class BuildParts:
+    """The values that courses keep about a build: at most one of a type. Immutable."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, *values: Any) -> None:
+        self._values: dict[type[Any], Any] = {type(value): value for value in values if value is not None}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, type_: object) -> bool:
+        return type_ in self._values
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BuildParts) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))
+
+    def __repr__(self) -> str:
+        return f"BuildParts({', '.join(map(repr, self._values.values()))})"
+
+    def get(self, type_: type[P]) -> P | None:
+        value: P | None = self._values.get(type_)
+        return value
+
+    def having(self, value: object) -> Self:
+        """Return these parts with `value` in place of the value of its type."""
+        return type(self)(*{**self._values, type(value): value}.values())
+
+    def without(self, type_: type[Any]) -> Self:
+        """Return these parts without the value of a type."""
+        if type_ not in self._values:
+            return self
+        return type(self)(*(value for value in self._values.values() if type(value) is not type_))
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,50 +119,38 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     replies: tuple[str, ...] = ()  # reply addresses of the clients that wait for the deletion
     leftovers: tuple[Leftover, ...] = ()
     reshaped: int = 0  # change number of the last reshape that changed its allocations
-    moved: tuple[messages.Selection, ...] = ()  # destinations of moves
-    became: BuildSpec | None = None  # the spec after a resize or rebuild; None: as placed
-    move: BuildMove | None = None  # current or last move of the build
-    awaits: tuple[str, ...] = ()  # ids of preempted instances that may still use the host
-    vacates: Vacate | None = None  # the order to leave its host, if the build is preempted
+    added_hosts: tuple[messages.Selection, ...] = ()  # hosts that the scheduler chose later
+    new_spec: BuildSpec | None = None  # the spec after a resize or rebuild; None: as placed
+    parts: BuildParts = BuildParts()  # the state of courses: a course with state is asked before the kernel
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:
-        return (self.as_placed.chosen, *self.as_placed.alternates, *self.moved)
+        return (self.as_placed.chosen, *self.as_placed.alternates, *self.added_hosts)
 
     @property
     def host(self) -> messages.Selection:
         return self.hosts[self.at]
 
     @property
-    def spares(self) -> tuple[messages.Selection, ...]:
-        """Return the alternates that were neither tried nor refused."""
+    def untried(self) -> tuple[messages.Selection, ...]:
+        """Return the alternates that were neither tried nor refused, in their order."""
         return self.hosts[self.at + 1 :]
 
     @property
     def spec(self) -> BuildSpec:
-        return self.became or self.as_placed.spec
-
-    @property
-    def moving(self) -> BuildMove | None:
-        return self.move if self.move is not None and self.move.is_open else None
-
-    @property
-    def guest_on(self) -> messages.Selection:
-        """Return the host on which the guest runs; during a move it may differ from the build's host."""
-        move = self.moving
-        if move is None or not move.was:
-            return self.host
-        waits = move.phase in AT_SOURCE or (move.phase in ("build", "undo") and move.kind == "evacuate")
-        return self.hosts[move.source] if waits else self.host
+        return self.new_spec or self.as_placed.spec
 
     def holder_of(self, left: Leftover) -> str:
         """Return the id of the consumer that holds the resources of a guest left behind."""
-        return holder_consumer(self.id, left.kept or left.attempt)
+        return holder_consumer(self.id, left.holder_attempt or left.attempt)
 
     @property
     def as_placed(self) -> messages.BuildPlaced:
         assert self.placed is not None, f"{self.id} was deleted before it was placed"
         return self.placed
+
+
+Stepped = tuple[Build, Effects]  # a build after an event, and the messages of the event
 
 
 def new_build(placed: messages.BuildPlaced, now: float) -> Build:
@@ -129,23 +162,6 @@ def new_build(placed: messages.BuildPlaced, now: float) -> Build:
         attempt=1,
         generation=placed.generation,
         started=now,
-        awaits=tuple(victim.build for victim in placed.preempts),
-    )
-
-
-def stands(build: Build) -> BuildStands:
-    return BuildStands(
-        build=build.id,
-        status=build.status,
-        placed=build.as_placed,
-        host=build.guest_on.host,
-        attempts=build.attempts,
-        reason=build.doom,
-        attempt=build.attempt,
-        generation=build.generation,
-        chosen=build.host,
-        spec=build.spec,
-        move=build.move.id if build.move is not None else None,
     )
 
 
@@ -155,9 +171,7 @@ def overdue(build: Build) -> messages.AgentReported:
 
 
 def attempt_fields(
-    build: Build,
-    attempt: int | None = None,
-    guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
+    build: Build, attempt: int | None = None, guest_on: OnHost | None = None
 ) -> dict[str, Any]:
     """Return the fields of an order or report that name build, attempt, agent and host. `attempt`: None for
     the current attempt. `guest_on`: the host, or a report of its agent; None for the build's host.
@@ -173,20 +187,16 @@ def attempt_fields(
     }
 
 
-def question(build: Build) -> ClaimRequested | ReleaseRequested:
+def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the request that a build sends to placement: release all its allocations if it is deleted or
     must end in error, else claim its next alternate.
     """
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
-        shelves = build.status == "deleting" and build.vacates is not None and build.vacates.requeue
-        retire = SHELVED if shelves else "deleted"
-        retire = retire if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
-        return ReleaseRequested(
-            consumer=build.id, generation=build.generation, retire=retire, keep=holder, revivable=shelves
-        )
-    spares = (spare.choice for spare in build.spares)
-    return claim_of(build.id, build.generation, build.spec, *spares, keep=holder)
+        retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
+        return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
+    choices = (host.choice for host in build.untried)
+    return claim_of(build.id, build.generation, build.spec, *choices, keep=holder)
 
 
 def claim_of(
@@ -205,7 +215,7 @@ def claim_of(
 
 def leftover_holder(build: Build) -> str | None:
     """Return the id of the holder consumer for the guest that the current attempt left behind, or None."""
-    leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
+    leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.is_destroyed)
     return next(map(build.holder_of, leftovers), None)
 
 
@@ -220,13 +230,10 @@ def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
 
 
 def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
-    grace = build.vacates.grace if build.vacates is not None and build.status == "deleting" else 0.0
-    return messages.DestroyOrdered(**attempt_fields(build), above=above, grace=grace)
+    return messages.DestroyOrdered(**attempt_fields(build), above=above)
 
 
-def destroy_reported(
-    build: Build, report: messages.AgentReported | MoveReported, above: int = 0
-) -> messages.DestroyOrdered:
+def destroy_reported(build: Build, report: GuestReport, above: int = 0) -> messages.DestroyOrdered:
     """Return the order to destroy the guests of a build's attempts with numbers greater than `above`, up to
     and including the attempt of the report.
     """
@@ -258,10 +265,12 @@ def ended(build: Build) -> messages.BuildEnded:
 
 
 def _built_on(build: Build) -> messages.Selection:
+    if not build.added_hosts:
+        return build.host
     placed = build.as_placed
     hosts = {(host.host, host.agent): host for host in (*placed.alternates[::-1], placed.chosen)}
-    built = [tried for tried in build.attempts if tried.outcome == "built"] if build.move is not None else []
-    found = (hosts.get((tried.host, tried.agent)) for tried in reversed(built))
+    built = (tried for tried in reversed(build.attempts) if tried.outcome == "built")
+    found = (hosts.get((tried.host, tried.agent)) for tried in built)
     return next((host for host in found if host is not None), build.host)
 
 
@@ -283,18 +292,7 @@ def attempt_over(
     )
 
 
-SETTLED = ("active", "shelved", "moved", "error", "deleted")
-
-
-def timed(build: Build) -> Build:
-    """Return a build that waits for no agent, with its deadline set to the earliest time limit of its guests
-    left behind, or to the earlier time of its next request to be queued again; return any other build
-    unchanged.
-    """
-    if build.status not in SETTLED or build.moving is not None:
-        return build
-    limits = [left.until for left in build.leftovers]
-    if build.status == "shelved" and build.vacates is not None and build.vacates.repeat_at:
-        limits.append(build.vacates.repeat_at)
+def timed(build: Build, limits: Sequence[float]) -> Build:
+    """Return a build that waits for no answer, with its deadline set to the earliest of `limits`."""
     deadline = min(limits, default=0.0)
     return build if build.deadline == deadline else replace(build, deadline=deadline)

@@ -1,14 +1,14 @@
 """The events that change a build (messages, placement's answers, silence), and the limits of attempts."""
 
+from collections.abc import Collection
+from typing import Any
+
 from msgspec import Struct
 
-from bus.claims import ClaimResult, Held, ReleaseResult
-from bus.guests import BuildAdoptRequested
+from bus.claims import ClaimResult, ReleaseResult
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
-from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
-from bus.preemption import Vacating
 from bus.vocabulary import KEEP_SECONDS
-from cell_conductor.core.build import Status
+from cell_conductor.core.build import BuildParts, Status
 
 
 class SwapAnswered(Struct, frozen=True):
@@ -16,7 +16,9 @@ class SwapAnswered(Struct, frozen=True):
 
     attempt: int
     result: ClaimResult | str  # a text is the reason why placement could not process the claim
-    asked_in: str = ""  # `BuildMove.asks` of the move that requested the claim; empty outside moves
+    parts: BuildParts = (
+        BuildParts()
+    )  # the build's parts when it asked: courses recognize late answers by them
 
 
 class ReleaseAnswer(Struct, frozen=True):
@@ -37,44 +39,25 @@ class CleanedUp(Struct, frozen=True):
     result: ReleaseResult
 
 
-class MoveImpossible(Struct, frozen=True):
-    """The event that this cell cannot carry out a move that the scheduler placed, and must undo its claim."""
-
-    placed: MovePlaced
-    why: str
-
-
-class Adoption(Struct, frozen=True):
-    """The event that an operator wants to adopt an instance; `why` is the reason if that is impossible, and
-    `held` has the instance's allocations in placement.
+class Stalled(Struct, frozen=True):
+    """The event that the conductor restarted or an agent is silent: unanswered messages are sent again, and
+    orders to destroy guests left behind on the hosts `roots`; None: on all hosts.
     """
 
-    asked: BuildAdoptRequested
-    held: Held | None = None  # None if the cell has a record of them already
-    why: str = ""
+    roots: Collection[str] | None = ()
 
 
-class Stalled(Struct, frozen=True):
-    """The event that the conductor restarted or an agent is silent: unanswered messages are sent again."""
-
-
-Event = (
+KernelEvent = (
     BuildPlaced
     | AgentReported
     | BuildDeleteRequested
     | BuildReshaped
-    | MovePlaced
-    | MoveReported
-    | MoveSteered
-    | MoveImpossible
-    | HandoverProgress
     | SwapAnswered
     | ReleaseAnswer
     | CleanedUp
-    | Vacating
-    | Adoption
     | Stalled
 )
+Event = KernelEvent | Any  # or an event of a course
 
 
 class AttemptLimits(Struct, frozen=True):

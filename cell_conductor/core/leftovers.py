@@ -10,7 +10,7 @@ from bus.claims import Held, ReleaseRequested, ReleaseResult
 from bus.messages import DestroyOrdered
 from bus.vocabulary import Contended
 from cell_conductor.core import build as builds
-from cell_conductor.core.build import SETTLED, Build, Effects, Leftover
+from cell_conductor.core.build import Build, Effects, Leftover
 
 
 def add(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
@@ -27,32 +27,33 @@ def record(build: Build, left: Leftover) -> Build:
 
 def confirm(build: Build, attempt: int, now: float) -> Build:
     """Return the build after the agent has confirmed that the guest of an attempt is destroyed."""
-    if not any(left.attempt == attempt and not left.gone for left in build.leftovers):
+    if not any(left.attempt == attempt and not left.is_destroyed for left in build.leftovers):
         return build
     leftovers = tuple(
-        replace(left, gone=True, until=now) if left.attempt == attempt else left for left in build.leftovers
+        replace(left, is_destroyed=True, until=now) if left.attempt == attempt else left
+        for left in build.leftovers
     )
     return replace(build, leftovers=leftovers)
 
 
-def release_due(build: Build, now: float) -> Effects:
+def release_due(build: Build, now: float, is_settled: bool) -> Effects:
     """Return the request to release the resources of the first guest left behind whose time limit has passed;
     if its destruction is not confirmed, preceded by an order to destroy it again. Return () if no time limit
-    has passed.
+    has passed. `is_settled`: the build waits for no answer.
     """
     for left in build.leftovers:
         # Until placement has answered a claim, it is open whether the holder consumer has the resources of
         # the last attempt.
-        undecided = left.attempt == build.attempt and build.status not in SETTLED
+        undecided = left.attempt == build.attempt and not is_settled
         if now >= left.until and not undecided:
             release = ReleaseRequested(consumer=build.holder_of(left), generation=None, fenced=False)
-            return (release,) if left.gone else (destroy(build, left), release)
+            return (release,) if left.is_destroyed else (destroy(build, left), release)
     return ()
 
 
 def destroy_all(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
     """Return orders to destroy guests left behind: of `attempt` (None: any), on `roots` (None: any)."""
-    left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
+    left = (left for left in build.leftovers if not left.is_destroyed and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy(build, each) for each in leftovers)
 

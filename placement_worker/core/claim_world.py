@@ -1,6 +1,6 @@
 """The data by which claims and releases are decided: first as read, then with the changes of each claim.
 
-A Holder is any consumer with its allocations; cells and the rules of features restrict where it may be placed.
+A Holder is any consumer with its allocations; cells and rules restrict where it may be placed.
 """
 
 from collections import Counter
@@ -74,7 +74,7 @@ class Holder:
     marks_were: Mapping[str, Any] = field(default_factory=dict)  # `marks` as read from the database
 
 
-class Journal:
+class ClaimJournal:
     """Records how to undo the changes of a ClaimWorld. Every change by a claim that may still be refused is
     recorded; a change that is not recorded would remain after a refusal.
     """
@@ -180,7 +180,7 @@ class ClaimWorld:
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)  # consumers that must be read before a decision is possible
     now: float = 0.0
-    journal: Journal = field(default_factory=Journal, compare=False)
+    journal: ClaimJournal = field(default_factory=ClaimJournal, compare=False)
     # consumers that the present request has changed, with their allocations before: uuid → both
     changed: dict[str, tuple[Holder, Allocations]] = field(default_factory=dict)
     heirs: dict[str, Holder] = field(
@@ -276,7 +276,7 @@ class ClaimWorld:
         changed consumers with their allocations before the request.
         """
         changed = [*self.changed.values()]
-        self.changed, self.heirs, self.journal = {}, {}, Journal()
+        self.changed, self.heirs, self.journal = {}, {}, ClaimJournal()
         for holder, before in changed:
             for provider in (*before, *holder.held):
                 self.touched[provider] = self.provider(provider)

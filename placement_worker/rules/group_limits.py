@@ -7,12 +7,12 @@ from bus.quotas import GROUP_MEMBERS, OverQuota
 from bus.sql.transaction import Transaction
 from placement_worker.core.quotas import is_counted
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld
-from placement_worker.rules.groups import Groups, GroupWorld
+from placement_worker.rules.groups import GroupRule, GroupWorld
 from placement_worker.rules.quotas import over_quota_refused
 from placement_worker.store import server_groups
 
 
-class GroupLimits(ClaimRule):
+class GroupLimitRule(ClaimRule):
     name = "group_limits"
 
     def __init__(self, book: Book) -> None:
@@ -24,12 +24,14 @@ class GroupLimits(ClaimRule):
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
         """Read the members of the groups whose policy no claim checks: they are counted, too."""
-        state: GroupWorld = world.state[Groups]
+        state: GroupWorld = world.state[GroupRule]
         await server_groups.read_places(tx, [each for each in state.groups.values() if not each.is_checked])
-        Groups.mark_holders(state, world)
+        GroupRule.mark_holders(state, world)
         projects = {claim.project for claim in scope.claims}
         limits = {project: self._book.quotas.of(project).get(GROUP_MEMBERS) for project in projects}
-        world.state[GroupLimits] = {project: limit for project, limit in limits.items() if limit is not None}
+        world.state[GroupLimitRule] = {
+            project: limit for project, limit in limits.items() if limit is not None
+        }
 
     def judge_request(
         self, request: ClaimRequested, results: Sequence[ClaimResult], world: ClaimWorld
@@ -42,7 +44,7 @@ class GroupLimits(ClaimRule):
         ]
 
     def _over(self, claim: ConsumerClaim, request: ClaimRequested, world: ClaimWorld) -> OverQuota | None:
-        limits: dict[str, int] = world.state[GroupLimits]
+        limits: dict[str, int] = world.state[GroupLimitRule]
         limit, holder = limits.get(claim.project), world.holders[claim.consumer]
         if (
             limit is None
@@ -52,7 +54,7 @@ class GroupLimits(ClaimRule):
             or not holder.held
         ):
             return None
-        state: GroupWorld = world.state[Groups]
+        state: GroupWorld = world.state[GroupRule]
         group = state.group_of(claim, holder)
         if group is None or group.size <= limit:
             return None

@@ -34,7 +34,7 @@ def may_have_members(scope: ClaimScope) -> bool:
     return claimed or scope.leaves_holders or bool(scope.other_consumers)
 
 
-class Groups(ClaimRule):
+class GroupRule(ClaimRule):
     name = "groups"
     locks = "groups"
     columns: ClassVar = {GROUP: "it is in a server group"}
@@ -45,7 +45,7 @@ class Groups(ClaimRule):
         return may_have_members(scope)
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
-        state = world.state[Groups] = GroupWorld()
+        state = world.state[GroupRule] = GroupWorld()
         if not scope.claims:  # a release violates no policy
             return
         named = {claim.group for claim in scope.claims if claim.group is not None}
@@ -74,18 +74,18 @@ class Groups(ClaimRule):
         if world.wall is not None:
             why = f"consumer {claim.consumer}: a cell cannot add members to a server group"
             return RuleRefused(rule=self.name, code="outside_cell", why=why, final=True)
-        state: GroupWorld = world.state[Groups]
+        state: GroupWorld = world.state[GroupRule]
         group = state.group_of(claim, world.holders[claim.consumer])
         return no_group(claim.group) if group is None or group.project != claim.project else None
 
     def after(self, claim: ConsumerClaim, choice: Choice, world: ClaimWorld) -> RuleRefused | None:
-        state: GroupWorld = world.state[Groups]
+        state: GroupWorld = world.state[GroupRule]
         group = state.group_of(claim, world.holders[claim.consumer])
         return None if group is None else group.refusal(world.roots(choice.allocations), claim.consumer)
 
     def changed(self, holder: Holder, was: Allocations, world: ClaimWorld) -> None:
         """Replace the hosts of a member by its present ones."""
-        state: GroupWorld = world.state[Groups]
+        state: GroupWorld = world.state[GroupRule]
         number = holder.marks.get(GROUP)
         if holder.by is not None and holder.by.group is not None:
             number = state.named.get(holder.by.group)
@@ -98,7 +98,7 @@ class Groups(ClaimRule):
     def inherited(self, source: Holder, heir: Holder, claim: ConsumerClaim | None, world: ClaimWorld) -> None:
         first, second = (source, heir) if claim is None else (heir, source)
         number = second.marks.get(GROUP) if first.marks.get(GROUP) is None else first.marks[GROUP]
-        self._join(heir, number, world.state[Groups], world)
+        self._join(heir, number, world.state[GroupRule], world)
 
     def _join(self, holder: Holder, number: int | None, state: GroupWorld, world: ClaimWorld) -> None:
         """Let a consumer without hosts be a member of a group, and of no other."""

@@ -12,8 +12,7 @@ from prometheus_client import Counter
 from bus import amounts
 from bus.claims import CLEANUP, Choice, ClaimRequested, ConsumerClaim, Retired, RuleRefused
 from bus.moves import SHELVED
-from bus.preemption import Preemption as PreemptionRecord
-from bus.preemption import Preempts, Victim
+from bus.preemption import Preemption, Preempts, Victim
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
@@ -31,10 +30,10 @@ class PreemptionWorld:
     """Numbers of victims of projects within the period of their budgets, and the records to store."""
 
     used: dict[str, int]  # project → victims
-    records: list[PreemptionRecord] = field(default_factory=list)
+    records: list[Preemption] = field(default_factory=list)
 
 
-class Preemption(ClaimRule):
+class PreemptionRule(ClaimRule):
     name = "preemption"
     locks = "projects"
 
@@ -58,7 +57,7 @@ class Preemption(ClaimRule):
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
         state = PreemptionWorld(await preemptions.used(tx, _preempting(scope), world.now))
-        world.state[Preemption] = state
+        world.state[PreemptionRule] = state
         tx.after_commit(lambda: _count(state.records))
 
     def before(self, claim: ConsumerClaim, choice: Choice, world: ClaimWorld) -> RuleRefused | None:
@@ -66,7 +65,7 @@ class Preemption(ClaimRule):
         preempts = claim.preempts
         if preempts is None:
             return None
-        state: PreemptionWorld = world.state[Preemption]
+        state: PreemptionWorld = world.state[PreemptionRule]
         used = state.used.get(claim.project, 0)
         needs = max(len(preempts.victims), preempts.together)
         if 0 < preempts.budget < used + needs:
@@ -92,7 +91,7 @@ class Preemption(ClaimRule):
                 _record(claim, claim.preempts, world)
 
     def write(self, world: ClaimWorld) -> Iterable[BoundStatement]:
-        state: PreemptionWorld = world.state[Preemption]
+        state: PreemptionWorld = world.state[PreemptionRule]
         if state.records:
             yield preemptions.INSERT.of(preemptions.rows(state.records))
 
@@ -105,21 +104,21 @@ def _preempting(scope: ClaimScope) -> set[str]:
     return {claim.project for claim in scope.claims if claim.preempts is not None}
 
 
-def _count(records: Iterable[PreemptionRecord]) -> None:
+def _count(records: Iterable[Preemption]) -> None:
     for victim in {record.victim.build: record.victim for record in records}.values():
         VICTIMS.labels(victim.priority).inc()
 
 
 def _record(claim: ConsumerClaim, preempts: Preempts, world: ClaimWorld) -> None:
     """Retire the victims of a successful claim, and record the preemption."""
-    state: PreemptionWorld = world.state[Preemption]
+    state: PreemptionWorld = world.state[PreemptionRule]
     why = f"preempted by {claim.consumer}, which has priority {preempts.priority}"
     new = [victim for victim in preempts.victims if victim.build not in world.tombstones]
     state.used[claim.project] = state.used.get(claim.project, 0) + len(new)
     for victim in preempts.victims:
         reason = SHELVED if victim.requeue else why
         world.retire(victim.build, Retired(why=reason, cell=preempts.cell, revivable=victim.requeue))
-        record = PreemptionRecord(
+        record = Preemption(
             victim=victim, by=claim.consumer, project=claim.project, priority=preempts.priority, at=world.now
         )
         state.records.append(record)

@@ -43,7 +43,7 @@ class QuotaWorld:
         return self.charged.get(holder.uuid, self.projects.get(holder.project_id, ""))
 
 
-class Quotas(ClaimRule):
+class QuotaRule(ClaimRule):
     name = "quotas"
     locks = "projects"
     columns: ClassVar = {MOVE_OF: ""}
@@ -58,7 +58,7 @@ class Quotas(ClaimRule):
         return bool(self._book.quotas) or any(claim.client for claim in scope.claims)
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
-        state = world.state[Quotas] = QuotaWorld()
+        state = world.state[QuotaRule] = QuotaWorld()
         limits = self._book.quotas
         limited = {self._book.projects.ids[name]: name for name in limits.limited(scope.projects)}
         if limited:
@@ -74,7 +74,7 @@ class Quotas(ClaimRule):
         """Charge the claims of a request to the quotas of their projects; replace the result of each claim
         that a quota refuses.
         """
-        state: QuotaWorld = world.state[Quotas]
+        state: QuotaWorld = world.state[QuotaRule]
         # Only API clients move instances without consumer types.
         if any(claim.client for claim in request.claims):
             mark_moves(request, world)
@@ -98,7 +98,7 @@ class Quotas(ClaimRule):
         """Return the keys of the projects that may use less now. If all claims were refused, perhaps because
         of outdated limits, compare the limits with the database.
         """
-        state: QuotaWorld = world.state[Quotas]
+        state: QuotaWorld = world.state[QuotaRule]
         if state.budgets and not world.touched:
             await self._book.check_quotas(tx)
         return map(quota_key, await stored.released(tx, self._book, world.released_projects()))

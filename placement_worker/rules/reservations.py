@@ -25,7 +25,7 @@ class _SlotsRead:
     records: Mapping[str, SlotRecord]
 
 
-class Reservations(ClaimRule):
+class ReservationRule(ClaimRule):
     name = "reservations"
     locks = "reservations"
     columns: ClassVar = {SLOT: "it draws from a reservation"}
@@ -41,10 +41,10 @@ class Reservations(ClaimRule):
             records = await reservations.read_slots(self._database, named)
             slots = [record.claim() for record in records.values()]
             await self._book.know_owners(self._database, slots, now)
-            scope.state[Reservations] = _SlotsRead(named, records)
+            scope.state[ReservationRule] = _SlotsRead(named, records)
 
     def needs(self, scope: ClaimScope) -> bool:
-        read: _SlotsRead | None = scope.state.get(Reservations)
+        read: _SlotsRead | None = scope.state.get(ReservationRule)
         if read is not None:
             scope.locks.add(self.locks)
             returns = not scope.claims
@@ -57,13 +57,13 @@ class Reservations(ClaimRule):
         return read is not None or bool(scope.other_consumers) or scope.leaves_holders
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
-        read: _SlotsRead | None = scope.state.get(Reservations)
+        read: _SlotsRead | None = scope.state.get(ReservationRule)
         if read is None:
-            world.state[Reservations] = ReservationWorld(world.now)
+            world.state[ReservationRule] = ReservationWorld(world.now)
             return
         filled = {claim.reserves for claim in scope.claims if claim.reserves}
         locked = await reservations.lock(tx, read.records, filled)
-        world.state[Reservations] = ReservationWorld(world.now, locked, read.records, read.named)
+        world.state[ReservationRule] = ReservationWorld(world.now, locked, read.records, read.named)
 
     def bars(self, claim: ConsumerClaim, world: ClaimWorld) -> RuleRefused | None:
         if not claim.reserves:
@@ -124,7 +124,7 @@ class Reservations(ClaimRule):
 
 
 def _state(world: ClaimWorld) -> ReservationWorld:
-    state: ReservationWorld = world.state[Reservations]
+    state: ReservationWorld = world.state[ReservationRule]
     return state
 
 

@@ -4,11 +4,11 @@ from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from placement_worker.extension import ClaimRule, ClaimScope, ClaimWorld
-from placement_worker.rules.groups import Groups, GroupWorld, may_have_members
+from placement_worker.rules.groups import GroupRule, GroupWorld, may_have_members
 from placement_worker.store import server_groups
 
 
-class Topology(ClaimRule):
+class TopologyRule(ClaimRule):
     name = "topology"
 
     def __init__(self, database: Database) -> None:
@@ -25,17 +25,17 @@ class Topology(ClaimRule):
         return bool(scope.claims) and may_have_members(scope)
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
-        state: GroupWorld | None = world.state.get(Groups)
+        state: GroupWorld | None = world.state.get(GroupRule)
         groups = (
             () if state is None else [each for each in state.groups.values() if each.topology.is_required]
         )
         if groups:
             roots = {provider.root for provider in world.providers.values() if provider is not None}
             await server_groups.read_labels(tx, groups, roots)
-            world.state[Topology] = groups
+            world.state[TopologyRule] = groups
 
     def after(self, claim: ConsumerClaim, choice: Choice, world: ClaimWorld) -> RuleRefused | None:
-        state: GroupWorld = world.state[Groups]
+        state: GroupWorld = world.state[GroupRule]
         group = state.group_of(claim, world.holders[claim.consumer])
         if group is None:
             return None

@@ -43,7 +43,7 @@ class HostChanges:
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
         if len(self.store.queues):
             self.scheduler.pending.expire()
-        if self.store.related.around(roots):
+        if self.store.related.include(roots):
             self._recheck()
 
     async def handle_merged(self, merged: HeartbeatsMerged) -> None:

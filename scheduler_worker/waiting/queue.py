@@ -133,7 +133,7 @@ class WaitingQueue:
 
     def recheck(self) -> None:
         """Let the instances that waiting requests name, and the builds of waiting moves, be read again."""
-        self.store.related.stirred = True
+        self.store.related.is_outdated = True
         for entry in self.store.requests.values():
             if entry.start is not None:
                 self._lane(entry).recheck = True

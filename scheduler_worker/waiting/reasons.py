@@ -5,7 +5,7 @@ from msgspec import structs
 from bus.decisions import Decision
 from bus.vocabulary import MAX_CAUSE
 from scheduler_worker.core import events
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.order import Order, Verdict
 from scheduler_worker.store.parked import ParkedRequest
 
 
@@ -15,7 +15,8 @@ def expired_order(order: Order, entry: ParkedRequest, last: events.Park) -> Orde
     lacks = last.why if explained else entry.lacks
     decision = decision_of(last) if explained else entry.decision
     decision = structs.replace(decision, code="waited")
-    return structs.replace(order, reason=waited_for(entry, lacks), decision=decision, unexplained=True)
+    verdict = Verdict(reason=waited_for(entry, lacks), decision=decision, lacks_remedies=True)
+    return structs.replace(order, verdict=verdict)
 
 
 def waited_for(entry: ParkedRequest, lacks: str) -> str:

@@ -19,19 +19,21 @@ from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
+from scheduler_worker.core.move_purpose import MovePurpose, asked_by
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.reserved_hosts import Root, Roots
 from scheduler_worker.core.rule_waits import RuleWaits
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
-from scheduler_worker.orders import RelatedHosts, names_other_instances
+from scheduler_worker.orders import names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest, StoredHold
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+from scheduler_worker.waiting.related_hosts import RelatedHosts
 from scheduler_worker.waiting.start_estimates import StartEstimates
 
 BEHIND = "equal requests came before it"
@@ -87,7 +89,7 @@ class WaitingStore:
         self.regroupings = 0  # number of times that all equivalence classes were computed again
         self.regroup = False  # True if all equivalence classes must be computed again
         self._clock = scheduler.clock
-        self._begin = scheduler.begin_stored
+        self._scheduler = scheduler
         self._changed = changed
         self._add = retrying(self._clock)(self._add_once)
 
@@ -97,7 +99,7 @@ class WaitingStore:
         self.requests[entry.request] = entry
         self.starts.enter(entry, *self.queues.place(entry.request))
         if names_other_instances(entry.message):
-            self.related.stirred = True
+            self.related.is_outdated = True
         self._moved()
 
     def _enqueue(self, entry: ParkedRequest, mark: int | None = None) -> None:
@@ -106,9 +108,12 @@ class WaitingStore:
 
     def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
-        order, event = self._begin(entry)
-        if event.refusal:  # the request is invalid now, for example because a host was deleted
-            entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
+        if entry.start is not None:
+            [order] = self._scheduler.begin_for([asked_by(entry.start)])
+        else:
+            [order] = self._scheduler.begin([entry.message])
+        if order.verdict.invalid:  # for example because a host was deleted
+            entry = replace(entry, until=self._clock.now(), lacks=order.verdict.invalid)
         kind = self.kind(order)
         self._remove([entry.request])
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
@@ -221,7 +226,7 @@ class WaitingStore:
         """Evaluate waiting requests again if instances that they name moved; end requests with a deleted
         server group.
         """
-        if not self.related.stirred:
+        if not self.related.is_outdated:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
         moved, impossible = await self.related.moved({entry.kind: entry.message for entry in naming})
@@ -246,7 +251,7 @@ class WaitingStore:
         self._changed()
 
     def kind(self, order: Order) -> str:
-        return self.sight.kind(order.request, order.alternatives, order.sharing_project)
+        return self.sight.kind(order.request, order.alternatives, sharing_project(order))
 
     def wakes(self, kind: str, decision: Decision) -> str:
         """Describe for operators which change lets a request with this `decision` be tried again."""
@@ -288,7 +293,7 @@ class WaitingStore:
         return ParkedRequest(
             message=order.request,
             kind=kind,
-            since=order.waits_since(now),
+            since=waits_since(order, now),
             until=now + seconds_of(order.request.wait),
             seen=seen,
             lacks=why[:MAX_CAUSE],
@@ -296,7 +301,7 @@ class WaitingStore:
             wakes_on=wakes_on,
             decision=decision,
             story=context,
-            start=order.move,
+            start=order.purpose.start if isinstance(order.purpose, MovePurpose) else None,
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
@@ -455,4 +460,17 @@ class WaitingStore:
 
 
 def contender_of(order: Order, now: float) -> Contender:
-    return Contender(order.sharing_project, order.request.priority, order.waits_since(now))
+    return Contender(sharing_project(order), order.request.priority, waits_since(order, now))
+
+
+def sharing_project(order: Order) -> str:
+    """Return the project whose share decides the turn of an order; none for moves."""
+    return order.request.project if order.purpose.boots else ""
+
+
+def waits_since(order: Order, now: float) -> float:
+    """Return when an order began to wait: for a preempted instance, the time of its original request; as a
+    rule `now`.
+    """
+    since = order.times.waiting_since
+    return min(since, now) if since else now

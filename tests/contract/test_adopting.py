@@ -16,10 +16,10 @@ from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
+from cell_conductor.adoption.handlers import Adoptions
 from cell_conductor.builds import Builds
-from cell_conductor.moves import CellMoves
 from placement_worker import Placement
-from tests.support.conductor_builders import a_move, an_agent_report
+from tests.support.conductor_builders import FEATURES, a_move, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, must_take, report
@@ -40,8 +40,8 @@ ADOPTED = BuildAdopted(build=WHO, cell="c1", outcome="adopted", host="host-1", r
 class AdoptingCell:
     def __init__(self, database: Database, placement: Placement) -> None:
         self.placement, self.answers_lost = placement, 0
-        self.builds = Builds(database, self.claim_many, self.release_many, clock=placement.clock)
-        self.adoptions = CellMoves(self.builds)
+        self.builds = Builds(database, self.claim_many, self.release_many, clock=placement.clock, **FEATURES)
+        self.adoptions = Adoptions(self.builds)
 
     async def claim_many(self, orders: Any) -> Any:
         answers = await self.placement.claims.claim_many(orders, cell="c1")

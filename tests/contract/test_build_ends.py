@@ -32,6 +32,7 @@ from scheduler_worker.dependencies import SchedulerOptions
 from tests.support.buses import Connect, serving
 from tests.support.cloud_workers import served_scheduler
 from tests.support.conductor_builders import (
+    FEATURES,
     Books,
     a_build_order,
     a_delete,
@@ -50,7 +51,7 @@ async def test_two_conductors_that_receive_different_events_of_a_build_lose_neit
     await migrate(database, "cell_conductor")
     chance, batch = random.Random(7), [a_placed(n) for n in range(40)]
     books = Books(*batch)
-    conductors = [Builds(database, books.claim_many, books.release_many) for _ in range(2)]
+    conductors = [Builds(database, books.claim_many, books.release_many, **FEATURES) for _ in range(2)]
     await conductors[0].start_many(batch)
     waiting: list[Message] = []
     ends: list[BuildEnded] = []

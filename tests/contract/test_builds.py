@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
-from bus.preemption import Vacating
+from bus.preemption import Vacating, Victim
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -23,9 +23,12 @@ from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.step import step
+from cell_conductor.preemption.metrics import PREEMPTIONS
+from cell_conductor.stored_form import LOST
 from tests.support.conductor_builders import (
     CELL,
+    COURSES,
+    FEATURES,
     Books,
     a_build_order,
     a_delete,
@@ -34,6 +37,7 @@ from tests.support.conductor_builders import (
     a_selection,
     an_agent_report,
     deliver,
+    step,
 )
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
@@ -67,6 +71,7 @@ def a_conductor(store: Database, books: Books, time: TurnedClock, **policy: Any)
         books.release_many,
         limits=AttemptLimits(**{"max_attempts": 3, "build_timeout": 100.0, **policy}),
         clock=time.clock,
+        **FEATURES,
     )
 
 
@@ -317,11 +322,11 @@ async def test_two_replicas_that_receive_the_same_failure_agree(
 async def test_a_host_is_stored_only_together_with_the_build(store: Database) -> None:
     limits = AttemptLimits()
     made = [build for number in (1, 2, 3) if (build := step(None, a_placed(number), 1.0, limits)[0])]
-    await store.write_single(*sql.adding(made, 1.0))
+    await store.write_single(*sql.adding(made, 1.0, COURSES))
     one, two, three = made
     later = replace(three, version=1)  # as if another replica had stored its first step
     changed = [(one, replace(one, at=1)), (two, replace(two, attempt=7)), (later, replace(later, at=2))]
-    assert await sql.save(store, changed, 2.0) == {one.id, two.id}
+    assert await sql.save(store, changed, 2.0, COURSES) == {one.id, two.id}
     assert {id_: standing.root for id_, standing in (await census(store)).items()} == {
         one.id: one.hosts[1].root, two.id: two.host.root, three.id: three.host.root,
     }  # fmt: skip
@@ -540,7 +545,7 @@ async def test_a_build_without_a_readable_history_ends_in_error_during_a_swap(
     books.away = False
     (*_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
-    assert (end.status, end.reason) == ("error", sql.LOST)
+    assert (end.status, end.reason) == ("error", LOST)
     assert ONE.build not in books.held
 
 
@@ -578,7 +583,9 @@ async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, bo
     (order,) = await came_of(builds, first)
     assert isinstance(order, BuildOrdered)
     await heard(builds, an_agent_report(order, "failed", cause="no power"))
-    found = await builds.find(FindBuilds(cell=CELL, builds=(first.build, second.build, a_placed(9).build)))
+    await heard(builds, a_delete(a_placed(8)))
+    asked = (first.build, second.build, a_placed(8).build, a_placed(9).build)
+    found = await builds.find(FindBuilds(cell=CELL, builds=asked))
     told = {build.build: build for build in found.builds}
     assert told.keys() == {first.build, second.build}
     assert told[first.build].placed == first and told[second.build].placed == second
@@ -587,3 +594,11 @@ async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, bo
         ["no power"],
     )
     assert (told[second.build].status, told[second.build].host) == ("building", "host0")
+
+
+async def test_a_preemption_is_counted_when_its_build_is_placed(builds: Builds, books: Books) -> None:
+    started = PREEMPTIONS.labels(CELL, "started")
+    before = started._value.get()
+    victim = Victim(build=a_placed(2).build, generation=1, attempt=1, holder=uid(3))
+    await placed(builds, books, replace(ONE, preempts=(victim,)), a_placed(4))
+    assert started._value.get() == before + 1

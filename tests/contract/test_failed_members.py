@@ -14,7 +14,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
 from cell_conductor.builds import Builds
 from placement_worker import Placement
-from tests.support.conductor_builders import an_agent_report, deliver
+from tests.support.conductor_builders import FEATURES, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.schedulers import messages_of, scheduler_of
@@ -71,7 +71,11 @@ async def gang(placement: Placement) -> AsyncIterator[GangAtWork]:
     database = Database("sqlite+aiosqlite://")
     await migrate(database, "cell_conductor")
     builds = Builds(
-        database, placement.claims.claim_many, placement.claims.release_many, clock=placement.clock
+        database,
+        placement.claims.claim_many,
+        placement.claims.release_many,
+        clock=placement.clock,
+        **FEATURES,
     )
     orders: dict[Id, BuildOrdered] = {}
     for each in placed:

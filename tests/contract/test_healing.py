@@ -45,13 +45,13 @@ from bus.topics import (
 from bus.worker import Worker, on
 from cell_conductor import cell_conductor, places, store
 from cell_conductor.core.build import Build
-from cell_conductor.core.move import BuildMove, encode_move
+from cell_conductor.moves.core.move import BuildMove, encode_move
 from placement_worker import Placement
 from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
 from placement_worker.store.audit import retired as stored_retired
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.conductor_builders import a_move, a_placed, an_agent_report
+from tests.support.conductor_builders import COURSES, a_move, a_placed, an_agent_report
 from tests.support.databases import insert_build, sql
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
@@ -409,7 +409,7 @@ async def test_an_instance_that_waits_for_confirmation_holds_its_destination(set
 async def add_build(settings: Settings, build: Build) -> None:
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with database.write() as tx:
-        adding, preceding = store.adding([build], 1000.0)
+        adding, preceding = store.adding([build], 1000.0, COURSES)
         await adding(tx, preceding)
     await database.close()
 

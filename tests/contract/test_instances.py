@@ -41,6 +41,7 @@ from tests.support.buses import serving
 from tests.support.command_line import plainly
 from tests.support.conductor_builders import (
     CELL,
+    FEATURES,
     SPEC,
     Books,
     a_build_order,
@@ -62,7 +63,7 @@ def named(build: int, project: str = "p", name: str = "") -> BuildPlaced:
 async def six_builds(database: Database) -> Builds:
     """Return a cell's builds 1 to 6: building, active, error, deleted, deleting, and on its second host."""
     books = Books()
-    builds = Builds(database, books.claim_many, books.release_many)
+    builds = Builds(database, books.claim_many, books.release_many, **FEATURES)
     placed = [named(n, "even" if n % 2 == 0 else "odd", "web" if n < 4 else "") for n in range(1, 7)]
     for message in placed:
         books.hold(message)
@@ -182,7 +183,7 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     store, books = Database("sqlite+aiosqlite://", inline=True), Books()
     await migrate(store, "cell_conductor")
-    conductor = Builds(store, books.claim_many, books.release_many)
+    conductor = Builds(store, books.claim_many, books.release_many, **FEATURES)
     placed = [replace(a_placed(n), reply_to="client") for n in (1, 2, 3)]
     for message in placed:
         books.hold(message)

@@ -23,10 +23,11 @@ from cell_conductor import Shelving, shelved
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves.handlers import CellMoves
 from tests.support.claims_in_memory import Holding
 from tests.support.conductor_builders import (
     CELL,
+    FEATURES,
     Books,
     a_build_order,
     a_delete,
@@ -61,6 +62,7 @@ class MovingCell:
             self.books.release_many,
             limits=AttemptLimits(3, 100.0, 600.0, 5000.0),
             clock=Clock(now=lambda: self.now, chance=chance, monotonic=lambda: self.now),
+            **FEATURES,
         )
         self.moves = CellMoves(self.builds)
 

@@ -22,7 +22,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import MAX_CAUSE
 from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves.handlers import CellMoves
 from scheduler_worker import handovers as handover_store
 from scheduler_worker import host_records
 from scheduler_worker.core.move_start import MoveStart, move_start, refused
@@ -32,7 +32,7 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
-from tests.support.conductor_builders import CELL, Books, a_placed
+from tests.support.conductor_builders import CELL, FEATURES, Books, a_placed
 from tests.support.conductor_builders import a_move as a_move_between_cells
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, a_move
@@ -446,7 +446,7 @@ async def test_a_handover_is_stored_once_and_changed_only_from_its_last_version(
 async def test_handovers_between_cells_are_not_leaks(database: Database) -> None:
     await migrate(database, "cell_conductor")
     books = Books(BOOTED)
-    builds = Builds(database, books.claim_many, books.release_many)
+    builds = Builds(database, books.claim_many, books.release_many, **FEATURES)
     await CellMoves(builds).place_many([PLACED])
     [kept] = (await held_by_cell(database, [PLACED.build, uid(9, "b")])).values()
     assert (kept.status, kept.in_a_move, kept.came) == ("moving", True, True)

@@ -23,6 +23,7 @@ from cell_conductor.gateway import RelayingOrders
 from cell_conductor.removed_agents import report_instead
 from tests.support.conductor_builders import (
     CELL,
+    FEATURES,
     Books,
     a_build_order,
     a_delete,
@@ -54,7 +55,7 @@ class RemovingCell:
     def a_conductor(self, **limits: Any) -> Builds:
         limits = {"max_attempts": 3, "build_timeout": 100.0, **limits}
         asks = self.books.claim_many, self.books.release_many
-        return Builds(self.database, *asks, limits=AttemptLimits(**limits), clock=self.time.clock)
+        return Builds(self.database, *asks, limits=AttemptLimits(**limits), clock=self.time.clock, **FEATURES)
 
     async def edit(self, agent: str, edit: Any) -> int:
         request = AgentEditRequested(cell=CELL, agent=agent, edit=edit)

@@ -26,7 +26,7 @@ from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.ring import Ring
-from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report
+from tests.support.conductor_builders import CELL, FEATURES, Books, a_delete, a_placed, an_agent_report
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
@@ -71,7 +71,9 @@ class RingWorld:
         self.books = books = Books()
         limits = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=50.0, agent_lease=LEASE)
         asks = books.claim_many, books.release_many
-        self.builds = [Builds(database, *asks, clock=self.time.clock, limits=limits) for _ in range(2)]
+        self.builds = [
+            Builds(database, *asks, clock=self.time.clock, limits=limits, **FEATURES) for _ in range(2)
+        ]
         self.rings = [builds.ring for builds in self.builds]
         self.agents: dict[str, AskingAgent] = {}
         self.said: list[Message] = []

@@ -53,10 +53,10 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves.handlers import CellMoves
 from placement_worker import Placement
 from scheduler_worker.handovers import Handovers
-from tests.support.conductor_builders import a_move_report, an_agent_report, deliver
+from tests.support.conductor_builders import FEATURES, a_move_report, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.scheduler_builders import a_request
@@ -91,7 +91,7 @@ class PlainCell:
         self.name = name
         claim = partial(placement.claims.claim_many, cell=name)
         release = partial(placement.claims.release_many, cell=name)
-        self.builds = Builds(database, claim, release, limits=LIMITS, clock=clock)
+        self.builds = Builds(database, claim, release, limits=LIMITS, clock=clock, **FEATURES)
         self.moves = CellMoves(self.builds)
 
 

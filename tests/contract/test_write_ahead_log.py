@@ -11,8 +11,7 @@ from bus.sql.statement import BoundStatement
 from cell_conductor import store
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer
-from cell_conductor.core.step import step
-from tests.support.conductor_builders import a_build_order, a_delete, a_placed, an_agent_report
+from tests.support.conductor_builders import COURSES, a_build_order, a_delete, a_placed, an_agent_report, step
 
 pytestmark = pytest.mark.services
 
@@ -53,13 +52,13 @@ async def test_the_steps_of_a_build_do_not_log_its_placement_again(database_url:
     database = Database(database_url)
     try:
         await migrate(database, "cell_conductor")
-        adding = store.adding([stepped(None, placed) for placed in PLACED], 1.0)
+        adding = store.adding([stepped(None, placed) for placed in PLACED], 1.0, COURSES)
         assert len(await database.write_single(*adding)) == len(PLACED)
         bytes_logged = {}
         for status, events in STEPS.items():
             before = await loaded(database)
             changed = list(zip(before, map(stepped, before, events), strict=True))
-            bytes_logged[status] = await logged(database, store.saving(changed, 2.0, "postgresql"))
+            bytes_logged[status] = await logged(database, store.saving(changed, 2.0, "postgresql", COURSES))
         assert {build.status for build in await loaded(database)} == {"deleted"}
         assert all(written <= 600 for written in bytes_logged.values()), bytes_logged
     finally:

@@ -136,11 +136,11 @@ def _no_wake_up() -> Sequence[Any]:
 def _reports_of_any_attempt() -> Sequence[Any]:
     step = core_step.step
 
-    def trusting(build: Any, event: Any, now: float, limits: Any) -> Any:
-        is_old = isinstance(event, AgentReported) and build is not None and build.moving is None
+    def trusting(build: Any, event: Any, now: float, limits: Any, courses: Any) -> Any:
+        is_old = isinstance(event, AgentReported) and build is not None and build.status != "held"
         if is_old and event.attempt != build.attempt:
             event = replace(event, attempt=build.attempt, root=build.host.root)
-        return step(build, event, now, limits)
+        return step(build, event, now, limits, courses)
 
     from cell_conductor import applying, builds
 

@@ -23,7 +23,7 @@ from tests.support.virtual_time import run
 
 SEEDS = 500
 _AT_ONCE = 3
-_ALWAYS = 12
+_ALWAYS = 9
 _FORGETFUL = 14  # a seed in whose world killed agents lose their disks
 _GROUPS = [
     pytest.param(range(at, at + _AT_ONCE), id=str(at), marks=[] if at == _ALWAYS else pytest.mark.soak)
@@ -162,7 +162,7 @@ def test_each_fault_of_servers_happens() -> None:
     assert happened.keys() == SERVER_FAULTS.keys()
 
 
-@pytest.mark.parametrize("seed", [_ALWAYS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (7, 9))])
+@pytest.mark.parametrize("seed", [_ALWAYS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (7, 12))])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     here = _digests.get(seed) or simulate(seed).digest
     here += simulate(seed, with_faults("servers"), requests=2).digest

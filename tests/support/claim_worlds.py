@@ -5,7 +5,7 @@ from typing import Any
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 from placement_worker.core.group_places import GroupPlaces
-from placement_worker.rules.groups import Groups, GroupWorld
+from placement_worker.rules.groups import GroupRule, GroupWorld
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
@@ -32,8 +32,8 @@ def world(
 
 def join(there: ClaimWorld, *groups: GroupPlaces) -> None:
     """Let claims be judged by the policies of server groups."""
-    there.rules = (Groups(),)
-    there.state[Groups] = GroupWorld(
+    there.rules = (GroupRule(),)
+    there.state[GroupRule] = GroupWorld(
         {group.id: group for group in groups}, {each.uuid: each.id for each in groups}
     )
 

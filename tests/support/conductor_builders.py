@@ -8,6 +8,7 @@ from bus.claims import (
     Choice,
     ClaimAnswered,
     ClaimRequested,
+    ClaimResult,
     ReleaseAnswered,
     ReleaseRequested,
     holder_consumer,
@@ -26,7 +27,6 @@ from bus.messages import (
 )
 from bus.moves import (
     SHELVED,
-    HandoverProgress,
     MoveEnded,
     MoveKind,
     MoveOrdered,
@@ -39,7 +39,12 @@ from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
-from cell_conductor.moves import CellMoves
+from cell_conductor.core.build import Build, BuildParts, Effects
+from cell_conductor.core.events import AttemptLimits, Event, SwapAnswered
+from cell_conductor.core.step import step as step_with
+from cell_conductor.features import PARTS
+from cell_conductor.moves.core.move import BuildMove, MovePart, Phase
+from cell_conductor.moves.handlers import CellMoves
 from tests.support.claims_in_memory import ClaimsInMemory, Holding
 from tests.support.ids import uid
 
@@ -47,6 +52,24 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 CELL = "cell1"
 SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
+
+
+COURSES = tuple(course for part in PARTS for course in part.courses)
+FEATURES: dict[str, Any] = {"parts": PARTS}  # what `Builds` needs of all features
+
+
+def step(
+    build: Build | None, event: Event, now: float, limits: AttemptLimits
+) -> tuple[Build | None, Effects]:
+    """Return a build after an event, with the courses of all features."""
+    return step_with(build, event, now, limits, COURSES)
+
+
+def kernel_step(
+    build: Build | None, event: Event, now: float, limits: AttemptLimits
+) -> tuple[Build | None, Effects]:
+    """Return a build after an event, without features."""
+    return step_with(build, event, now, limits, ())
 
 
 def a_selection(number: int) -> Selection:
@@ -97,9 +120,9 @@ async def deliver(builds: Builds, message: Message) -> Outcome:
         BuildPlaced: builds.start_many,
         AgentReported: builds.report_many,
         MovePlaced: moves.place_many,
-        HandoverProgress: moves.hand_over_many,
     }
-    return (await handlers.get(type(message), builds.receive_many)([message]))[0]
+    handle: Callable[..., Awaitable[Sequence[Outcome]]] = handlers.get(type(message), builds.receive_many)
+    return (await handle([message]))[0]
 
 
 class Books(ClaimsInMemory):
@@ -155,6 +178,14 @@ def a_move(
         alternates=() if stays else selections[1:],
         **{"spec": LARGE, **what},
     )  # fmt: skip
+
+
+def an_answer_in(
+    phase: Phase, attempt: int, result: ClaimResult | str, *, afresh: bool = False
+) -> SwapAnswered:
+    """Return placement's answer to a claim of a move in this phase."""
+    move = BuildMove(placed=a_move(), phase=phase, since=0.0, began=0.0, afresh=afresh)
+    return SwapAnswered(attempt, result, BuildParts(MovePart(move, "moving")))
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:

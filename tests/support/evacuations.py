@@ -18,7 +18,7 @@ from placement_worker.core.capacity import claim
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 from placement_worker.core.index import Index
 from placement_worker.core.reservations import ReservationWorld, SlotRecord
-from placement_worker.rules.reservations import Reservations
+from placement_worker.rules.reservations import ReservationRule
 from placement_worker.store.numbered_names import Book
 from scheduler_worker.core.drawing import SlotAssignments, drawing_on
 from scheduler_worker.core.fitting import ALL_WAYS
@@ -29,7 +29,7 @@ from tests.support.rule_builders import a_wish
 
 HEADROOM = Reservation(id=uid(1, "7"), name="headroom", flavor=Flavor(name="any"), use="failover")
 
-RULE = Reservations(Database("sqlite+aiosqlite://"), Book())
+RULE = ReservationRule(Database("sqlite+aiosqlite://"), Book())
 
 Amounts = Mapping[str, int]
 Held = tuple[str, Allocations]  # root and allocations
@@ -124,7 +124,7 @@ class HostsToLose:
         records = {slot: SlotRecord(slot, HEADROOM.id, "", held) for slot, (_, held) in self.slots.items()}
         holders = {id_: Holder(id_, 1, 1, held) for id_, (_, held) in everything.items()}
         reserved = ReservationWorld(1.0, {HEADROOM.id: HEADROOM}, records, records.keys())
-        return ClaimWorld(providers, holders, {}, rules=(RULE,), state={Reservations: reserved})
+        return ClaimWorld(providers, holders, {}, rules=(RULE,), state={ReservationRule: reserved})
 
     def _ways(
         self, source: IndexedSource, wish: Alternative, roots: Sequence[str], chance: Random

@@ -8,8 +8,7 @@ from bus.messages import BuildPlaced
 from cell_conductor.applying import BUILD_OUTCOMES, BUILD_SECONDS, count_change
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, ReleaseAnswer
-from cell_conductor.core.step import step
-from tests.support.conductor_builders import CELL, a_build_order, a_delete, a_placed, an_agent_report
+from tests.support.conductor_builders import CELL, a_build_order, a_delete, a_placed, an_agent_report, step
 from tests.unit.test_conductor import LIMITS, after
 
 OUTCOMES = ("active", "failed", "impossible", "deleted")

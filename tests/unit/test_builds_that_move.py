@@ -10,19 +10,17 @@ from bus.messages import AgentReported, HostFailed
 from bus.moves import MoveEnded, MovePlaced, MoveProgress, MoveReported, MoveSteered, Steering
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
-from cell_conductor.core.events import (
-    AttemptLimits,
-    CleanedUp,
-    Event,
+from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
+from cell_conductor.moves.core.move import (
+    BuildMove,
     MoveImpossible,
-    ReleaseAnswer,
-    Stalled,
-    SwapAnswered,
+    last_move,
+    move_in_progress,
+    move_state,
+    shown_status,
 )
-from cell_conductor.core.move import move_state
-from cell_conductor.core.phases import move_progress, reminder
-from cell_conductor.core.placed_move import postpone_reason
-from cell_conductor.core.step import step
+from cell_conductor.moves.core.phases import move_progress, reminder
+from cell_conductor.moves.core.placed_move import postpone_reason
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,
@@ -32,7 +30,9 @@ from tests.support.conductor_builders import (
     a_report_of,
     a_selection,
     an_agent_report,
+    an_answer_in,
     in_short,
+    step,
 )
 
 
@@ -91,6 +91,12 @@ def after(*events: Dated) -> Build:
     return came(*events)[0]
 
 
+def move_of(build: Build) -> BuildMove:
+    move = last_move(build)
+    assert move is not None
+    return move
+
+
 ACTIVE: list[Dated] = [PLACED, BUILT]
 PREPARED: list[Dated] = [*ACTIVE, MOVE, done("prepare", 1)]
 SENT: list[Dated] = [*PREPARED, done("send", 2)]
@@ -103,7 +109,7 @@ STATES: dict[str, list[Dated]] = {
     "swap": [*ACTIVE, MOVE, failed("prepare", 1, leftover=True)],
     "undo": [*VERIFYING, a_steering(VERIFIED, "revert")],
     "back": [*PREPARED, failed("send", 2)],
-    "resume": [*PREPARED, failed("send", 2), SwapAnswered(2, CLAIMED, "back")],
+    "resume": [*PREPARED, failed("send", 2), an_answer_in("back", 2, CLAIMED)],
     "build": [*ACTIVE, EVACUATE],
     "undo, then the next": [*ACTIVE, (-2000.0, EVACUATE), (-200.0, reminder(after(*ACTIVE, EVACUATE)))],
     "rebuild": [*ACTIVE, REBUILD],
@@ -138,21 +144,21 @@ EVENTS: dict[str, object] = {
     "abort": a_steering(MOVE, "abort"),
     "force": a_steering(MOVE, "force"),
     "delete": a_delete(PLACED),
-    "claimed": SwapAnswered(2, CLAIMED, "swap"),
-    "taken over": SwapAnswered(2, CLAIMED, "back"),
-    "no claim": SwapAnswered(2, "no such class", "swap"),
-    "given back": ReleaseAnswer("moving", Released()),
+    "claimed": an_answer_in("swap", 2, CLAIMED),
+    "taken over": an_answer_in("back", 2, CLAIMED),
+    "no claim": an_answer_in("swap", 2, "no such class"),
+    "given back": ReleaseAnswer("held", Released()),
     "stalled": Stalled(),
 }
 
 
 def event_in(state: Build, event: str) -> Event:
-    move = state.moving
+    move = move_in_progress(state.parts)
     assert move is not None
     if event == "overdue":
         return reminder(state)
     if EVENTS[event] is not SAID:
-        return EVENTS[event]  # type: ignore[return-value]
+        return EVENTS[event]
     phase = move.phase if move.phase in ("prepare", "send", "start", "resume", "rebuild") else "prepare"
     said = a_report_of(MOVE, phase, max(move.step, 1), "done")
     match event:
@@ -284,7 +290,7 @@ REFUSED = {
 
 def expected_of(state: str, before: Build, event: str) -> str | None:
     """Return what is shown after an event, and its effects; None if the event changes nothing."""
-    move = before.moving
+    move = move_in_progress(before.parts)
     assert move is not None
     for events, then in TABLE[state].items():
         if event in events.split(" | "):
@@ -302,21 +308,21 @@ def expected_of(state: str, before: Build, event: str) -> str | None:
 def test_every_event_in_every_phase_of_a_move(state: str, event: str) -> None:
     before = after(*STATES[state])
     build, effects = step(before, event_in(before, event), 1000.0, LIMITS)
-    assert build is not None and build.move is not None
+    assert build is not None and last_move(build) is not None
     said = [in_short(effect) for effect in effects if not isinstance(effect, HostFailed)]
     expected = expected_of(state, before, event)
     if expected is None:
         assert (build, said) == (before, [])
         return
-    shown = build.status if build.status == "deleting" else build.move.shown
+    shown = build.status if build.status == "deleting" else move_of(build).shown
     assert f"{shown}: {'; '.join(said)}" == expected
-    assert build.moving is not None or build.move.end
+    assert move_in_progress(build.parts) is not None or move_of(build).end
 
 
 @pytest.mark.parametrize("state", ["prepare", "send", "start", "resume", "rebuild"])
 def test_a_phase_of_a_removed_agent_ends_as_overdue_before_its_deadline(state: str) -> None:
     before = after(*STATES[state])
-    move = before.moving
+    move = move_in_progress(before.parts)
     assert move is not None
     removed = replace(
         reminder(before), phase=move.phase, step=move.step, cause="its agent was removed", removed=True
@@ -324,8 +330,8 @@ def test_a_phase_of_a_removed_agent_ends_as_overdue_before_its_deadline(state: s
     assert step(before, reminder(before), 1.0, LIMITS) == (before, ())
     early, effects = step(before, removed, 1.0, LIMITS)
     late, expected = step(before, reminder(before), 1000.0, LIMITS)
-    assert early is not None and late is not None and early.move is not None
-    assert early.status == late.status and early.move.phases[-1].cause == "its agent was removed"
+    assert early is not None and late is not None and last_move(early) is not None
+    assert early.status == late.status and move_of(early).phases[-1].cause == "its agent was removed"
     told = [
         [in_short(each) for each in some if not isinstance(each, HostFailed)] for some in (effects, expected)
     ]
@@ -354,31 +360,30 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(("answer", "then"), ANSWERS.values(), ids=ANSWERS)
 def test_answers_of_placement_while_a_move_is_reverted(answer: Any, then: str) -> None:
-    build, said = came(*TO_THE_SOURCE, SwapAnswered(2, answer, "back"))
-    assert build.move is not None
-    assert f"{build.move.phase}: {'; '.join(said)}" == then
+    build, said = came(*TO_THE_SOURCE, an_answer_in("back", 2, answer))
+    assert f"{move_of(build).phase}: {'; '.join(said)}" == then
 
 
 def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
-    answers = [SwapAnswered(2, GONE, "back"), SwapAnswered(2, Refused(refusals=(FULL,)), "back afresh")]
+    answers = [an_answer_in("back", 2, GONE), an_answer_in("back", 2, Refused(refusals=(FULL,)), afresh=True)]
     build, said = came(*TO_THE_SOURCE, *answers, done("resume", 3))
     assert said[-1] == "ended error at host0"
-    assert build.move is not None and "could not be claimed again: p: asked 4" in build.move.cause
+    assert "could not be claimed again: p: asked 4" in move_of(build).cause
 
 
 @pytest.mark.parametrize(
     ("before", "answer", "end"),
     [
-        pytest.param(STATES["release"], ReleaseAnswer("moving", Released()), "ended done", id="given back"),
+        pytest.param(STATES["release"], ReleaseAnswer("held", Released()), "ended done", id="given back"),
         pytest.param(
-            [*STATES["prepare"], a_steering(MOVE, "abort")], SwapAnswered(2, CLAIMED, "back"),
+            [*STATES["prepare"], a_steering(MOVE, "abort")], an_answer_in("back", 2, CLAIMED),
             "ended aborted at host0", id="taken over",
         ),
     ],
 )  # fmt: skip
 def test_an_answer_that_ended_a_move_repeats_its_end(before: list[Dated], answer: Event, end: str) -> None:
     ended, said = came(*before, answer)
-    assert ended.moving is None and end in said
+    assert move_in_progress(ended.parts) is None and end in said
     again, said = came(*before, answer, answer)
     assert again == ended and end in said
 
@@ -397,19 +402,19 @@ NEXT: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(("answer", "says"), NEXT.values(), ids=NEXT)
 def test_answers_of_placement_for_the_next_alternate(answer: Any, says: list[str]) -> None:
-    assert came(*TO_THE_NEXT, SwapAnswered(2, answer, "swap"))[1] == says
+    assert came(*TO_THE_NEXT, an_answer_in("swap", 2, answer))[1] == says
 
 
 def test_an_answer_to_an_earlier_query_is_ignored() -> None:
     going_back = [*TO_THE_NEXT, a_steering(MOVE, "abort")]
-    assert came(*going_back, SwapAnswered(2, CLAIMED, "swap")) == (after(*going_back), [])
+    assert came(*going_back, an_answer_in("swap", 2, CLAIMED)) == (after(*going_back), [])
 
 
 def test_a_missing_holder_is_not_an_answer_to_the_new_claim() -> None:
     """Ended by that, it would not know the generation that its claim has made."""
-    claiming = [*TO_THE_SOURCE, SwapAnswered(2, GONE, "back")]
-    assert came(*claiming, SwapAnswered(2, GONE, "back")) == (after(*claiming), [])
-    build, _ = came(*claiming, SwapAnswered(2, CLAIMED, "back afresh"))
+    claiming = [*TO_THE_SOURCE, an_answer_in("back", 2, GONE)]
+    assert came(*claiming, an_answer_in("back", 2, GONE)) == (after(*claiming), [])
+    build, _ = came(*claiming, an_answer_in("back", 2, CLAIMED, afresh=True))
     assert build.generation == CLAIMED.generation
 
 
@@ -420,7 +425,9 @@ def test_a_delete_during_a_revert_holds_the_source_until_it_is_destroyed() -> No
     build, said = came(
         *deleting, ReleaseAnswer("deleting", held(0, 3)), ReleaseAnswer("deleting", Released())
     )
-    assert build.status == "deleted" and [left.attempt for left in build.leftovers if not left.gone] == [1]
+    assert build.status == "deleted" and [
+        left.attempt for left in build.leftovers if not left.is_destroyed
+    ] == [1]
 
 
 def test_a_guest_that_did_not_resume_is_not_destroyed() -> None:
@@ -434,7 +441,7 @@ def test_a_guest_that_did_not_resume_is_not_destroyed() -> None:
 
 DELETING: list[Dated] = [*ACTIVE, a_delete(PLACED)]
 DELETED: list[Dated] = [*DELETING, agent_says(1, 0, "destroyed"), ReleaseAnswer("deleting", Released())]
-SHELVED: list[Dated] = [*STATES["release"], ReleaseAnswer("moving", Released())]
+SHELVED: list[Dated] = [*STATES["release"], ReleaseAnswer("held", Released())]
 OTHER = a_move(number=7)
 LOST = a_move(number=7, hosts=(), generation=None)
 PLACES: dict[str, tuple[Any, ...]] = {
@@ -458,16 +465,16 @@ PLACES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize(("before", "event", "then"), PLACES.values(), ids=PLACES)
 def test_a_move_in_an_unexpected_state(before: list[Dated], event: Event, then: str) -> None:
     build, said = came(*before, event)
-    assert f"{build.status}: {'; '.join(said)}" == then
-    if build.moving is None:
+    assert f"{shown_status(build)}: {'; '.join(said)}" == then
+    if move_in_progress(build.parts) is None:
         assert came(*before, event, event)[1] == said
 
 
 def test_a_move_reverted_before_any_order_leaves_the_build() -> None:
-    build, said = came(*ACTIVE, MoveImpossible(MOVE, "metal"), SwapAnswered(2, CLAIMED, "back"))
+    build, said = came(*ACTIVE, MoveImpossible(MOVE, "metal"), an_answer_in("back", 2, CLAIMED))
     assert said == ["ended error at host0"]
     assert (build.status, build.attempt, build.at, build.generation) == ("active", 1, 0, 3)
-    assert build.move is not None and build.move.cause == "metal"
+    assert move_of(build).cause == "metal"
 
 
 @pytest.mark.parametrize(
@@ -507,7 +514,7 @@ def test_a_guest_that_could_not_be_shelved_is_resumed() -> None:
     """Its agent has stopped it first, and may have lost power then."""
     shelving: list[Dated] = [*ACTIVE, SHELVE, a_report_of(SHELVE, "send", 1, "failed", cause="no power")]
     build, said = came(*shelving)
-    assert (build.status, said) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
+    assert (shown_status(build), said) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
     build, said = came(*shelving, a_report_of(SHELVE, "resume", 2, "done"))
     assert (build.status, build.attempt, said) == ("active", 2, ["ended error at host0"])
 
@@ -568,10 +575,10 @@ def test_forcing_a_live_migration_repeats_its_order() -> None:
 def test_the_end_of_a_move_lists_phases_and_attempts_with_causes() -> None:
     _, effects = steps(
         *STATES["swap"],
-        (2.0, SwapAnswered(2, CLAIMED, "swap")),
+        (2.0, an_answer_in("swap", 2, CLAIMED)),
         (3.0, done("prepare", 2)),
         (4.0, failed("send", 3)),
-        (5.0, SwapAnswered(3, CLAIMED, "back")),
+        (5.0, an_answer_in("back", 3, CLAIMED)),
         (6.0, done("resume", 4)),
     )
     [end] = [effect for effect in effects if isinstance(effect, MoveEnded)]
@@ -614,7 +621,7 @@ def test_hosts_of_earlier_moves_are_forgotten() -> None:
     moved = [*SENT, done("start", 3), agent_says(1, 0, "destroyed")]
     freed = CleanedUp(holder_consumer(PLACED.build, 1), Released())
     again = a_move(number=2, hosts=(7,), attempt=2, generation=3)
-    assert [host.host for host in after(*moved, freed, again).moved] == ["host5", "host7"]
+    assert [host.host for host in after(*moved, freed, again).added_hosts] == ["host5", "host7"]
 
 
 def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
@@ -622,22 +629,22 @@ def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
 
 
 def test_a_failed_release_is_the_cause_of_a_shelved_instance() -> None:
-    build, said = came(*STATES["release"], ReleaseAnswer("moving", OutsideCell(why="not yours")))
-    assert (build.status, said) == ("shelved", ["ended error"])
-    assert build.move is not None and "not yours" in build.move.cause
+    build, said = came(*STATES["release"], ReleaseAnswer("held", OutsideCell(why="not yours")))
+    assert (shown_status(build), said) == ("shelved", ["ended error"])
+    assert "not yours" in move_of(build).cause
 
 
 @pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
 def test_allocations_of_a_shelved_instance_are_released_in_any_case(answer: object) -> None:
-    _, said = came(*STATES["release"], ReleaseAnswer("moving", answer))  # type: ignore[arg-type]
+    _, said = came(*STATES["release"], ReleaseAnswer("held", answer))  # type: ignore[arg-type]
     assert said == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
 def test_allocations_held_by_another_move_are_released_when_shelved() -> None:
-    shelving = [*STATES["release"], ReleaseAnswer("moving", held(5, 2))]
+    shelving = [*STATES["release"], ReleaseAnswer("held", held(5, 2))]
     assert came(*shelving)[1] == ["release 2 as shelved"]
-    build, said = came(*shelving, ReleaseAnswer("moving", Released()))
-    assert (build.status, said) == ("shelved", ["ended done", "free 1"])
+    build, said = came(*shelving, ReleaseAnswer("held", Released()))
+    assert (shown_status(build), said) == ("shelved", ["ended done", "free 1"])
 
 
 def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
@@ -650,7 +657,6 @@ def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_messages_and_queries_name_the_same_host_of_a_move(state: str) -> None:
     build = after(*STATES[state])
-    assert build.moving is not None
     said = move_progress(build)
     assert isinstance(said, MoveProgress)
-    assert (said.host, move_state(build.moving).towards) == (TOWARDS[state], TOWARDS[state])
+    assert (said.host, move_state(move_of(build)).towards) == (TOWARDS[state], TOWARDS[state])

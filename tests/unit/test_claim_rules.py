@@ -21,12 +21,12 @@ from placement_worker.core.quotas import ProjectBudget, QuotaLimits
 from placement_worker.core.reservations import ReservationWorld, SlotRecord
 from placement_worker.extension import LOCKS
 from placement_worker.rules import claim_rules
-from placement_worker.rules.group_limits import GroupLimits
-from placement_worker.rules.groups import GROUP, Groups, GroupWorld
-from placement_worker.rules.preemption import Preemption, PreemptionWorld
-from placement_worker.rules.quotas import Quotas, QuotaWorld
-from placement_worker.rules.reservations import Reservations
-from placement_worker.rules.topology import Topology
+from placement_worker.rules.group_limits import GroupLimitRule
+from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
+from placement_worker.rules.preemption import PreemptionRule, PreemptionWorld
+from placement_worker.rules.quotas import QuotaRule, QuotaWorld
+from placement_worker.rules.reservations import ReservationRule
+from placement_worker.rules.topology import TopologyRule
 from placement_worker.store.claims import claim_scope
 from placement_worker.store.numbered_names import Book
 from tests.support.claim_worlds import A, B, C, room, stock
@@ -68,12 +68,12 @@ def a_world() -> ClaimWorld:
     slots = {SLOT: SlotRecord(SLOT, SEASON.id, PROJECT, on(C, vcpus=6))}
     there.rules, there.protected = RULES, {"draws_on": "it draws", GROUP: "it is in a group"}
     there.state = {
-        Reservations: ReservationWorld(1.0, {SEASON.id: SEASON}, slots, slots),
-        Preemption: PreemptionWorld({}),
-        Groups: GroupWorld({each.id: each for each in groups}, {each.uuid: each.id for each in groups}),
-        Topology: groups,
-        Quotas: QuotaWorld({PROJECT: budget}, {1: PROJECT}),
-        GroupLimits: {PROJECT: 5},
+        ReservationRule: ReservationWorld(1.0, {SEASON.id: SEASON}, slots, slots),
+        PreemptionRule: PreemptionWorld({}),
+        GroupRule: GroupWorld({each.id: each for each in groups}, {each.uuid: each.id for each in groups}),
+        TopologyRule: groups,
+        QuotaRule: QuotaWorld({PROJECT: budget}, {1: PROJECT}),
+        GroupLimitRule: {PROJECT: 5},
     }
     return there
 
@@ -140,7 +140,7 @@ REFUSED_LATER: dict[str, tuple[Choice, dict[str, Any]]] = {
 @pytest.mark.parametrize(("choice", "more"), REFUSED_LATER.values(), ids=REFUSED_LATER)
 def test_a_refused_choice_leaves_no_trace(choice: Choice, more: dict[str, Any]) -> None:
     there = a_world()
-    state: GroupWorld = there.state[Groups]
+    state: GroupWorld = there.state[GroupRule]
     state.groups[7].put(VICTIM, frozenset({C}))
     before = data_of(there)
     [result] = claim(ClaimRequested(claims=(wants(Y, choice, **more),)), there) or ()
@@ -186,7 +186,7 @@ BREAKS_ALL = ["reservation", "not_preemptible", "", "server_group", "quota"]
 def test_a_claim_is_refused_by_the_first_rule_that_it_breaks() -> None:
     """Each step mends the first reason; capacity is judged between preemption and the groups."""
     there = a_world()
-    there.state[Quotas] = QuotaWorld({PROJECT: ProjectBudget(PROJECT, {"VCPU": 1})}, {1: PROJECT})
+    there.state[QuotaRule] = QuotaWorld({PROJECT: ProjectBudget(PROJECT, {"VCPU": 1})}, {1: PROJECT})
     wrong = replace(preempts(), victims=(Victim(build=X, generation=9, attempt=1, holder=REST),))
     steps = (
         wants(Y, Choice(on(A, vcpus=9), draws_on=VICTIM), group="group", preempts=wrong),

@@ -24,7 +24,6 @@ from bus.messages import Attempt, BuildDeleted, BuildEnded, DestroyOrdered, Host
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
-from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,
@@ -33,6 +32,7 @@ from tests.support.conductor_builders import (
     an_agent_report,
     in_short,
 )
+from tests.support.conductor_builders import kernel_step as step
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
 PLACED = a_placed(generation=1)
@@ -318,7 +318,7 @@ def test_a_refused_alternate_costs_no_attempt(why: Refusal) -> None:
     limits = AttemptLimits(max_attempts=2, build_timeout=100.0)
     build: Build | None = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, why)), limits=limits)
     assert build is not None
-    assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
+    assert (build.attempt, build.host.host, build.untried) == (2, "host2", ())
     build, effects = step(build, an_agent_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
     assert build is not None and build.status == "active"
     (end,) = effects

@@ -12,7 +12,7 @@ from bus.vocabulary import Allocations
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
 from placement_worker.core.group_places import GroupPlaces, no_group
-from placement_worker.rules.groups import GROUP, Groups, GroupWorld
+from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
 from tests.support.claim_worlds import join
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
@@ -149,7 +149,7 @@ def world(*groups: GroupPlaces, sharing: set[str] | None = None) -> ClaimWorld:
 
 
 def groups_of(there: ClaimWorld) -> Mapping[int, GroupPlaces]:
-    state: GroupWorld = there.state[Groups]
+    state: GroupWorld = there.state[GroupRule]
     return state.groups
 
 

@@ -6,9 +6,8 @@ from bus.claims import Choice
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.phases import question
-from cell_conductor.core.placed_move import undone_unknown
-from cell_conductor.core.step import step
+from cell_conductor.moves.core.phases import claim_or_release
+from cell_conductor.moves.core.placed_move import undone_unknown
 from scheduler_worker.core.move_start import MoveStart, move_start, undoing
 from tests.support.conductor_builders import (
     a_build_order,
@@ -17,6 +16,7 @@ from tests.support.conductor_builders import (
     a_report_of,
     a_selection,
     an_agent_report,
+    step,
 )
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, on_host
@@ -83,5 +83,5 @@ def test_the_way_back_claims_the_share_of_the_source() -> None:
     ):
         build, _ = step(build, event, 0.0, LIMITS)
     assert build is not None
-    [claim] = question(build).claims  # type: ignore[union-attr]
+    [claim] = claim_or_release(build).claims  # type: ignore[union-attr]
     assert claim.take_over and claim.choices == (Choice(share(20)),)

@@ -16,12 +16,18 @@ from bus.resources import Provider
 from bus.vocabulary import Allocations, Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled, SwapAnswered
-from cell_conductor.core.step import step
 from placement_worker.core.reports import complaint, reported
 from placement_worker.core.reshape import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.held_claim import SHARES, mappings_of, place_of
-from tests.support.conductor_builders import a_build_order, a_delete, a_placed, a_selection, an_agent_report
+from tests.support.conductor_builders import (
+    a_build_order,
+    a_delete,
+    a_placed,
+    a_selection,
+    an_agent_report,
+    step,
+)
 from tests.support.ids import uid
 from tests.support.placement_builders import a_provider, a_report
 

@@ -19,11 +19,13 @@ from bus.preemption import BuildPreempted, Vacating, Victim
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from cell_conductor import cell_conductor
-from cell_conductor.applying import PREEMPTIONS, count_preemption
 from cell_conductor.core.build import Build, attempt_fields, overdue
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
-from cell_conductor.core.step import step
-from tests.support.conductor_builders import CELL, a_move, a_placed
+from cell_conductor.extension import Applied
+from cell_conductor.moves.core.move import held, move_in_progress, shown_status
+from cell_conductor.preemption.courses import Awaited, Vacate
+from cell_conductor.preemption.metrics import PREEMPTIONS, PreemptionMetrics
+from tests.support.conductor_builders import CELL, a_move, a_placed, step
 from tests.support.ids import uid
 
 HIGH, LOW, LOWER = (uid(number, "b") for number in (1, 2, 3))
@@ -77,7 +79,7 @@ def test_a_build_is_ordered_after_its_last_victim_has_left() -> None:
         (LOWER, "vacate"),
     ]
     build, effects = after(build, vacated(LOW))
-    assert effects == () and build.awaits == (LOWER,)
+    assert effects == () and build.parts.get(Awaited) == Awaited((LOWER,))
     assert [each.build for each in after(build, Stalled())[1] if isinstance(each, Vacating)] == [LOWER]
     build, effects = after(build, vacated(LOWER))
     assert [type(each) for each in effects] == [BuildOrdered]
@@ -92,8 +94,9 @@ def test_preemptions_are_counted_when_they_start_finish_or_are_undone() -> None:
     waits = preempting(LOW)[0]
     deleted = after(waits, BuildDeleteRequested(build=HIGH, cell=CELL))[0]
     for before in (None, waits, deleted):
-        count_preemption(before, waits if before is None else after(before, vacated(LOW))[0])
-    count_preemption(waits, deleted)
+        state = waits if before is None else after(before, vacated(LOW))[0]
+        PreemptionMetrics().count(Applied(None, before, state, ()))
+    PreemptionMetrics().count(Applied(None, waits, deleted, ()))
     assert [now - then for now, then in zip(counts(), begun, strict=True)] == [1, 1, 1]
 
 
@@ -147,7 +150,7 @@ def test_the_victims_of_a_build_deleted_before_it_was_placed_leave_too() -> None
 
 def test_a_requeued_victim_is_shelved_unless_a_client_deletes_it() -> None:
     victim, effects = leaving(requeue=True)
-    assert victim.status == "shelved"
+    assert shown_status(victim) == "shelved"
     victim, effects = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))
     [requeued] = [each for each in effects if isinstance(each, BuildPreempted)]
     assert requeued.requeued
@@ -160,7 +163,7 @@ def test_a_lost_order_to_destroy_a_shelved_victim_is_repeated_when_its_preemptor
     victim, _ = after(an_active(), vacate(requeue=True))
     victim, _ = after(victim, overdue(victim), now=victim.deadline)
     victim, _ = after(victim, ReleaseAnswer("deleting", Retired(why="preempted")))
-    assert victim.status == "shelved"
+    assert shown_status(victim) == "shelved"
     _, effects = after(victim, vacate(requeue=True))
     assert [(each.attempt, each.root) for each in effects if isinstance(each, DestroyOrdered)] == [
         (1, victim.host.root)
@@ -195,7 +198,7 @@ def test_a_requeue_is_requested_again_until_its_move_begins() -> None:
     early, _ = after(shelved, overdue(shelved), now=hour - 1)
     assert early.deadline == hour
     begun, _ = after(shelved, a_move("unshelve", 2))
-    assert begun.moving is not None and begun.vacates is None
+    assert move_in_progress(begun.parts) is not None and Vacate not in begun.parts
     deleted, _ = after(shelved, BuildDeleteRequested(build=LOW, cell=CELL))
     deleted, _ = after(deleted, ReleaseAnswer("deleting", Retired(why="shelved", revivable=True)))
     assert deleted.status == "deleted" and deleted.deadline == 0.0
@@ -215,14 +218,14 @@ def test_a_victim_that_a_client_has_deleted_has_left() -> None:
 
 def test_a_victim_shelved_at_the_same_time_is_deleted_unless_it_is_requeued() -> None:
     """Placement has retired the victim, so it could never be unshelved."""
-    shelved = replace(an_active(), status="shelved", generation=None)
+    shelved = held(an_active(), "shelved", generation=None)
     victim, _ = after(shelved, vacate())
     victim, effects = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))
     assert victim.status == "deleted"
     left, preempted, deleted = effects
     assert left == vacated(LOW) and isinstance(deleted, BuildDeleted)
     assert isinstance(preempted, BuildPreempted) and not preempted.requeued
-    assert after(shelved, vacate(requeue=True))[0].status == "shelved"
+    assert shown_status(after(shelved, vacate(requeue=True))[0]) == "shelved"
 
 
 def test_instances_of_one_request_share_a_victim() -> None:

@@ -17,7 +17,7 @@ def a_build(number: int, status: Status = "building") -> Build:
 
 
 def a_cache() -> EventApplier:
-    return EventApplier(None, AttemptLimits(), Clock())  # type: ignore[arg-type]
+    return EventApplier(None, AttemptLimits(), Clock(), (), ())  # type: ignore[arg-type]
 
 
 def test_a_build_that_is_waited_for_is_remembered_as_it_was_stored_last() -> None:
@@ -28,7 +28,7 @@ def test_a_build_that_is_waited_for_is_remembered_as_it_was_stored_last() -> Non
         assert remembered.cached.get(build.id) is build
 
 
-@pytest.mark.parametrize("status", ["active", "moving", "verifying", "shelved", "moved", "error", "deleted"])
+@pytest.mark.parametrize("status", ["active", "held", "error", "deleted"])
 def test_settled_builds_are_not_cached(status: Status) -> None:
     remembered = a_cache()
     remembered.cache([a_build(1)])

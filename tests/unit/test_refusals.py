@@ -166,7 +166,7 @@ def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> Non
     hall = three_hosts()
     order = hall.order(a_request(flavor=LARGE))
     alternative = dataclasses.replace(order.alternative, same=frozenset({uid(0, "a")}))
-    _, reason = refused(hall, replace(order, alternatives=(alternative,)))
+    _, reason = refused(hall, replace(order, attempts=((alternative,),)))
     assert reason.startswith("p0: 56 VCPU: asked 64, free 8. no valid host among 3: ")
 
 
@@ -555,7 +555,7 @@ def check_sentence(world: RandomCloud, request: BuildRequested, short: Shortage)
 
 def check_remedies(world: RandomCloud, order: Order) -> int:
     hall = world.hall()
-    said = helps(order.alternatives[0], hall.choosing(), "s", needed=order.needed)
+    said = helps(order.preferred, hall.choosing(), "s", needed=order.needed)
     for one in said:
         if "filter" in one:
             continue  # an operator's to change

@@ -73,7 +73,7 @@ def test_a_new_request_does_not_stop_an_equal_one_that_is_to_be_tried_again() ->
     scheduler = scheduler_of(FakePlacement(a_candidate(1)))
     store = WaitingStore(scheduler, Database("sqlite+aiosqlite://"), lambda: None)
     requests = [a_request(number, project="p1", wait="1h") for number in (1, 2)]
-    (first, _), (second, _) = scheduler.begin(requests)
+    first, second = scheduler.begin(requests)
     entry = store.waiting(
         first, 0.0, 0, "quota of project p1", Decision(code=OVER_QUOTA), NO_CONTEXT, "quota:p1"
     )

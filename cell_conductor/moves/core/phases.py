@@ -10,7 +10,7 @@
     build timed out            → undo → swap → build at the next destination
     the way back               [undo →] back [→ resume] → in its former state, on the source host
 
-    to another cell            leaving (core/handover.py): [send →] away → moved; or resume → former state
+    to another cell            leaving (handover.py): [send →] away → moved; or resume → former state
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 Phases in brackets occur only in some moves. In `undo` the build waits until agents have destroyed the guests
@@ -29,13 +29,8 @@ from bus.claims import Choice, ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message, seconds_of
-from cell_conductor.core import build as builds
-from cell_conductor.core import leftovers
-from cell_conductor.core import move as moves
-from cell_conductor.core.build import Build, Effects, Leftover, Status
-from cell_conductor.core.events import AttemptLimits
-
-Stepped = tuple[Build, Effects]
+from cell_conductor.extension import AttemptLimits, Build, Effects, Leftover, Stepped, builds, leftovers
+from cell_conductor.moves.core import move as moves
 
 # seconds after which a report to the scheduler that a build has left the cell is repeated
 AWAY_SECONDS = 60.0
@@ -62,9 +57,8 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
         sent=move.sent or phase == "send",
         host=build.host.host if phase in ("prepare", "build") else move.host,
     )
-    statuses: dict[moves.Phase, Status] = {"verify": "verifying", "away": "moved"}
-    status = statuses.get(phase, "moving")
-    build = replace(build, move=move, status=status, deadline=deadline)
+    statuses: dict[moves.Phase, moves.HeldStatus] = {"verify": "verifying", "away": "moved"}
+    build = moves.held(moves.with_move(build, move), statuses.get(phase, "moving"), deadline=deadline)
     return build, (*before, move_progress(build), *waited_for(build))
 
 
@@ -73,22 +67,34 @@ def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
     ended = PhaseOver(move.phase, host.host, outcome, cause[:MAX_CAUSE], move.began, now)
-    return replace(build, move=replace(move, phases=(*move.phases, ended)))
+    return moves.with_move(build, replace(move, phases=(*move.phases, ended)))
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
     """Record the outcome of the move's attempt at its current destination in the move's history."""
     move = open_move(build)
     attempt = builds.attempt_over(build.host, outcome, cause, build.started, now)
-    return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
+    return moves.with_move(build, replace(move, attempts=(*move.attempts, attempt)))
 
 
-def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *before: Message) -> Stepped:
+def close(
+    build: Build,
+    end: MoveEnd,
+    reason: str,
+    now: float,
+    status: Literal["active", "deleting", "deleted", "shelved", "moved"],
+    *before: Message,
+) -> Stepped:
+    """End a move, so that the build is in a status of the kernel, shelved, or in another cell."""
     host = build.host if status == "active" else None
     move = moves.closed(
         open_move(build), end, reason, host.host if host else "", host.root if host else "", now
     )
-    build = trimmed(replace(build, move=move, status=status, deadline=0.0))
+    build = moves.with_move(build, move, deadline=0.0)
+    if status == "shelved" or status == "moved":
+        build = trimmed(moves.held(build, status))
+    else:
+        build = trimmed(moves.given_back(build, status))
     return build, (*before, *repeated_move_end(build))
 
 
@@ -97,7 +103,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
     source.
     """
     move = open_move(build)
-    if move.kept:
+    if move.source_is_held:
         build = source_left(build, now, limits)
     return close(build, end, why, now, "active")
 
@@ -108,7 +114,7 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
     """
     move = open_move(build)
     build = end_phase(build, "given up", why, now)
-    if move.kept and move.phase != "resume":
+    if move.source_is_held and move.phase != "resume":
         build = source_left(build, now, limits)
     build, emitted = close(build, "deleted", why, now, "deleting", builds.destroy(build))
     known = reply_to is None or reply_to in build.replies
@@ -119,21 +125,21 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
 def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     held_attempt = move.placed.attempt if move.placed.attempt != move.was else 0
-    left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=held_attempt)
+    left = Leftover(move.was, move.source, now + limits.cleanup_timeout, holder_attempt=held_attempt)
     return leftovers.record(build, left)
 
 
 def trimmed(build: Build) -> Build:
     """Return the build without the destination hosts of earlier moves that no guest uses."""
-    first = len(build.hosts) - len(build.moved)
+    first = len(build.hosts) - len(build.added_hosts)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]
-    if len(stay) == len(build.moved):
+    if len(stay) == len(build.added_hosts):
         return build
     place = {at: at for at in range(first)} | {at: first + n for n, at in enumerate(stay)}
     return replace(
         build,
-        moved=tuple(build.hosts[at] for at in stay),
+        added_hosts=tuple(build.hosts[at] for at in stay),
         at=place[build.at],
         leftovers=tuple(replace(left, at=place[left.at]) for left in build.leftovers),
     )
@@ -162,7 +168,7 @@ def failed_there(
         why = "aborted"
     elif counted >= limits.max_attempts:
         why = f"{counted} attempts failed, which is the limit"
-    elif not build.spares:
+    elif not build.untried:
         why = "no alternate is left"
     elif outcome == "timed out" and move.kind in moves.BUILT:  # the guest may still be built there
         return enter(build, "undo", now, limits, failed)
@@ -182,11 +188,11 @@ def way_back(
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
     cause = f"{why}: {chain}" if chain and goal == "error" else why
     move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in moves.BUILT)
-    build = replace(build, move=move)
+    build = moves.with_move(build, move)
     undone = tuple(leftovers.destroy(build, left) for left in pending(build))
     if move.kind == "unshelve":
         return enter(build, "release", now, limits, *before, *undone)
-    if not move.kept and move.half != "arriving":
+    if not move.source_is_held and move.half != "arriving":
         return resume(build, now, limits, *before)
     if undone and (move.may_run or move.phase == "start"):
         return enter(build, "undo", now, limits, *before)
@@ -211,7 +217,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
         move = replace(move, cause=cause, goal="error")
-    build = replace(build, at=move.source, became=move.before, move=move)
+    build = moves.with_move(build, move, at=move.source, new_spec=move.before)
     if move.sent:
         return resume(build, now, limits)
     build = replace(build, attempt=move.was)
@@ -223,13 +229,14 @@ def resume(build: Build, now: float, limits: AttemptLimits, *before: Message) ->
     """Order the agent of the source host to start the guest again, under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
-    build = replace(build, attempt=number, move=replace(move, highest=number))
+    build = moves.with_move(build, replace(move, highest=number), attempt=number)
     return enter(build, "resume", now, limits, *before)
 
 
 def open_move(build: Build) -> moves.BuildMove:
-    assert build.moving is not None, f"{build.id} is in no move"
-    return build.moving
+    move = moves.move_in_progress(build.parts)
+    assert move is not None, f"{build.id} is in no move"
+    return move
 
 
 def waited_for(build: Build) -> Effects:
@@ -249,7 +256,7 @@ def waited_for(build: Build) -> Effects:
         case "verify":
             return ()
         case "swap" | "back" | "release":
-            return (question(build),)
+            return (claim_or_release(build),)
         case "away" | "recall":
             return (moves.half_report(move),)
 
@@ -262,7 +269,7 @@ def reminder(build: Build) -> MoveReported:
 
 
 def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:
-    move = build.move
+    move = moves.last_move(build)
     assert move is not None
     return MoveProgress(
         move=move.id,
@@ -278,9 +285,9 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 def repeated_move_end(build: Build) -> Effects:
     """Return the end message of a build's last move, and the orders to destroy its guests left behind."""
-    if build.move is None:  # a preempted instance was shelved without a move
+    if (move := moves.last_move(build)) is None:  # a preempted instance was shelved without a move
         return ()
-    return (*leftovers.destroy_all(build), *moves.end_messages(build.move))
+    return (*leftovers.destroy_all(build), *moves.end_messages(move))
 
 
 def ended_before(build: Build) -> Effects:
@@ -293,16 +300,16 @@ def pending(build: Build) -> list[Leftover]:
     """Return the guests left behind that must be destroyed before the guest at the source may run again."""
     move = open_move(build)
     first = move.first if move.kind in moves.BUILT else build.attempt
-    return [left for left in build.leftovers if left.attempt >= first and not left.gone]
+    return [left for left in build.leftovers if left.attempt >= first and not left.is_destroyed]
 
 
-def question(build: Build) -> ClaimRequested | ReleaseRequested:
+def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the request that a move sends to placement: claim the next destination, claim the source, or
     release all; its phase decides.
     """
     move = open_move(build)
     if move.phase == "swap":
-        return builds.question(build)
+        return builds.claim_or_release(build)
     holder = builds.leftover_holder(build)
     if move.phase == "release":
         return ReleaseRequested(
@@ -311,9 +318,9 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     source, there = build.hosts[move.source].choice.allocations, build.host.choice.allocations
     shared = {provider: amounts for provider, amounts in source.items() if provider in there}
     held = Choice(allocations=source if move.afresh else shared)
-    kept = None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt)
+    holder_of_source = None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt)
     named = build.id, build.generation, build.spec
-    return builds.claim_of(*named, held, keep=holder, take_over=kept)
+    return builds.claim_of(*named, held, keep=holder, take_over=holder_of_source)
 
 
 def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:

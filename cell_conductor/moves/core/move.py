@@ -14,6 +14,7 @@ from bus import moves
 from bus.messages import Attempt
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Message, Value
+from cell_conductor.extension import Build, BuildParts, Status
 
 Phase = Literal[
     "prepare",  # the destination's agent prepares for the guest
@@ -31,6 +32,8 @@ Phase = Literal[
     "away",  # another cell has the build, and decides how the move continues
     "recall",  # the move was cancelled: the scheduler must claim the source's resources again
 ]
+# what is shown of a build that its move has: in a move, in another cell, or shelved until the next move
+HeldStatus = Literal["moving", "verifying", "shelved", "moved"]
 PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
 HalfOutcome = Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
 
@@ -91,7 +94,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return not self.end
 
     @property
-    def kept(self) -> bool:
+    def source_is_held(self) -> bool:
         """Return whether a holder consumer in this cell holds the resources of the move's source."""
         return self.kind in KEPT and self.half != "arriving"
 
@@ -129,7 +132,71 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.phase
 
 
-def lost_claim(placed: moves.MovePlaced) -> bool:
+class MovePart(msgspec.Struct, frozen=True):
+    """The state that the feature keeps about a build in `Build.parts`."""
+
+    move: BuildMove | None = None  # current or last move
+    held: HeldStatus | None = None  # the status to show while the feature has the build
+
+
+class MoveImpossible(msgspec.Struct, frozen=True):
+    """The event that this cell cannot carry out a move that the scheduler placed, and must undo its claim."""
+
+    placed: moves.MovePlaced
+    why: str
+
+
+class MoveEndedBefore(msgspec.Struct, frozen=True):
+    """The event that the scheduler's order of an ended move, which is not the build's last, is repeated."""
+
+    move: BuildMove
+
+
+def last_move(build: Build | None) -> BuildMove | None:
+    """Return the current or last move of a build."""
+    state = build.parts.get(MovePart) if build is not None else None
+    return state.move if state is not None else None
+
+
+def move_in_progress(parts: BuildParts) -> BuildMove | None:
+    """Return the move that a build with these parts is in."""
+    state = parts.get(MovePart)
+    return state.move if state is not None and state.move is not None and state.move.is_open else None
+
+
+def held_status(build: Build) -> HeldStatus | None:
+    """Return what is shown of a build that its move has; None if the feature does not have the build."""
+    state = build.parts.get(MovePart)
+    return state.held if state is not None else None
+
+
+def shown_status(build: Build) -> str:
+    """Return the status of a build that is shown to users."""
+    return held_status(build) or build.status
+
+
+def with_move(build: Build, move: BuildMove, **changes: Any) -> Build:
+    """Return a build with a new state of its move, and other changed fields."""
+    state = MovePart(move, held_status(build))
+    return replace(build, parts=build.parts.having(state), **changes)
+
+
+def held(build: Build, status: HeldStatus, **changes: Any) -> Build:
+    """Return a build that its move has, with the status to show."""
+    state = MovePart(last_move(build), status)
+    return replace(build, status="held", parts=build.parts.having(state), **changes)
+
+
+def given_back(build: Build, status: Status, **changes: Any) -> Build:
+    """Return a build that the kernel has again, in a status."""
+    if held_status(build) is not None:
+        last = last_move(build)
+        parts = build.parts
+        changes["parts"] = parts.without(MovePart) if last is None else parts.having(MovePart(last))
+    return replace(build, status=status, **changes)
+
+
+def has_lost_claim(placed: moves.MovePlaced) -> bool:
     """Return whether a move's order has no destination, because placement released the move's claim before
     the scheduler published the order.
     """
@@ -145,7 +212,7 @@ def closed(move: BuildMove, end: moves.MoveEnd, reason: str, host: str, root: st
     return replace(move, end=end, ended=now, cause=reason[:MAX_CAUSE], at_host=host, at_root=root)
 
 
-def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
+def refused_move(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
     """Return the record of a move that was refused, with the given end and reason `why`."""
     host = placed.chosen.host if placed.chosen else ""
     move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now, host=host)

@@ -19,13 +19,30 @@ from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
-from cell_conductor.core import build as builds
-from cell_conductor.core import leftovers, phases
-from cell_conductor.core.build import Build, Effects, Leftover
-from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed, half_of
-from cell_conductor.core.phases import Stepped
-from cell_conductor.core.placed_move import DELETED, new_move
+from cell_conductor.extension import (
+    AttemptLimits,
+    Build,
+    Effects,
+    Event,
+    Leftover,
+    Stepped,
+    builds,
+    leftovers,
+)
+from cell_conductor.moves.core import phases
+from cell_conductor.moves.core.move import (
+    BUILT,
+    KEPT,
+    BuildMove,
+    closed,
+    half_of,
+    held,
+    held_status,
+    last_move,
+    shown_status,
+    with_move,
+)
+from cell_conductor.moves.core.placed_move import DELETED, new_move
 
 CHANGED = "the instance has changed: it has another attempt now"
 
@@ -34,7 +51,8 @@ Goal = Literal["error", "aborted", "deleted"]
 
 def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     """Begin the move of a build to another cell as ordered, or refuse it. The build must be in no move."""
-    if build.move is not None and build.move.id == order.move:
+    last = last_move(build)
+    if last is not None and last.id == order.move:
         deleted = build.replies if build.status == "deleted" else ()
         return build, (
             *phases.ended_before(build),
@@ -44,10 +62,10 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
         return build, ()
     if build.status in ("deleting", "deleted"):
         return _deleted_before(build, order, now, limits)
-    if build.status != ("shelved" if order.kind == "unshelve" else "active"):
-        return build, (not_going(order, f"the instance is {build.status}"),)
+    if shown_status(build) != ("shelved" if order.kind == "unshelve" else "active"):
+        return build, (not_going(order, f"the instance is {shown_status(build)}"),)
     move = _leaving(build, order, now)
-    build = replace(build, move=move)
+    build = with_move(build, move)
     if order.kind in KEPT and order.attempt != move.was:
         return recalled(build, "error", CHANGED, now, limits)
     return phases.enter(build, "send" if order.kind in ("migrate", "resize") else "away", now, limits)
@@ -73,7 +91,7 @@ def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
 def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     """Refuse to move a deleted build to another cell; its resources are held until its guest is destroyed."""
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
-    build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
+    build = with_move(build, closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
         build = leftovers.record(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
     return build, (not_going(order, DELETED, "deleted"), *phases.repeated_move_end(build))
@@ -112,7 +130,7 @@ def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLi
     """Cancel a build's move to another cell, and ask the scheduler to claim its resources in this cell again.
     `goal` is how the move ends.
     """
-    build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
+    build = with_move(build, replace(phases.open_move(build), goal=goal, cause=cause))
     return phases.enter(build, "recall", now, limits)
 
 
@@ -143,10 +161,10 @@ def _left_cell(
     guests in the source cell.
     """
     move = phases.open_move(build)
-    if move.kept:
+    if move.source_is_held:
         build = phases.source_left(build, now, limits)
     replies = build.replies if status == "deleted" else ()
-    build = replace(build, generation=None, move=replace(move, silent=move.phase == "away"))
+    build = with_move(build, replace(move, silent=move.phase == "away"), generation=None)
     build, emitted = phases.close(
         build, "deleted" if status == "deleted" else "done", move.cause, now, status
     )
@@ -168,7 +186,7 @@ def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptL
         phases=(*move.phases, *progress.phases),
         attempts=progress.attempts,
     )
-    build = replace(build, generation=progress.generation, status="moving", move=move)
+    build = held(with_move(build, move), "moving", generation=progress.generation)
     if deleted:
         build, emitted = phases.close(build, "deleted", DELETED, now, "deleting", builds.destroy(build))
         return replace(build, deadline=now + limits.delete_timeout), emitted
@@ -181,7 +199,8 @@ def arrives(build: Build | None, placed: MovePlaced, now: float, limits: Attempt
     """Return a build that arrives from another cell, with messages; None if the order lacks the build's
     description or its destination. `build`: this cell's earlier record of the build.
     """
-    if build is not None and build.move is not None and build.move.id == placed.move:
+    last = last_move(build)
+    if build is not None and last is not None and last.id == placed.move:
         return build, phases.ended_before(build)
     if placed.booted is None or placed.chosen is None:
         return None
@@ -191,12 +210,12 @@ def arrives(build: Build | None, placed: MovePlaced, now: float, limits: Attempt
         made = replace(_new(placed), version=build.version, replies=build.replies)
         taken, _ = _begin(made, placed, 0, now, limits)
         return phases.deleting(taken, None, now, limits, DELETED)
-    if build.status != "moved":
-        cause = f"the instance is {build.status} there already"
+    if held_status(build) != "moved":
+        cause = f"the instance is {shown_status(build)} there already"
         return build, (half_of(placed, "arriving", "back", above=build.attempt, cause=cause),)
     build = phases.trimmed(build)
     at = len(build.hosts)
-    build = replace(build, moved=(*build.moved, placed.chosen, *placed.alternates))
+    build = replace(build, added_hosts=(*build.added_hosts, placed.chosen, *placed.alternates))
     return _begin(build, placed, at, now, limits)
 
 
@@ -216,20 +235,21 @@ def _new(placed: MovePlaced) -> Build:
         priority=boot.priority,
         since=boot.since,
     )
-    return Build(id=placed.build, cell=placed.cell, status="moving", placed=as_placed, end="active")
+    return Build(id=placed.build, cell=placed.cell, status="active", placed=as_placed, end="active")
 
 
 def _begin(build: Build, placed: MovePlaced, at: int, now: float, limits: AttemptLimits) -> Stepped:
     move = replace(new_move(build, placed, now), was=0, before=None, host="", half="arriving")
     number, step = move.first, max(placed.steps, move.step)
     move = replace(move, step=step, highest=number, source=at, left=f"cell {placed.out_of}")
-    build = replace(build, move=move, at=at, attempt=number, became=placed.spec, started=now)
+    build = with_move(build, move, at=at, attempt=number, new_spec=placed.spec, started=now)
     build = replace(build, generation=placed.generation)
     return phases.enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
 
 
-def event_of_moved(build: Build, event: Event) -> Stepped:
-    move = build.move
+def event_of_moved(build: Build, event: Event) -> Stepped | None:
+    """Answer an event of a build that is in another cell; None to pass."""
+    move = last_move(build)
     assert move is not None, f"{build.id} has moved, by no move"
     match event:
         case BuildDeleteRequested():
@@ -238,4 +258,4 @@ def event_of_moved(build: Build, event: Event) -> Stepped:
             left = next((leftover for leftover in build.leftovers if leftover.attempt == build.attempt), None)
             return build, (builds.destroy(build) if left is None else leftovers.destroy(build, left),)
         case _:
-            return build, ()
+            return None

@@ -1,8 +1,8 @@
 """Applies one event to a build in a move, as a pure function: (build, event) → (build, messages).
 
-`core/step.py` passes the events of builds in a move to this module. A report from the source host never
+`course.py` passes the events of builds in a move to this module. A report from the source host never
 causes the destruction of the guest there; only the move's last step or a deletion of the build does.
-`core/phases.py` defines the phases and their order.
+`phases.py` defines the phases and their order.
 """
 
 from msgspec.structs import replace
@@ -10,15 +10,18 @@ from msgspec.structs import replace
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from bus.vocabulary import MAX_CAUSE
-from cell_conductor.core import build as builds
-from cell_conductor.core import events, leftovers, phases
-from cell_conductor.core.answers import reshaped
-from cell_conductor.core.build import Build
-from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.handover import recalled, step_of_leaving
-from cell_conductor.core.move import ASKING, PhaseOutcome
-from cell_conductor.core.phases import Stepped
-from cell_conductor.core.placed_move import DELETED, answered, released, stale_move_report
+from cell_conductor.extension import AttemptLimits, Build, Event, Stepped, builds, events, leftovers, reshaped
+from cell_conductor.moves.core import phases
+from cell_conductor.moves.core.handover import recalled, step_of_leaving
+from cell_conductor.moves.core.move import (
+    ASKING,
+    BuildMove,
+    MoveImpossible,
+    PhaseOutcome,
+    move_in_progress,
+    with_move,
+)
+from cell_conductor.moves.core.placed_move import DELETED, answered, released, stale_move_report
 
 
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
@@ -27,7 +30,8 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case BuildPlaced():
             return build, builds.repeated_end(build)
         case events.Stalled():
-            return build, (phases.reminder(build),) if move.phase in ASKING else phases.waited_for(build)
+            again = (phases.reminder(build),) if move.phase in ASKING else phases.waited_for(build)
+            return build, (*again, *leftovers.destroy_all(build, roots=event.roots))
         case MoveReported() if event.move != move.id:
             return build, stale_move_report(build, event)
         case MoveReported():
@@ -36,20 +40,26 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return steered(build, event, now, limits)
         case _ if move.leaves:
             return step_of_leaving(build, event, now, limits)
-        case MovePlaced() | events.MoveImpossible():  # this move's order, repeated
+        case MovePlaced() | MoveImpossible():  # this move's order, repeated
             return build, phases.waited_for(build)
         case BuildReshaped():
-            return reshaped(build, event), ()
+            return reshaped(build, event, former=(move.source,)), ()
         case BuildDeleteRequested():
             return phases.deleting(build, event.reply_to, now, limits, DELETED)
         case AgentReported():
             return _agent_reported(build, event, now, limits)
-        case events.SwapAnswered(attempt=build.attempt, asked_in=move.asks):
+        case events.SwapAnswered(attempt=build.attempt) if _asked_now(move, event):
             return answered(build, event.result, now, limits)
-        case events.ReleaseAnswer(asked_in="moving") if move.phase == "release":
+        case events.ReleaseAnswer(asked_in="held") if move.phase == "release":
             return released(build, event.result, now, limits)
         case _:
             return build, ()
+
+
+def _asked_now(move: BuildMove, answer: events.SwapAnswered) -> bool:
+    """Return whether placement answered the claim that the move waits for, and not an earlier one."""
+    asked = move_in_progress(answer.parts)
+    return asked is not None and asked.asks == move.asks
 
 
 def _phase_reported(build: Build, report: MoveReported, now: float, limits: AttemptLimits) -> Stepped:
@@ -65,7 +75,7 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
             build = replace(build, deadline=now + limits.build_timeout)
             if report.percent == move.percent:
                 return build, ()
-            build = replace(build, move=replace(move, percent=report.percent))
+            build = with_move(build, replace(move, percent=report.percent))
             return build, (phases.move_progress(build),)
         case "done", _:
             return _done(build, now, limits)
@@ -78,7 +88,7 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
         case _, "start":
             return _not_started(build, cause, now, limits, left=report.leftover)
         case _, "rebuild":  # the guest with the old image still runs
-            build = replace(failed, attempt=move.was, became=move.before)
+            build = replace(failed, attempt=move.was, new_spec=move.before)
             why = f"it could not be rebuilt, and is as it was: {cause}"
             return phases.close(build, "error", why, now, "active")
         case _:
@@ -228,7 +238,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
         case "revert", "verify":
             build = phases.end_phase(build, "given up", "reverted", now)
             build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
-            build = replace(build, move=replace(phases.open_move(build), may_run=True))
+            build = with_move(build, replace(phases.open_move(build), may_run=True))
             return phases.way_back(build, "reverted", "", now, limits)
         case "abort", "send" if move.leaves:
             return recalled(phases.end_phase(build, "given up", "aborted", now), "aborted", "", now, limits)
@@ -239,7 +249,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
                 build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
             return phases.way_back(build, "aborted", "", now, limits)
         case "force", "send" if move.kind == "live":
-            build = replace(build, move=replace(move, forced=True))
+            build = with_move(build, replace(move, forced=True))
             return phases.enter(build, "send", now, limits)
     return _refused(build, event, f"{WHY_NOT[event.to]}: {move.phase}")
 

@@ -1,0 +1,1 @@
+"""Adoption: a cell takes over an instance that existed before berth."""

@@ -1,0 +1,146 @@
+"""The names of the conductor that features may import, and the Protocols that a feature's part implements."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from bus.addressing import Topic
+from bus.sql.database import Database
+from bus.sql.statement import BoundStatement
+from bus.sql.transaction import Transaction
+from bus.worker import Answers, Every, On, Outcome
+from cell_conductor.build_claims import BuildClaims
+from cell_conductor.core import build as builds
+from cell_conductor.core import events, leftovers
+from cell_conductor.core.answers import (
+    holds_instead,
+    is_stale,
+    position_of,
+    reshaped,
+    swap_result,
+    with_allocations,
+)
+from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
+from cell_conductor.core.course import BaseCourse, Course, Postponed, Shown, Step
+from cell_conductor.core.events import AttemptLimits, Event
+
+__all__ = [
+    "Applied",
+    "AttemptLimits",
+    "BaseCourse",
+    "BaseCourseStore",
+    "Build",
+    "BuildParts",
+    "CellBuilds",
+    "ConductorPart",
+    "ConductorRows",
+    "Course",
+    "CourseStore",
+    "Effects",
+    "Event",
+    "Leftover",
+    "Postponed",
+    "Prune",
+    "Shown",
+    "Status",
+    "Step",
+    "Stepped",
+    "builds",
+    "events",
+    "holds_instead",
+    "is_stale",
+    "leftovers",
+    "position_of",
+    "reshaped",
+    "swap_result",
+    "with_allocations",
+]
+
+Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time
+
+
+class Applied(NamedTuple):
+    """An event that was applied to a build."""
+
+    event: Event
+    before: Build | None
+    after: Build | None
+    effects: Effects
+
+
+class CourseStore(Protocol):
+    """The rows that a course reads and writes when events are applied to builds, and its metrics."""
+
+    async def read(
+        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
+    ) -> Mapping[str, Event]:
+        """Return, by build id, the events to apply in place of own events, with what the course stores about
+        them.
+        """
+
+    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
+        """Return the statements that store what applied events changed, except the builds."""
+
+    def count(self, applied: Applied) -> None:
+        """Count an applied event in the metrics, after it was stored."""
+
+
+class BaseCourseStore:
+    """A store without rows and metrics: its subclasses state what differs."""
+
+    async def read(
+        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
+    ) -> Mapping[str, Event]:
+        return {}
+
+    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
+        return ()
+
+    def count(self, applied: Applied) -> None:
+        pass
+
+
+class CellBuilds(Protocol):
+    """The builds of a cell, as the handlers of features use them."""
+
+    database: Database
+    placement: BuildClaims
+
+    async def load(self, ids: Collection[str]) -> dict[str, Build]:
+        """Return the cell's records of builds by id."""
+
+    async def on_shared_nodes(self, builds: Collection[Build]) -> set[str]:
+        """Return the ids of those placed builds whose host is a bare-metal node that agents share."""
+
+    async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
+        """Apply events to builds; return messages, with each order addressed to the node's present agent."""
+
+    async def receive_many(self, messages: Sequence[Any]) -> Sequence[Outcome]:
+        """Apply messages about builds, each with the field `build`."""
+
+
+class ConductorRows(NamedTuple):
+    """The rows that a feature adds to the table of the conductor."""
+
+    consumes: Sequence[On] = ()
+    answers: Sequence[Answers] = ()
+    timers: Sequence[Every] = ()
+
+
+def _no_rows(cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
+    return ConductorRows()
+
+
+@dataclass(frozen=True)
+class ConductorPart:
+    """A feature's part of the conductor of a cell."""
+
+    courses: tuple[Course, ...] = ()  # in the order in which they are asked
+    stores: tuple[CourseStore, ...] = ()
+    prunes: tuple[Prune, ...] = ()  # called when the conductor deletes old builds
+    # Topics of messages of its courses. Every row whose messages are events of builds declares them: a course
+    # may have any build, and repeats after any event the messages that others wait for.
+    effects: tuple[Topic[Any], ...] = ()
+    repeats: tuple[Topic[Any], ...] = ()  # those of `effects` that timers publish until they are answered
+    # Returns its rows for a cell; gets the topics of all messages of builds.
+    rows: Callable[[str, CellBuilds, Sequence[Topic[Any]]], ConductorRows] = _no_rows

@@ -1,0 +1,115 @@
+"""Courses of features are asked before the kernel of a conductor."""
+
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+
+from bus.messages import BuildDeleteRequested, BuildPlaced
+from cell_conductor.core.build import Build, BuildParts
+from cell_conductor.core.course import BaseCourse, Postponed, Shown, reminders, shown, time_limits
+from cell_conductor.core.events import AttemptLimits, Stalled
+from cell_conductor.core.step import step
+from tests.support.conductor_builders import (
+    COURSES,
+    a_build_order,
+    a_delete,
+    a_placed,
+    an_agent_report,
+    kernel_step,
+)
+
+LIMITS = AttemptLimits()
+PLACED = a_placed(1)
+
+
+class Paused(Struct, frozen=True):
+    until: float
+
+
+class Pause(Struct, frozen=True):
+    until: float
+
+
+class PauseCourse(BaseCourse):
+    """Has active builds until a time, and postpones their deletion."""
+
+    events = (Pause,)
+    state = Paused
+
+    def concerns(self, placed: BuildPlaced) -> bool:
+        return placed.priority == 9
+
+    def step(self, build: Any, event: Any, now: float, limits: AttemptLimits, kernel: Any) -> Any:
+        match event:
+            case Pause() if build is None:
+                return None, ()
+            case Pause():
+                return replace(build, status="held", parts=build.parts.having(Paused(event.until))), ()
+            case BuildPlaced():
+                build, _ = kernel(build, event, now, limits)
+                return build, ()
+            case BuildDeleteRequested():
+                raise Postponed(5.0, "it is paused")
+            case _:
+                return None
+
+    def shown(self, build: Build) -> Shown:
+        return Shown("paused", build.host)
+
+    def time_limits(self, build: Build) -> tuple[float, ...]:
+        return (state.until,) if (state := build.parts.get(Paused)) else ()
+
+
+def active(*courses: Any) -> Build:
+    build, _ = step(None, PLACED, 0.0, LIMITS, courses)
+    build, _ = step(build, an_agent_report(a_build_order(PLACED), "built"), 1.0, LIMITS, courses)
+    assert build is not None
+    return build
+
+
+def paused() -> Build:
+    build, _ = step(active(PauseCourse()), Pause(60.0), 2.0, LIMITS, (PauseCourse(),))
+    assert build is not None
+    return build
+
+
+def test_a_course_has_a_build_until_it_gives_it_back() -> None:
+    build = paused()
+    assert (build.status, shown(build, [PauseCourse()])) == ("held", Shown("paused", build.host))
+    assert (build.deadline, time_limits(build, [PauseCourse()])) == (60.0, [60.0])
+    [overdue] = reminders(build, [PauseCourse()])
+    assert overdue.outcome == "overdue"  # type: ignore[attr-defined]
+    with pytest.raises(Postponed, match="it is paused"):
+        step(build, a_delete(PLACED), 3.0, LIMITS, (PauseCourse(),))
+
+
+def test_what_a_course_passes_is_a_case_of_the_next_course_or_of_the_kernel() -> None:
+    build = paused()
+    assert step(build, PLACED, 3.0, LIMITS, ()) == kernel_step(build, PLACED, 3.0, LIMITS)
+    assert step(build, Stalled(), 3.0, LIMITS, (PauseCourse(),)) == (build, ())
+
+
+def test_a_course_is_asked_about_its_own_events_its_state_and_its_field_of_a_placed_build() -> None:
+    asked: list[Any] = []
+
+    class Asked(PauseCourse):
+        def step(self, build: Any, event: Any, now: Any, limits: Any, kernel: Any) -> Any:
+            asked.append(event)
+            return super().step(build, event, now, limits, kernel)
+
+    step(None, PLACED, 0.0, LIMITS, (Asked(),))
+    step(active(), a_delete(PLACED), 0.0, LIMITS, (Asked(),))
+    assert asked == []
+    urgent = replace(PLACED, priority=9)
+    build, effects = step(None, urgent, 0.0, LIMITS, (Asked(),))
+    assert asked == [urgent] and effects == () and build is not None
+    step(None, Pause(1.0), 0.0, LIMITS, (Asked(),))
+    step(paused(), Stalled(), 0.0, LIMITS, (Asked(),))
+    assert asked == [urgent, Pause(1.0), Stalled()]
+
+
+def test_a_plain_build_is_a_case_of_no_course() -> None:
+    assert active(*COURSES) == active()
+    assert active(*COURSES).parts == BuildParts()
