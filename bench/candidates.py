@@ -17,7 +17,7 @@ from msgspec import structs
 from rich.console import Console
 
 from bench.figures import figure_table
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ProviderChange
 from bus.reports import Inventory
@@ -124,7 +124,7 @@ class HeldIndex:
     def __init__(self, index: Index) -> None:
         self.index = index
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
+    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
 
     def watch(self, heard: OnChange) -> None:
         """Do nothing, because this index does not change."""

@@ -20,7 +20,7 @@ from rich.table import Table
 from bench.candidates import CELLS, fleet
 from berth.loadtest import mixed
 from berth.services import settle_in
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import BuildRequested, HostReported
@@ -48,7 +48,7 @@ class InstantPlacement:
         self.seconds = 0.0  # processor seconds spent in this class, which are subtracted
         self.granted = 0
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
+    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
 
     def watch(self, heard: OnChange) -> None: ...
 

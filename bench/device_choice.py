@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import mean
 
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
@@ -81,7 +81,7 @@ class HostsInMemory:
 
     def watch(self, on_change: OnChange) -> None: ...
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
+    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
 
     async def fresh(self) -> None: ...
 

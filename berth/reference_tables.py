@@ -13,7 +13,7 @@ from berth.choice import extension_functions, policy, rule_options
 from berth.features import features
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
-from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
+from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS, REFUSED_CLAIMS
 from placement_worker.http.access import DEFAULTS
 from placement_worker.http.routes import ROUTES
 from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
@@ -93,7 +93,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
     "placement_worker.headroom": "placement",
-    "placement_worker.transactions": "placement",
+    "placement_worker.rules.preemption": "placement",
     "placement_worker.keystone_limits": "placement, where it copies Keystone's limits",
     "scheduler_worker.agents": "scheduler",
     "scheduler_worker.maintenance.controller": "scheduler",
@@ -159,6 +159,12 @@ _REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
         "A decision has the code of the constraint that left no host, or else one of the following.",
         "there is no host because",
         ENDS,
+    ),
+    (
+        "Of refused claims",
+        "Refusals and metrics of placement have the codes of the tables above, and these:",
+        "the claim is refused because",
+        REFUSED_CLAIMS,
     ),
     (
         "Of moves",

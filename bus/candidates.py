@@ -30,8 +30,8 @@ class SenselessQuery(ValueError, AnswerRefused):
     code = "unreadable"  # code of the reason (docs/reasons.md)
 
 
-# argument: projects whose usage fell or whose quota changed; "": any project
-OnQuotas = Callable[[Collection[str]], None]
+# argument: keys of refused claims that may succeed now (PlacementChanged.wakes); "": all keys
+OnWakes = Callable[[Collection[str]], None]
 # arguments: changed roots; changed aggregates and cells
 OnChange = Callable[[Sequence[str], Sequence[str]], None]
 
@@ -200,9 +200,9 @@ class CandidateSource(Protocol):
         the changed aggregates and cells.
         """
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        """Register a callback for projects that have released resources, or whose quota changed; its argument
-        is their ids ("": any project).
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
+        """Register a callback for keys of refused claims that may succeed now (PlacementChanged.wakes); "" in
+        its argument means all keys.
         """
 
     def watch_for_more(self, on_change: OnChange) -> None:

@@ -6,9 +6,7 @@ from uuid import UUID, uuid5
 from msgspec import Meta, field
 
 from bus.domains import DomainConstraints
-from bus.groups import GroupPolicy
-from bus.preemption import NotPreemptible, OverBudget, Preempts
-from bus.quotas import OverQuota
+from bus.preemption import Preempts
 from bus.vocabulary import (
     END,
     UNSAID_ID,
@@ -17,6 +15,7 @@ from bus.vocabulary import (
     Compact,
     Contended,
     Id,
+    Key,
     KeystoneId,
     LongList,
     Message,
@@ -126,47 +125,6 @@ class NoSuchProvider(Tagged, frozen=True, kw_only=True):
         return f"{self.provider}: no such provider any more"
 
 
-class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the policy of the server group forbids another member on this host."""
-
-    provider: Text  # the root
-    group: Text
-    policy: GroupPolicy
-    members: Whole  # number of members on the host
-
-    def __str__(self) -> str:
-        members = f"{self.members or 'no'} members of server group {self.group} there"
-        return f"{self.provider}: {self.policy}: {members}"
-
-
-class TopologyViolated(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the host's domain breaks the group's constraint to pack or to spread."""
-
-    provider: Text  # the root
-    group: Text
-    constraint: Text  # such as `pack rack`
-    label: Text  # the host's domain; empty: the host has no label of the level
-    required: Text = ""  # pack: the domain of the members
-    members: Whole = 0  # spread: other members in the domain
-
-    def __str__(self) -> str:
-        if not self.label:
-            return f"{self.provider}: {self.constraint}: the host has no label of this level"
-        others = (
-            f"members of the group in {self.required}" if self.required else f"{self.members} members there"
-        )
-        return f"{self.provider}: {self.constraint}: it is in {self.label}, {others}"
-
-
-class NoGroup(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the project has no server group with this id. A retry cannot succeed."""
-
-    group: Text
-
-    def __str__(self) -> str:
-        return f"server group {self.group}: it does not exist in this project"
-
-
 class NothingHeld(Tagged, frozen=True, kw_only=True):
     """The reason of a refused claim: the consumer whose allocations it takes over (`take_over`) has none. Do
     not retry.
@@ -178,18 +136,6 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
         return f"consumer {self.consumer} holds nothing that could be taken over"
 
 
-class NotReserved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: its consumer may not draw from the slot of a reservation, or may not be
-    added to a reservation as a slot.
-    """
-
-    slot: Text
-    why: Cause
-
-    def __str__(self) -> str:
-        return self.why
-
-
 class OutsideCell(Tagged, frozen=True, kw_only=True):
     """The reason of a refused claim: a cell claimed resources of another cell. A retry cannot succeed."""
 
@@ -199,20 +145,21 @@ class OutsideCell(Tagged, frozen=True, kw_only=True):
         return self.why
 
 
-Refusal = (
-    Full
-    | Moved
-    | NoSuchProvider
-    | GroupPolicyViolated
-    | TopologyViolated
-    | NoGroup
-    | NothingHeld
-    | OutsideCell
-    | OverQuota
-    | NotReserved
-    | NotPreemptible
-    | OverBudget
-)
+class RuleRefused(Tagged, frozen=True, kw_only=True):
+    """The reason of a refused claim: a rule of a feature forbids it, such as the policy of a server group."""
+
+    rule: Text  # the feature that refuses
+    code: Text  # reason code of the feature
+    why: Cause
+    provider: Text = ""  # root or provider that the next search avoids
+    final: bool = False  # a claim of this kind cannot succeed for the request, on whichever host
+    wakes_on: Key = ""  # key of the commits that may let the claim succeed, such as `quota:PROJECT`
+
+    def __str__(self) -> str:
+        return self.why
+
+
+Refusal = Full | Moved | NoSuchProvider | NothingHeld | OutsideCell | RuleRefused
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):
@@ -235,12 +182,11 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended. Only a move that revives the build,
-    such as an unshelve, can get allocations.
-    """
+    """The result of a claim for a retired consumer: its build has ended, or is shelved."""
 
     why: Cause
     unplaceable: bool = False  # retired because no host was found
+    revivable: bool = False  # shelved: a claim that begins a move revives the consumer
     cell: Text = ""  # the cell that retired the consumer; empty: another worker
 
 
@@ -284,6 +230,7 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     fenced: bool = True
     retire: Cause = ""
     unplaceable: bool = False  # with `retire`: no host was found
+    revivable: bool = False  # with `retire`: shelved, so a claim that begins a move revives the consumer
     keep: Id | None = None
     cell: Text = ""  # the asking cell, or the cell on whose behalf the consumer is retired
 

@@ -174,6 +174,16 @@ ENDS: Mapping[str, str] = {
     "client": "the client is not registered for the project, or may not send this request",
 }
 
+# Codes of refused claims (RuleRefused) that are no reason of a decision.
+REFUSED_CLAIMS: Mapping[str, str] = {
+    "outside_cell": "a cell's claim has something that only other workers may claim",
+    "not_preemptible": "the instance to preempt has changed, or must not be preempted",
+    "preemption_budget": "the project has preempted too many instances within one hour",
+}
+
+# Refusals that a commit may end: code → the change that lets a waiting request be tried again.
+WAKES: Mapping[str, str] = {OVER_QUOTA: "the project uses less, or its quota is raised"}
+
 # Codes of moves that did not begin, if a decision about hosts is not the reason.
 MOVES: Mapping[str, str] = {
     "unknown": "no cell has a record of the instance",

@@ -42,7 +42,7 @@ Steering = Literal["confirm", "revert", "abort", "force"]
 MovePlan = Literal["", "make_room", "rebalance", "undo", "maintenance", "evacuation"]
 
 BEGUN = "begun"  # why the id of a move is retired: the move has begun, and must not begin again
-SHELVED = "shelved"  # why a shelved instance is retired; a claim that begins a move revives it
+SHELVED = "shelved"  # why a shelved instance is retired
 # Phases while a move is undone.
 WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")
 

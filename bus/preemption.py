@@ -95,32 +95,6 @@ class Preempts(Value, frozen=True, kw_only=True):
     together: Count = 0  # number of victims of all claims of the request
 
 
-class NotPreemptible(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: a victim must not be preempted (e.g. as a member of a server group), or
-    has changed since it was read.
-    """
-
-    consumer: Text
-    why: Cause
-
-    def __str__(self) -> str:
-        return f"{self.consumer} cannot be preempted: {self.why}"
-
-
-class OverBudget(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the project has preempted too many instances within one hour."""
-
-    project: Text
-    used: Whole
-    budget: Whole
-    needs: Whole = 0  # number of instances that the request would preempt; 0: not stated
-
-    def __str__(self) -> str:
-        used = f"project {self.project} has preempted {self.used} instances in one hour"
-        needs = f", and the request needs {self.needs}" if self.needs else ""
-        return f"{used}, at most {self.budget}{needs}"
-
-
 class Vacating(Message, frozen=True, kw_only=True):
     """A message between two builds: a preempting build asks its victim, an instance of lower priority, to
     leave its host (vacate), or the victim replies that it has left (vacated).

@@ -17,6 +17,7 @@ from bus.vocabulary import (
     Compact,
     Count,
     Id,
+    Key,
     LargeMap,
     LongList,
     Mappings,
@@ -146,6 +147,7 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     position: Whole  # queue position in the equivalence class
     lacks: Cause
     wakes: Cause = ""  # the event that causes a retry
+    wakes_on: Key = ""  # key of the commits that cause a retry, if a rule refused the claim
     move: Text = ""  # the kind of move; empty: not a move, but a request for new instances
     # times by which the request gets a host with a probability of 50 % and 90 %, estimated from the recent
     # progress of its queue; None: unknown

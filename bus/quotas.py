@@ -33,6 +33,11 @@ Limits = Annotated[dict[Text, Limit], Meta(max_length=500)]
 ProjectOrDefault = Annotated[str, Meta(max_length=255)]
 
 
+def quota_key(project: str) -> str:
+    """Return the key (RuleRefused.wakes_on) of claims that the quota of a project ("": any) refuses."""
+    return f"quota:{project}"
+
+
 def project_named(name: str) -> str:
     """Return the project id for messages about quotas: "" for `default` (the default limits), else `name`."""
     return DEFAULT if name == NAME_OF_DEFAULT else name
@@ -43,9 +48,9 @@ def name_of_project(project: str) -> str:
     return project or NAME_OF_DEFAULT
 
 
-class OverQuota(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the project would exceed its limit of a resource. The claim can succeed
-    after the project has released something, or after the limit was raised."""
+class OverQuota(Value, frozen=True, kw_only=True):
+    """How a project would exceed its limit of a resource. A claim that does is refused; it can succeed after
+    the project has released something, or after the limit was raised."""
 
     project: KeystoneId
     resource: Text
@@ -63,7 +68,7 @@ class OverQuota(Tagged, frozen=True, kw_only=True):
 def over_quota(
     project: str, limits: Mapping[str, int], used: Mapping[str, int], growth: Mapping[str, int]
 ) -> OverQuota | None:
-    """Return a refusal if `growth`, added to a project's usage, exceeds a limit, else None."""
+    """Return how `growth`, added to a project's usage, exceeds a limit; None if it does not."""
     for name, limit in limits.items():
         more, before = growth.get(name, 0), used.get(name, 0)
         if more > 0 and limit != UNLIMITED and before + more > limit:

@@ -15,6 +15,7 @@ from bus.vocabulary import (
     Compact,
     Count,
     Id,
+    Key,
     LargeMap,
     LongList,
     Message,
@@ -101,8 +102,9 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     changes: LongList[ProviderChange]
     aggregates: LongList[Aggregate] = ()  # changed aggregates
     cells: LongList[RegisteredCell] = ()  # changed cells
-    # projects with a quota that released resources, or with a changed quota; "": all projects
-    projects: LongList[Text] = ()
+    # keys (RuleRefused.wakes_on) of refused claims that the commit may let succeed; a key that ends with a
+    # colon stands for all keys that begin with it
+    wakes: LongList[Key] = ()
     trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query all further trees
     # history id of the database, which a fail-over changes because change numbers may repeat; empty: unknown
     history: Text = ""

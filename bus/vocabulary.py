@@ -34,6 +34,7 @@ Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone
 KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # id of a project or a user
 UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
 Text = Annotated[str, Meta(max_length=255)]
+Key = Annotated[str, Meta(max_length=512)]  # of a kind of refused claims, such as `quota:PROJECT`
 PropertyValue = Annotated[str, Meta(max_length=1024)]  # of extra specs, images and instances
 MAX_CAUSE = 4000  # characters of a Cause
 Cause = Annotated[str, Meta(max_length=MAX_CAUSE)]

@@ -262,7 +262,7 @@ class FleetReader:
             found = await self._questions.changes(FindChanges(after=number, limit=1000))
             missed = found.oldest > number + 1 and found.last > number
             unnamed = any(
-                change.aggregates or not (change.changes or change.projects) for change in found.changes
+                change.aggregates or not (change.changes or change.wakes) for change in found.changes
             )
             if missed or unnamed or found.last - fleet.number > _MOST_CHANGES:
                 return await self._all()

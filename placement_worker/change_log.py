@@ -296,12 +296,12 @@ class ChangeLog:
         tx: Transaction,
         aggregates: Sequence[Aggregate] = (),
         cells: Sequence[RegisteredCell] = (),
-        projects: Sequence[str] = (),
+        wakes: Sequence[str] = (),
     ) -> int:
         """Add to the change log aggregates with a changed name or metadata, cells that were registered,
-        changed or deleted, and projects with a changed quota. Return the change number.
+        changed or deleted, and keys of refused claims that may succeed now. Return the change number.
         """
-        message = await changes.announce_facts(tx, aggregates, cells, projects, self._clock.now())
+        message = await changes.announce_facts(tx, aggregates, cells, wakes, self._clock.now())
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 

@@ -176,7 +176,8 @@ class HeadroomController(PlacementOperations):
 
     async def _remove(self, slots: Sequence[str]) -> None:
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
-        await self.claims.release_many(orders, forgets_slots=True)
+        # In the transaction of the releases: a released slot that has a record counts as drawn.
+        await self.claims.release_many(orders, last=[stored.FORGET_EMPTY.of([(slot,) for slot in slots])])
 
     async def _add(self, reservation: Reservation, wanted: Sequence[tuple[str, Allocations]]) -> None:
         async with self.database.read() as tx:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from bus.aggregates import Aggregate
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.cells import RegisteredCell
 from bus.replication import ChangesFound, PlacementChanged
 from bus.sql.database import Database
@@ -121,7 +121,7 @@ class Memory:
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None
         self._learned = asyncio.Event()  # set when the index changes, and then replaced
         self._watchers: list[OnChange] = []
-        self._quota_watchers: list[OnQuotas] = []
+        self._wake_watchers: list[OnWakes] = []
 
     def watch(self, on_change: OnChange) -> None:
         """Register a callback for changes of the index; its arguments are the changed roots, and the changed
@@ -129,17 +129,17 @@ class Memory:
         """
         self._watchers.append(on_change)
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        """Register a callback that is called with a project whose usage may have fallen or whose quota has
-        changed; "" means any project.
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
+        """Register a callback that is called with the keys of refused claims that may succeed now; "" means
+        all keys.
         """
-        self._quota_watchers.append(on_quotas)
+        self._wake_watchers.append(on_wakes)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         """Apply commits of this process to the index; `shaped` are trees that they created or reshaped."""
         touched: dict[str, None] = {}
         described: dict[str, None] = {}
-        projects: set[str] = set()
+        wakes: set[str] = set()
         foreign = [message for message in messages if not self.index.is_of(message.history)]
         if self._missed is not None:
             self._missed += [(message, shaped) for message in foreign]  # commits after a fail-over
@@ -156,7 +156,7 @@ class Memory:
             touched.update(dict.fromkeys(roots))
             described.update(dict.fromkeys([aggregate.id for aggregate in message.aggregates]))
             described.update(dict.fromkeys([cell.name for cell in message.cells]))
-            projects.update(message.projects)
+            wakes.update(message.wakes)
             if self._missed is not None:
                 self._missed.append((message, own_shapes))
         self._learned.set()
@@ -164,8 +164,8 @@ class Memory:
         if self.loads and (touched or described):
             for on_change in self._watchers:
                 on_change(tuple(touched), tuple(described))
-        for on_quotas in self._quota_watchers if projects else ():
-            on_quotas(projects)
+        for on_wakes in self._wake_watchers if wakes else ():
+            on_wakes(wakes)
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Apply `placement.changed` messages of any process to the index; read the trees that the messages
@@ -298,8 +298,8 @@ class Memory:
         described = tuple(dict.fromkeys(name for some in facts for name in some))
         for on_change in self._watchers:
             on_change(everybody, described)
-        for on_quotas in self._quota_watchers:
-            on_quotas({""})
+        for on_wakes in self._wake_watchers:
+            on_wakes({""})
 
     async def _read(self) -> Index | None:
         """Return a new index, or None if the database failed over meanwhile."""
@@ -324,10 +324,10 @@ class Memory:
 
 
 def has_effect(change: PlacementChanged) -> bool:
-    """Return whether a change names a provider, aggregate, cell or project. If a newer version of berth made
+    """Return whether a change names a provider, aggregate, cell or key. If a newer version of berth made
     the change and an older version published it, the names may be missing.
     """
-    return bool(change.changes or change.aggregates or change.cells or change.projects)
+    return bool(change.changes or change.aggregates or change.cells or change.wakes)
 
 
 def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:

@@ -106,9 +106,9 @@ class QuotaOperations(PlacementOperations):
             await quota_limits.UNSET(tx, [row[:2] for row in former if row[:2] not in left])
             await quota_limits.SET(tx, sorted(wanted - former))
             projects = sorted({project for project, *_ in changed})
-            await self.log.write_facts(
-                tx, projects=projects if len(projects) <= MOST_NAMED else (quotas.DEFAULT,)
-            )
+            if len(projects) > MOST_NAMED:
+                projects = [quotas.DEFAULT]
+            await self.log.write_facts(tx, wakes=[quotas.quota_key(project) for project in projects])
         edition, new_limits = await quota_limits.read_limits(tx)
         tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
         return bool(changed)

@@ -158,6 +158,11 @@ class ServerGroups(PlacementOperations):
 
     limits: RegistryLimits
 
+    async def prune(self, before: float) -> None:
+        """Delete the groups of requests with a topology that have no members any more."""
+        async with self.database.write() as tx:
+            await server_groups.PRUNE_OF_REQUESTS(tx, before=before)
+
     async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
         async with self.database.read() as tx:
             return groups.GroupsFound(groups=tuple(await server_groups.find(tx, query)))

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from bus import topics
 from bus.aggregates import Aggregate, AggregatesFound, FindAggregates
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -140,8 +140,8 @@ class Replica:
     def watch(self, on_change: OnChange) -> None:
         self._memory.watch(on_change)
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        self._memory.watch_quotas(on_quotas)
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
+        self._memory.watch_wakes(on_wakes)
 
     async def loaded(self) -> None:
         await self._memory.loaded()

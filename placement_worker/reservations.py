@@ -22,6 +22,7 @@ from bus.reservations import (
     ReservationResult,
     ReservationsFound,
 )
+from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, LimitReached, Missing, Taken, page_after
 from placement_worker.limits import RegistryLimits
@@ -148,9 +149,9 @@ class ReservationOperations(PlacementOperations):
         held = [slot.consumer for slot in slots if slot.held]
         return len(held) if await self._release(held) else None
 
-    async def _release(self, slots: list[str], *, forgets_slots: bool = False) -> bool:
+    async def _release(self, slots: list[str], *last: BoundStatement) -> bool:
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
-        answers = await self.claims.release_many(orders, forgets_slots=forgets_slots) if orders else ()
+        answers = await self.claims.release_many(orders, last=last) if orders else ()
         return all(isinstance(answer.result, Released) for answer in answers)
 
     async def _forget_slots(self, uuid: str, slots: Collection[str]) -> ReservationResult:
@@ -160,7 +161,8 @@ class ReservationOperations(PlacementOperations):
         if not found:
             return Missing(what="reservation", names=(uuid,))
         undrawn = [slot.consumer for slot in of_reservation if slot.consumer in slots and slot.is_undrawn]
-        if not await self._release(undrawn, forgets_slots=True):
+        # In the transaction of the releases: a released slot that has a record counts as drawn.
+        if not await self._release(undrawn, stored.FORGET_EMPTY.of([(slot,) for slot in undrawn])):
             return Contended()
         return ReservationEdited(reservation=found[0], changed=bool(undrawn), released=len(undrawn))
 

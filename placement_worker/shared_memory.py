@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.errors import Unavailable
 from placement_worker.core.index import Index
 from placement_worker.memory import Memory
@@ -34,8 +34,8 @@ class SharedMemory:
     def watch(self, on_change: OnChange) -> None:
         self._register(lambda memory: memory.watch(on_change))
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        self._register(lambda memory: memory.watch_quotas(on_quotas))
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
+        self._register(lambda memory: memory.watch_wakes(on_wakes))
 
     def _register(self, register: Callable[[Memory], None]) -> None:
         self._registrations.append(register)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Ints, OnChange, OnQuotas, kind_of
+from bus.candidates import Bools, Floats, Ints, OnChange, OnWakes, kind_of
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.domains import HOST
@@ -35,7 +35,7 @@ class HasIndex(Protocol):
 
     def watch(self, on_change: OnChange) -> None: ...
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
+    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
 
     async def fresh(self) -> None: ...
 
@@ -147,8 +147,8 @@ class IndexedSource:
     def watch(self, on_change: OnChange) -> None:
         self._memory.watch(on_change)
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        self._memory.watch_quotas(on_quotas)
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
+        self._memory.watch_wakes(on_wakes)
 
     def watch_for_more(self, on_change: OnChange) -> None:
         known: Index | None = None

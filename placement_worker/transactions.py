@@ -4,14 +4,13 @@ requests into one transaction, and executes claims and releases.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Generic, TypeVar, cast
 
 from msgspec import structs
-from prometheus_client import Counter
 from sqlalchemy.exc import IntegrityError
 
 from bus.claims import (
@@ -20,7 +19,6 @@ from bus.claims import (
     Claimed,
     ClaimRequested,
     ClaimResult,
-    ConsumerClaim,
     ReleaseAnswered,
     Released,
     ReleaseRequested,
@@ -28,26 +26,22 @@ from bus.claims import (
 )
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
+from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimWorld, changed_consumers
-from placement_worker.core.preempting import victims_of
-from placement_worker.core.reservations import SlotRecord
-from placement_worker.store import claimed_providers, claims, preemptions, quotas, reservations, server_groups
+from placement_worker.extension import ClaimRule, ClaimScope
+from placement_worker.store import claimed_providers, claims
 from placement_worker.store.changes import CommitRecord, ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
 A = TypeVar("A")
 R = TypeVar("R")
 
-VICTIMS = Counter(
-    "berth_preempted_instances", "instances that claims of higher priority have preempted", ["priority"]
-)
 MOST = 200
 AT_ONCE = 2
 
@@ -163,12 +157,18 @@ async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]
 CLAIMS_A_TRANSACTION = 500
 
 
+@dataclass(eq=False)
 class ClaimOperations(PlacementOperations):
     """Claims and releases allocations in database transactions, without reading the index, which may be
     outdated.
 
     A transaction that conflicts with another writer is retried.
     """
+
+    rules: Sequence[ClaimRule]  # in the order in which they judge
+
+    def __post_init__(self) -> None:
+        self._columns = {column: why for rule in self.rules for column, why in rule.columns.items()}
 
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
@@ -194,50 +194,27 @@ class ClaimOperations(PlacementOperations):
     ) -> list[tuple[ClaimResult, ...] | None]:
         every = [claim for order in orders for claim in order.claims]
         now = self.clock.now()
-        named = {slot for claim in every for slot in _slots_of(claim)}
-        slots = await reservations.read_slots(self.database, named) if named else {}
         await self.book.know_owners(self.database, every, now)
-        if any(claim.topology is not None for claim in every):
-            async with self.database.write() as tx:
-                await server_groups.make_of_requests(tx, every, now)
-        if slots:
-            await self._know_slots(slots, now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
         if all_choices:
             async with self.database.read() as tx:
                 providers.update(*(await claimed_providers.siblings(tx, providers)).values())
-        scope = claims.claim_scope(every, providers)
-        scope.groups, scope.cell = {claim.group for claim in every if claim.group is not None}, cell
-        scope.projects = self.book.quotas.limited({claim.project for claim in every})
-        if any(victims_of(every)):
-            scope.budgets = {claim.project for claim in every if claim.preempts is not None}
-            await self.book.types.ensure(self.database, (CLEANUP,), now)
-        if named:
-            scope.reserved = {claim.reserves for claim in every if claim.reserves}
-            scope.add_slots(named, slots, returns=False)
-        async with changing(self.database, self.book) as tx:
-            world = await claims.open_world(tx, self.book, scope, now)
+        scope = claims.claim_scope(every, providers, cell)
+        async with self._world(scope, now) as (tx, world):
             results = [capacity.claim(order, world) for order in orders]
             number = await self._save(tx, world, now)
-            if world.budgets and not number:  # all claims were refused, perhaps because of outdated limits
-                await self.book.check_quotas(tx)
-        for victim in {each.victim.build: each.victim for each in world.preemptions}.values():
-            VICTIMS.labels(victim.priority).inc()
         return [result and _numbered(result, number) for result in results]
 
     async def release_many(
-        self, orders: Sequence[ReleaseRequested], *, cell: str = "", forgets_slots: bool = False
+        self, orders: Sequence[ReleaseRequested], *, cell: str = "", last: Sequence[BoundStatement] = ()
     ) -> Sequence[ReleaseAnswered]:
-        """Execute several releases. With `forgets_slots`, the consumers are slots of reservations, and their
-        records are deleted in the same transaction: a released slot that has a record counts as drawn.
-        """
+        """Execute several releases, and the statements `last` in the same transactions."""
         results: list[ReleaseResult] = []
         for some in portions(orders, CLAIMS_A_TRANSACTION):
-            first, unread = await self._release(some, cell, (), forgets_slots)
+            first, unread = await self._release(some, cell, (), last)
             waiting = [order for order, result in zip(some, first, strict=True) if result is None]
-            # Released allocations return to the slots from which they were drawn; the first attempt has found
-            # out which slots these are.
-            second = iter((await self._release(waiting, cell, unread, forgets_slots))[0] if waiting else ())
+            # The first attempt has found out which further consumers must be read.
+            second = iter((await self._release(waiting, cell, unread, last))[0] if waiting else ())
             for result in first:
                 judged = result if result is not None else next(second)
                 results.append(judged if judged is not None else Contended())
@@ -245,74 +222,55 @@ class ClaimOperations(PlacementOperations):
 
     @again(lambda _, orders, *__: ([Contended()] * len(orders), set()))
     async def _release(
-        self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str], forgets_slots: bool
+        self,
+        orders: Sequence[ReleaseRequested],
+        cell: str,
+        unread: Collection[str],
+        last: Sequence[BoundStatement],
     ) -> tuple[list[ReleaseResult | None], Collection[str]]:
-        """Release allocations in one transaction. Return a result for each request, or None if slots of a
-        reservation must be read first. Also return these slots: the next call gets them as `named`.
+        """Release allocations in one transaction. Return a result for each request, or None if further
+        consumers must be read first. Also return these: the next call gets them as `unread`.
         """
-        # Insert consumers to be retired, if missing: a concurrent claim of the consumer then waits.
-        new_consumers: dict[str, ConsumerClaim | None] = {
-            release.consumer: None for release in orders if release.retire
-        }
-        holder_consumers = {release.keep for release in orders if release.keep}
-        new_consumers |= dict.fromkeys(holder_consumers)
-        scope = claims.ClaimScope(new_consumers, {release.consumer for release in orders}, cell=cell)
         now = self.clock.now()
-        if named:
-            slots = await reservations.read_slots(self.database, named)
-            await self._know_slots(slots, now)
-            scope.add_slots(named, slots, returns=True)
-        if holder_consumers:
+        if any(order.keep for order in orders):
             await self.book.types.ensure(self.database, (CLEANUP,), now)
-        async with changing(self.database, self.book) as tx:
-            world = await claims.open_world(tx, self.book, scope, now)
+        scope = claims.release_scope(orders, cell, unread)
+        async with self._world(scope, now) as (tx, world):
             results = [capacity.release(order, world) for order in orders]
             number = await self._save(tx, world, now)
-            if forgets_slots:
-                await reservations.forget_empty_slots(tx, [order.consumer for order in orders])
+            for statement in last:
+                await statement(tx)
         numbered = [
             Released(number=number)
             if isinstance(result, Released) and order.consumer in world.stirred
             else result
             for order, result in zip(orders, results, strict=True)
         ]
-        return numbered, world.reserved.unread
+        return numbered, world.unread
 
-    async def _know_slots(self, slots: Mapping[str, SlotRecord], now: float) -> None:
-        await self.book.know_owners(self.database, [slot.claim() for slot in slots.values()], now)
+    @asynccontextmanager
+    async def _world(self, scope: ClaimScope, now: float) -> AsyncIterator[tuple[Transaction, ClaimWorld]]:
+        """Yield a transaction with the locked data that decides claims and releases."""
+        for rule in self.rules:
+            await rule.prepare(scope, now)
+        active = [rule for rule in self.rules if rule.needs(scope)]
+        async with changing(self.database, self.book) as tx:
+            yield tx, await claims.open_world(tx, self.book, scope, now, active, self._columns)
 
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
+        wakes: list[str] = []
+        for rule in self.rules:
+            if type(rule) in world.state:
+                for statement in rule.write(world):
+                    await statement(tx)
+                wakes += await rule.wakes(tx, world)
         altered, writes = await claims.save_world(tx, self.book, world, now)
-        record = CommitRecord(
-            changes=altered,
-            consumers=changed_consumers(world),
-            projects=await quotas.released(tx, self.book, world.released_projects()),
-        )
+        record = CommitRecord(changes=altered, consumers=changed_consumers(world), wakes=wakes)
         return await self.log.write(tx, record, writes, urgent=world.frees)
 
     async def prune(self, before: float) -> None:
         async with self.database.write() as tx:
             await claims.PRUNE_RETIRED(tx, before=before)
-            await server_groups.PRUNE_OF_REQUESTS(tx, before=before)
-            await preemptions.PRUNE(tx, before=before)
-
-    async def find_preemptions(self, query: FindPreemptions) -> PreemptionsFound:
-        async with self.database.read() as tx:
-            found = tuple(await preemptions.find(tx, query))
-            now, projects = self.clock.now(), [query.project] if query.project is not None else []
-            used = await preemptions.used(tx, projects, now)
-            if query.latest:
-                used |= await preemptions.used_most(tx, now, query.latest)
-            return PreemptionsFound(preemptions=found, used=used)
-
-
-def _slots_of(claim: ConsumerClaim) -> Iterator[str]:
-    """Yield the slots of reservations that a claim draws from, or becomes."""
-    for choice in claim.choices:
-        if choice.draws_on:
-            yield choice.draws_on
-    if claim.reserves:
-        yield claim.consumer
 
 
 def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:

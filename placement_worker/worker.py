@@ -29,11 +29,13 @@ from placement_worker.headroom import HeadroomController
 from placement_worker.limits import RegistryLimits
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
+from placement_worker.preemptions import PreemptionRecords
 from placement_worker.providers import BulkLoad, ProviderOperations
 from placement_worker.quotas import QuotaOperations
 from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits, ServerGroups
 from placement_worker.reports import ReportOperations
 from placement_worker.reservations import ReservationOperations
+from placement_worker.rules import claim_rules
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 from placement_worker.transactions import ClaimOperations, again
@@ -98,7 +100,7 @@ class Placement:
         self.searches = Searches(self.memory, clock)
         self._numbers = ProviderNumbers(database)
         parts = database, clock, self.book, self.log, self._numbers
-        self.claims = ClaimOperations(*parts)
+        self.claims = ClaimOperations(*parts, claim_rules(database, self.book))
         self.reports = ReportOperations(*parts)
         self.providers = ProviderOperations(*parts)
         self.bulk_load = BulkLoad(*parts)
@@ -109,6 +111,7 @@ class Placement:
         self.cells = CellOperations(*parts, self.reports)
         self.reservations = ReservationOperations(*parts, self.claims, limits)
         self.headroom = HeadroomController(*parts, self.claims)
+        self.preemptions = PreemptionRecords(*parts)
         self.lookups = Lookups(*parts)
         self.archive = Archive(*parts)
         self._failed_over = asyncio.Event()
@@ -152,6 +155,8 @@ class Placement:
     async def prune(self) -> None:
         before = self.clock.now() - self.keep
         await self.claims.prune(before)
+        await self.server_groups.prune(before)
+        await self.preemptions.prune(before)
         await self.reports.prune(before)
         await self.archive.prune(self.keep)
 
@@ -240,7 +245,7 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.EDIT_GROUP, placement.server_groups.edit),
         answers(topics.QUOTAS, placement.quotas.find),
         answers(topics.EDIT_QUOTA, placement.quotas.edit),
-        answers(topics.PREEMPTIONS, placement.claims.find_preemptions),
+        answers(topics.PREEMPTIONS, placement.preemptions.find),
         answers(topics.RESERVATIONS, placement.reservations.find),
         answers(topics.EDIT_RESERVATION, placement.reservations.edit),
         answers(topics.HEADROOM, placement.headroom.find),

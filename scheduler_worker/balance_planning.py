@@ -87,7 +87,7 @@ class BalancePlanner:
         )
         if not search.positions.size:
             return None
-        held = {name for order in reading.orders.values() for name in order.alternatives[0].asked}
+        held = {name for order in reading.orders.values() for name in order.preferred.asked}
         pools = set[str]().union(*scheduler.source.sharing.values())
         classes = sorted({asked.resource_class, *held} - pools)
         cloud = reading.state(choosing, classes, search)

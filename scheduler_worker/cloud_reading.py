@@ -18,6 +18,7 @@ from bus.room import PlannedStep
 from bus.vocabulary import Allocations, Id, portions
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.move_purpose import asked_by
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from scheduler_worker.core.order import Order
@@ -63,8 +64,9 @@ class CloudReading:
         self.names |= {each.build: each.name for each in found}
         looked_up = await self.lookups.look_up(requests)
         starts = [each for each in looked_up if isinstance(each, MoveStart) and each.source is not None]
-        for start, (order, begun) in zip(starts, await self.scheduler.resolved((), starts), strict=True):
-            if not begun.refusal and order.alternatives:
+        orders = await self.scheduler.resolved_for(list(map(asked_by, starts)))
+        for start, order in zip(starts, orders, strict=True):
+            if not order.verdict.invalid and order.attempts:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
     def state(self, choosing: Choosing, classes: Sequence[str], *searches: CandidateSearch) -> CloudState:
@@ -81,7 +83,7 @@ class CloudReading:
                 instances[at] = []
         builds = list(self.orders)
         for build, order in zip(builds, self.scheduler.narrow(list(self.orders.values())), strict=True):
-            start, alternative = self.starts[build], order.alternatives[0]
+            start, alternative = self.starts[build], order.preferred
             at = self.scheduler.source.position(start.source.root) if start.source is not None else None
             if at is None:
                 continue
@@ -99,7 +101,7 @@ class CloudReading:
 
     def _movable(self, start: MoveStart, arrays: "HostArrays", accepted: Bools) -> MovableInstance:
         held = amounts_of(start, self.scheduler.source.sharing)
-        group = self.orders[start.asked.build].alternatives[0].group
+        group = self.orders[start.asked.build].preferred.group
         apart = group.id if group is not None and group.policy == "anti-affinity" else None
         lives = not self.cold and not any(
             name in DEVICES or name.startswith(_PASSED_THROUGH) for name in held
@@ -126,7 +128,7 @@ class CloudReading:
 
 def of_any_source(order: Order) -> Order:
     """Return a copy of a move's order without its source host."""
-    return structs.replace(order, alternatives=tuple(map(_of_any_source, order.alternatives)))
+    return order.changed(_of_any_source)
 
 
 def _of_any_source(alternative: Alternative) -> Alternative:
@@ -212,19 +214,17 @@ def amounts_on_host(held: Allocations, sharing: Collection[str]) -> dict[str, in
 def only_on(order: Order, roots: Collection[Id]) -> Order:
     """Return a copy of an order that may use only the given hosts."""
     named = tuple(sorted(roots))
-    alternatives = [
-        replace(each, question=structs.replace(each.question, roots=named)) for each in order.alternatives
-    ]
-    return structs.replace(order, alternatives=tuple(alternatives))
+    return order.changed(lambda each: replace(each, question=structs.replace(each.question, roots=named)))
 
 
 def on_closed(order: Order, roots: Collection[Id]) -> Order:
     """Return a copy of an order that may use only the given hosts. A plan has disabled them for other
     requests, so the order ignores that they are disabled.
     """
-    alternatives = []
-    for alternative in only_on(order, roots).alternatives:
+
+    def ignoring_disabled(alternative: Alternative) -> Alternative:
         forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
         question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))
-        alternatives.append(replace(alternative, question=question))
-    return structs.replace(order, alternatives=tuple(alternatives))
+        return replace(alternative, question=question)
+
+    return only_on(order, roots).changed(ignoring_disabled)

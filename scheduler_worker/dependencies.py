@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.vocabulary import HELD_SHARE, KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
-from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
+from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
@@ -158,16 +158,12 @@ class Ending:
                 found[consumer.id] = held
         return found
 
-    async def locate(
-        self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
-    ) -> list[Located]:
-        """Return for each order the hosts of its instances' allocations, without those in `excluding`."""
-        providers = await self.look_up([held for of_one in of_each for _, held in of_one])
-        ignored = excluding or [()] * len(of_each)
-        return [
-            Located({id_: place_of(held, providers, roots) for id_, held in of_one})
-            for of_one, roots in zip(of_each, ignored, strict=True)
-        ]
+    async def hosts_of(self, consumers: Iterable[Id]) -> dict[Id, str]:
+        """Return the root of the host of each consumer that has allocations on a host with an agent."""
+        held = await self.held(consumers)
+        providers = await self.look_up(list(held.values()))
+        places = {id_: place_of(each, providers) for id_, each in held.items()}
+        return {id_: place.root for id_, place in places.items() if place is not None}
 
     async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
         """Read from placement the providers that the given allocations name; return them by id."""

@@ -22,12 +22,10 @@ from bus.reservations import (
 )
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.drawing import drawing_on, roles_drawing_on, undrawn
-from scheduler_worker.core.events import Begun
-from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.order import Order, attempts_of
 from scheduler_worker.core.reserved_help import HeldFor
 from scheduler_worker.core.rule import Alternative
 
-EVACUATE = "evacuate"
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
 MOST_EXPLAINED = 20  # reservations considered to explain a refusal
 
@@ -76,50 +74,49 @@ class DrawnReservations:
             return False
         return bool(self._of(order))
 
-    async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
-        """Return the orders, each with its first event, restricted to the present slots of the reservations
-        that they draw from.
-        """
-        drawing = [self._of(order) if self.concerns(order) else () for order, _ in begun]
+    async def resolve(self, orders: Sequence[Order]) -> list[Order]:
+        """Return the orders restricted to the present slots of the reservations that they draw from."""
+        drawing = [self._of(order) if self.concerns(order) else () for order in orders]
         ids = dict.fromkeys(id_ for some in drawing for id_ in some)
         if not ids:
-            return list(begun)
+            return list(orders)
         found = await every_reservation(self._find, FindReservations(ids=tuple(ids)))
         known = {each.id: each for each in found.reservations}
         return [
-            self._drawn(begins, [known[id_] for id_ in some if id_ in known], found) if some else begins
-            for begins, some in zip(begun, drawing, strict=True)
+            self._drawn(order, [known[id_] for id_ in some if id_ in known], found) if some else order
+            for order, some in zip(orders, drawing, strict=True)
         ]
 
     def _of(self, order: Order) -> Sequence[Id]:
         if drawn := dict.fromkeys(each.draw.reservation for each in order.alternatives if each.draw):
             return tuple(drawn)
-        if order.move is not None:
-            return self._failover if order.move.asked.kind == EVACUATE else ()
-        if order.reserves is not None:
+        if order.purpose.leaves_lost_host:
+            return self._failover
+        if not order.purpose.boots:
             return ()
         named = order.request.hints.reservation
         return (named,) if named else self._open.get(order.request.project, ())
 
-    def _drawn(self, begins: Begins, reservations: Sequence[Reservation], found: ReservationsFound) -> Begins:
-        order, event = begins
-        if event.refusal:
-            return begins
-        named = order.request.hints.reservation if order.move is None else None
-        if named and not any(each.serves(order.request.project) for each in reservations):
-            return order, Begun(f"hints.reservation: there is no reservation {named} in this project")
+    def _drawn(self, order: Order, reservations: Sequence[Reservation], found: ReservationsFound) -> Order:
+        if order.verdict.invalid:
+            return order
+        request = order.request
+        named = request.hints.reservation
+        if named and not any(each.serves(request.project) for each in reservations):
+            return order.with_invalid(f"hints.reservation: there is no reservation {named} in this project")
         plain = [each for each in order.alternatives if each.draw is None]
         plain = plain or [undrawn(each) for each in order.alternatives]
-        now, drawing = self._clock.now(), list[Alternative]()
+        now, attempts = self._clock.now(), list[tuple[Alternative, ...]]()
         for reservation in reservations:
             slots = found.slots.get(reservation.id, ())
-            if order.request.roles:
-                drawing += roles_drawing_on(plain, reservation, slots, now)
+            if request.roles:
+                attempts.append(tuple(roles_drawing_on(plain, reservation, slots, now)))
                 continue
             for alike in self._preferred(order, slots):
-                drawing += [drawing_on(each, reservation, slots, now, alike) for each in plain]
-        alternatives = drawing if named else [*drawing, *plain]
-        return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0), event
+                attempts += [(drawing_on(each, reservation, slots, now, alike),) for each in plain]
+        if not named:
+            attempts += attempts_of(request, plain)
+        return structs.replace(order, attempts=tuple(attempts), attempt=0)
 
     def _preferred(self, order: Order, slots: Sequence[ReservedSlot]) -> Sequence[Set[Id] | None]:
         """Return the consumers of the slots from which an order draws first, then None for all slots.
@@ -127,8 +124,8 @@ class DrawnReservations:
         An evacuation draws first from slots with the form of the instance's present allocations, on hosts
         with the cell, zone and traits of its host: other slots stay free for instances that fit only there.
         """
-        source = order.move.source if order.move is not None else None
-        form = self._source.form(source.choice.allocations) if source is not None else None
+        holds = order.purpose.holds
+        form = self._source.form(holds) if holds else None
         if form is None:
             return (None,)
         return {slot.consumer for slot in slots if self._source.form(slot.held) == form}, None

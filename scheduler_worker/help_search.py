@@ -25,7 +25,7 @@ def helps_of(
     found: dict[Hashable, tuple[str, ...]] = {}
     helps = []
     for order in orders:
-        alternative = order.alternatives[0]
+        alternative = order.preferred
         kind = choosing.policy.kind(alternative), order.needed
         # a request with `draw` names its reservation, so the changes would not help it
         if kind not in found and alternative.draw is None and not late():

@@ -17,23 +17,24 @@ from bus.moves import BEGUN, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import Id
 from scheduler_worker.begun_claims import claims_of_begun
 from scheduler_worker.core import move_state
-from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
+from scheduler_worker.core.events import ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
+from scheduler_worker.core.move_purpose import asked_by
 from scheduler_worker.core.move_start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
-from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.order import Order, Verdict
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.rule import RuleError
 from scheduler_worker.dependencies import together
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.move_undoing import MoveUndoing
-from scheduler_worker.orders import put_off
+from scheduler_worker.orders import postponed
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusedMoves
 from scheduler_worker.waiting.hosts import without_roots
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
-MoveVerdict = move_state.MoveMessages | Retry | Poison
+MoveOutcome = move_state.MoveMessages | Retry | Poison
 
 StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
@@ -81,7 +82,7 @@ class MoveCourses:
 
     async def place_new(
         self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
-    ) -> list[MoveVerdict]:
+    ) -> list[MoveOutcome]:
         """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
         `aside` returns whether the search for a move is skipped, and `park` stores the moves that may wait.
         """
@@ -143,7 +144,7 @@ class MoveCourses:
                 PLANNED.labels(course.asked.plan, "refused" if messages else "placed").inc()
         await self._store_refusals(refusals)
 
-    def _settled(self, course: MoveCourse) -> MoveVerdict:
+    def _settled(self, course: MoveCourse) -> MoveOutcome:
         if course.state.end is None:
             self._postpone(course, "its result is unknown")
         end = course.state.end
@@ -161,28 +162,31 @@ class MoveCourses:
         course.take(ComeAgain(least, most, why))
 
     async def _seek(self, courses: Sequence[MoveCourse], aside: Aside | None) -> None:
-        begun = self._begun(courses)
-        later = put_off([order for order, _ in begun], self.scheduler.clock)
+        orders = self._begun(courses)
+        later = postponed(orders, self.scheduler.clock)
         trying = []
-        for course, (order, event), late in zip(courses, begun, later, strict=True):
+        for course, order, late in zip(courses, orders, later, strict=True):
             course.order = order
             if late is not None:
                 course.take(ComeAgain(late.after, late.after, str(late)))
-            elif event.refusal or aside is None or not aside(course, order):
-                order = structs.replace(order, waited=max(order.waited, course.waited))
-                trying.append((course, (without_roots(order, course.excluding, course.why_reserved), event)))
+            elif order.verdict.invalid or aside is None or not aside(course, order):
+                retried_for = max(order.times.retried_for, course.waited)
+                order = structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
+                trying.append((course, without_roots(order, course.excluding, course.why_reserved)))
         await self.place(trying)
 
-    async def place(self, trying: Sequence[tuple[MoveCourse, Begins]]) -> None:
+    async def place(self, trying: Sequence[tuple[MoveCourse, Order]]) -> None:
         if trying:
-            ends = await self.scheduler.place([begun for _, begun in trying])
+            ends = await self.scheduler.place([order for _, order in trying])
             for (course, _), end in zip(trying, ends, strict=True):
                 if isinstance(end, ComeAgain):
                     self.scheduler.retries.begin(course.asked.move)
                 course.take(end)
 
-    def _begun(self, courses: Sequence[MoveCourse]) -> list[Begins]:
-        return self.scheduler.begin_moves([start for course in courses if (start := course.state.start)])
+    def _begun(self, courses: Sequence[MoveCourse]) -> list[Order]:
+        return self.scheduler.begin_for(
+            [asked_by(course.state.start) for course in courses if course.state.start]
+        )
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
         crossing: list[tuple[MoveCourse, move_state.Handover]] = []
@@ -208,11 +212,11 @@ class MoveCourses:
         if any(scheduler.source.position(source.root) is None for source in sources):
             await scheduler.source.fresh()
         now, _ = scheduler.hosts_now()
-        for course, (order, event) in zip(courses, self._begun(courses), strict=True):
-            if event.refusal:
-                course.take(move_state.Stopped(Barred(code="unreadable", why=event.refusal)))
+        for course, order in zip(courses, self._begun(courses), strict=True):
+            if order.verdict.invalid:
+                course.take(move_state.Stopped(Barred(code="unreadable", why=order.verdict.invalid)))
                 continue
-            [root] = order.alternatives[0].current_roots
+            [root] = order.preferred.current_roots
             try:
                 whys = [
                     unfit(each, root, scheduler.source, now, scheduler.policy) for each in order.alternatives
@@ -294,16 +298,14 @@ class MoveCourses:
         found = await claims_of_begun(self.scheduler.placement, [start for _, start in seeking])
         found_claims = [(course, *claim) for (course, _), claim in zip(seeking, found, strict=True)]
         intact = [(course, start, held) for course, start, held in found_claims if held is not None]
-        begun = self.scheduler.begin_moves([start for _, start, _ in intact])
-        telling: list[tuple[MoveCourse, Begins]] = []
-        for (course, _, holding), (order, _) in zip(intact, begun, strict=True):
-            request = order.request
-            if not order.alternatives:  # invalid now, for example because a named host was deleted
-                request = structs.replace(request, alternates=0)
-            held = ((course.asked.move, holding),)
-            order = structs.replace(order, request=request, instances=(), held=held)
-            telling.append((course, (order, Begun())))
-        await self.place(telling)
+        begun = self.scheduler.begin_for([asked_by(start) for _, start, _ in intact])
+        publishing: list[tuple[MoveCourse, Order]] = []
+        for (course, _, holding), order in zip(intact, begun, strict=True):
+            if not order.attempts:  # invalid now, for example because a named host was deleted
+                order = structs.replace(order, alternates=0, verdict=Verdict())
+            holds = ((course.asked.move, holding),)
+            publishing.append((course, structs.replace(order, instances=(), found=holds)))
+        await self.place(publishing)
         lost = [(course, start) for course, start, held in found_claims if held is None]
         await self._publish_without_claim([*(pair for pair in going if not pair[1].seeks), *lost])
 

@@ -54,6 +54,8 @@ class MoveUndoing:
 
     async def park_again(self, build: Id, cell: str) -> None:
         """Mark an instance as shelved in placement after a refused unshelve, unless it has a host by now."""
-        question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
+        question = claims.ReleaseRequested(
+            consumer=build, generation=None, retire=SHELVED, cell=cell, revivable=True
+        )
         if isinstance((await self._scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

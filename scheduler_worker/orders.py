@@ -1,12 +1,8 @@
 """Converts requests to orders: parses equal requests once, and reads the server groups and instances that
 they name before the search.
-
-While a request waits, the instances that its hints or server group name may move. So their hosts are queried
-from placement again: at the start, after a change at one of the hosts, and once a second. If a host differs,
-the waiting request is evaluated again.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,17 +15,18 @@ from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import Id, portions
+from bus.vocabulary import Id
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.build_specs import size_of, too_much
-from scheduler_worker.core.events import Begun, Chosen, Located, NoVictims
-from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.events import Chosen, Located, NoVictims
+from scheduler_worker.core.order import Order, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
 from scheduler_worker.dependencies import Ending
+from scheduler_worker.extension import Purpose
 from scheduler_worker.queries import PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
@@ -40,8 +37,6 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
-AT_ONCE = 500  # equivalence classes in one query
 
 
 class Preempting(Protocol):
@@ -49,7 +44,7 @@ class Preempting(Protocol):
 
     def permits(self, request: BuildRequested) -> bool: ...
 
-    def permitted(self, begun: Sequence[Begins]) -> Sequence[Begins]: ...
+    def permitted(self, orders: Sequence[Order]) -> Sequence[Order]: ...
 
     async def of_located(self, order: Order, located: Located) -> Located: ...
 
@@ -66,7 +61,7 @@ class Orders:
         self._policy = policy
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
-        self._known: dict[tuple[bytes, object], tuple[Alternative, ...]] = {}
+        self._known: dict[tuple[bytes, object], tuple[tuple[Alternative, ...], ...]] = {}
         self._bytes = 0  # size of the cached requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
@@ -82,34 +77,30 @@ class Orders:
         if described:
             self._prefilters = None
 
-    def begin(self, request: BuildRequested, waited: float, move: MoveStart | None = None) -> Begins:
-        """Return the order for a request (of a move, if given) and the event that starts its placing.
-        `waited` has the seconds since the request's first retry.
-        """
+    def begin(self, request: BuildRequested, retried_for: float, purpose: Purpose = BUILD) -> Order:
+        """Return the order for a request. `retried_for` has the seconds since the request's first retry."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
-        refusal = too_much(request, size, together)
-        alternatives: tuple[Alternative, ...] = ()
-        if not refusal:
+        invalid = too_much(request, size, together)
+        attempts: tuple[tuple[Alternative, ...], ...] = ()
+        if not invalid:
             try:
-                alternatives = self._alternatives(request)
+                attempts = self._attempts(request)
             except Unreadable as problem:
-                refusal = str(problem)
-        if move is not None:
-            current = move.current_roots
-            alternatives = tuple([replace(each, current_roots=current) for each in alternatives])
+                invalid = str(problem)
+        more = MORE_WHEN_PACKED if self._policy.packs and request.alternates else 0
         order = Order(
             request=request,
-            alternatives=alternatives,
+            attempts=attempts,
             instances=instances,
-            bytes=0 if refusal else together,
-            more_alternates=MORE_WHEN_PACKED if self._policy.packs else 0,
-            waited=waited,
-            requested=sent_at(request),
-            move=move,
+            size=0 if invalid else together,
+            purpose=purpose,
+            alternates=request.alternates + more,
+            verdict=Verdict(invalid=invalid) if invalid else Verdict(),
+            times=Times(requested=sent_at(request), retried_for=retried_for),
         )
-        return order, Begun(refusal)
+        return purpose.adapt(order)
 
     def names_unknown(self, request: BuildRequested) -> bool:
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
@@ -117,26 +108,24 @@ class Orders:
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
         return any(host and not self._source.named(host) for host in named)
 
-    def again(self, order: Order, event: Begun) -> Begins:
+    def again(self, order: Order) -> Order:
         """Return a waiting request's order with its search updated for the present aggregates, cells and
         excluded hosts."""
-        if event.refusal:
-            return self.begin(order.request, order.waited, order.move)
+        if order.verdict.invalid:
+            return self.begin(order.request, order.times.retried_for, order.purpose)
         try:
-            anew = self._alternatives(order.request)
+            anew = self._attempts(order.request)
         except Unreadable:  # a host that the request names was deleted since it was parsed
-            return order, event
-        alternatives = []
-        # `order` has all flavors once for each reservation
-        repeated = anew * (len(order.alternatives) // len(anew))
-        for alternative, now in zip(order.alternatives, repeated, strict=True):
-            question, draw = _renewed(alternative.question, now), alternative.draw
-            if draw is not None:
-                draw = replace(draw, question=_renewed(draw.question, now))
-            alternatives.append(replace(alternative, question=question, draw=draw, notes=now.notes))
-        return msgspec.structs.replace(order, alternatives=tuple(alternatives)), event
+            return order
+        # `order` has all attempts once for each reservation
+        repeated = anew * (len(order.attempts) // len(anew))
+        attempts = [
+            tuple([_updated(*pair) for pair in zip(attempt, now, strict=True)])
+            for attempt, now in zip(order.attempts, repeated, strict=True)
+        ]
+        return msgspec.structs.replace(order, attempts=tuple(attempts))
 
-    def _alternatives(self, request: BuildRequested) -> tuple[Alternative, ...]:
+    def _attempts(self, request: BuildRequested) -> tuple[tuple[Alternative, ...], ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             aggregates, cells = source.aggregates.values(), source.cells.values()
@@ -154,12 +143,11 @@ class Orders:
                 request, self._options, source.named, lambda: {host.host for host in source.hosts()}
             )
             unheeded, anybodys = self._policy.unheeded(request), as_anybodys(request)
-            known = tuple(
-                [
-                    narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
-                    for each in alternatives
-                ]
-            )
+            narrowed = [
+                narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
+                for each in alternatives
+            ]
+            known = attempts_of(request, narrowed)
             self._known[alike] = known
             self._bytes += len(alike[0])
         return known
@@ -167,6 +155,14 @@ class Orders:
     def _forget(self) -> None:
         self._known.clear()
         self._bytes = 0
+
+
+def _updated(alternative: Alternative, now: Alternative) -> Alternative:
+    """Return an alternative with the aggregates, cells and excluded hosts of the same alternative `now`."""
+    question, draw = _renewed(alternative.question, now), alternative.draw
+    if draw is not None:
+        draw = replace(draw, question=_renewed(draw.question, now))
+    return replace(alternative, question=question, draw=draw, notes=now.notes)
 
 
 def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
@@ -179,15 +175,15 @@ def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
     )
 
 
-def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
+def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
     """Return a `Retry` for each order with which a batch of requests would exceed BATCH_BYTES, else None."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
-        if order.bytes > bytes_left and bytes_left < BATCH_BYTES:
+        if order.size > bytes_left and bytes_left < BATCH_BYTES:
             after = clock.chance.uniform(0.1, 0.5)
             later.append(Retry(after=after, why="other large requests go first"))
         else:
-            bytes_left -= order.bytes
+            bytes_left -= order.size
             later.append(None)
     return later
 
@@ -201,40 +197,34 @@ class Resolving:
     placement: PlacementQueries
     ending: Ending
 
-    async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
-        if not any(names_other_instances(order.request) for order, _ in begun):
-            return list(begun)
+    async def resolve(self, orders: Sequence[Order]) -> list[Order]:
+        if not any(names_other_instances(order.request) for order in orders):
+            return list(orders)
         try:
-            return await self._together(begun)
+            return await self._together(orders)
         except AnswerRefused as problem:
-            if len(begun) == 1:
-                order, _ = begun[0]
-                return [(order, Begun(f"hints: placement cannot find what they name: {problem}"))]
-        middle = len(begun) // 2
-        return [*await self.resolve(begun[:middle]), *await self.resolve(begun[middle:])]
+            if len(orders) == 1:
+                [order] = orders
+                return [order.with_invalid(f"hints: placement cannot find what they name: {problem}")]
+        middle = len(orders) // 2
+        return [*await self.resolve(orders[:middle]), *await self.resolve(orders[middle:])]
 
-    async def _together(self, begun: Sequence[Begins]) -> list[Begins]:
-        asking = [group_id(order.request) for order, event in begun if not event.refusal]
-        ids = tuple(dict.fromkeys(group for group in asking if group))
+    async def _together(self, orders: Sequence[Order]) -> list[Order]:
+        valid = [order for order in orders if not order.verdict.invalid]
+        ids = tuple(dict.fromkeys(group for order in valid if (group := group_id(order.request))))
         found = (await self.placement.groups(FindGroups(ids=ids))).groups if ids else ()
         groups = {group.id: group for group in found}
         on: dict[Id, str] = {}
         if named := dict.fromkeys(
             instance_id
-            for order, event in begun
-            if not event.refusal
+            for order in valid
             for hints in (order.request.hints,)
-            for instance_id in (*hints.same_host, *hints.different_host, *order.members)
+            for instance_id in (*hints.same_host, *hints.different_host, *order.purpose.outside_members)
         ):
-            held = await self.ending.held(named)
-            [located] = await self.ending.locate([list(held.items())])
-            on = {instance: place.root for instance, place in located.places.items() if place is not None}
-        return [self._resolved(begins, groups, on) for begins in begun]
+            on = await self.ending.hosts_of(named)
+        return [order if order.verdict.invalid else self._resolved(order, groups, on) for order in orders]
 
-    def _resolved(self, begins: Begins, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Begins:
-        order, event = begins
-        if event.refusal:
-            return order, event
+    def _resolved(self, order: Order, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Order:
         hints, request = order.request.hints, order.request
         if request.topology.levels:
             own = own_group(request, groups.get(group_id(request) or ""))
@@ -242,85 +232,32 @@ class Resolving:
         elif hints.group is not None:
             group = groups.get(hints.group)
             if group is None or group.project != request.project:
-                return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
-            if order.move is not None:
-                group = order.move.other_members(group)
-            if order.members:  # members of the group that only the other system knows
-                outside = {id_: (on[id_],) for id_ in order.members if id_ in on}
-                members = {**outside, **group.members}
-                members = {id_: roots for id_, roots in members.items() if id_ not in order.instances}
-                group = msgspec.structs.replace(group, members=members)
-            order = order.with_alternatives(group=group)
+                why = f"hints.group: there is no server group {hints.group} in this project"
+                return order.with_invalid(why)
+            order = order.with_alternatives(group=_with_other_members(order, group, on))
         if hints.same_host or hints.different_host:
             same, different = (
                 frozenset(on[instance] for instance in named if instance in on)
                 for named in (hints.same_host, hints.different_host)
             )
             order = order.with_alternatives(same=same if hints.same_host else None, different=different)
-        return order, event
+        return order
 
 
-class RelatedHosts:
-    """Tracks the hosts of instances that hints of waiting requests name, for each equivalence class."""
-
-    def __init__(self, resolve: Resolves) -> None:
-        self._resolve = resolve
-        self._published: dict[str, object] = {}
-        self._roots: dict[str, frozenset[str]] = {}  # equivalence class → hosts of the named instances
-        self._around: frozenset[str] = frozenset()
-        self.stirred = False  # True if the stored hosts may be outdated
-        self._asking = False
-
-    @property
-    def settled(self) -> bool:
-        """Return whether the known hosts of instances that waiting requests name are up to date."""
-        return not self.stirred and not self._asking
-
-    def around(self, roots: Collection[str]) -> bool:
-        return bool(self._around) and not self._around.isdisjoint(roots)
-
-    async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the equivalence classes whose hints name instances that moved, and for classes that can no
-        longer fit any host, the reason. `naming` has one request of each class.
-        """
-        self.stirred, self._asking = False, True
-        kinds = list(naming)
-        changed: list[str] = []
-        impossible: dict[str, str] = {}
-        published: dict[str, object] = {}
-        roots: dict[str, frozenset[str]] = {}
-        try:
-            for some in portions(kinds, AT_ONCE):
-                answers = await self._resolve([naming[kind] for kind in some])
-                for kind, (order, begun) in zip(some, answers, strict=True):
-                    if begun.refusal:
-                        impossible[kind] = begun.refusal
-                        continue
-                    published[kind], roots[kind] = _named(order)
-                    if self._published.get(kind) != published[kind]:
-                        changed.append(kind)
-        except BaseException:
-            self.stirred = True
-            raise
-        finally:
-            self._asking = False
-        self._published, self._roots = published, roots
-        self._around = frozenset[str]().union(*roots.values())
-        return changed, impossible
+def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) -> ServerGroup:
+    """Return a server group with the members that count for an order; `on` has the hosts of instances."""
+    outside, own = order.purpose.outside_members, order.purpose.consumers(order)
+    if not outside and not own:
+        return group
+    known = {**{id_: (on[id_],) for id_ in outside if id_ in on}, **group.members}
+    return msgspec.structs.replace(
+        group,
+        members={id_: roots for id_, roots in known.items() if id_ not in own},
+        left={id_: roots for id_, roots in group.left.items() if id_ not in own},
+    )
 
 
 def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
     named = hints.group or hints.same_host or hints.different_host or hints.reservation
     return bool(named or request.topology.levels)
-
-
-def _named(order: Order) -> tuple[object, frozenset[str]]:
-    alternative = order.alternatives[0]
-    group = alternative.group
-    if group is not None and group.policy.startswith("soft"):
-        group = None
-    members = {**group.members, **group.left} if group is not None else {}
-    roots = {root for places in members.values() for root in places}
-    roots = roots.union(alternative.same or (), alternative.different)
-    return (group, alternative.same, alternative.different, alternative.draw), frozenset(roots)

@@ -14,38 +14,38 @@ from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
-from bus.vocabulary import Id
+from bus.messages import BuildRequested, HostFailed, HostReported
+from bus.vocabulary import Id, Message
 from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED, Roster
 from scheduler_worker.core import events
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.host_map import HostMap, HostsNow
-from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Begins, Order
-from scheduler_worker.core.order_claims import claims_of
+from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.roles import group_id
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.drawn_reservations import DrawnReservations
+from scheduler_worker.extension import Purpose
 from scheduler_worker.help_search import helps_of
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.orders import Orders, Preempting, Resolving, put_off
+from scheduler_worker.orders import Orders, Preempting, Resolving, postponed
 from scheduler_worker.pending_choices import PendingChoices
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
-from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
-Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
+Asked = tuple[BuildRequested, Purpose]
+PlacingOutcome = Sequence[Message] | Retry | Poison
 
 
 @dataclass(slots=True, eq=False)
-class _Course:
+class _OrderInProgress:
     """An order in progress, with the next effect to execute for it, or with its result."""
 
     order: Order
@@ -116,7 +116,7 @@ class Scheduler:
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
-        return self._orders.begin(request, 0.0)[0].alternatives
+        return self._orders.begin(request, 0.0).alternatives
 
     def hosts_now(self) -> tuple[HostsNow, Bools]:
         """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
@@ -137,80 +137,75 @@ class Scheduler:
         if failure.ours and self.source.position(failure.root) is not None:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
-    async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
+    async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
         """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
-        begun = self.begin(requests)
-        later = put_off([order for order, _ in begun], self.clock)
-        ends = await self.place([order for order, late in zip(begun, later, strict=True) if late is None])
-        placed = iter(ends)
+        orders = self.begin(requests)
+        later = postponed(orders, self.clock)
+        ends = iter(
+            await self.place([order for order, late in zip(orders, later, strict=True) if late is None])
+        )
         return [
-            self.verdict(order.request.request, next(placed)) if late is None else late
-            for (order, _), late in zip(begun, later, strict=True)
+            self.outcome(order.request.request, next(ends)) if late is None else late
+            for order, late in zip(orders, later, strict=True)
         ]
 
-    def begin(self, requests: Sequence[BuildRequested]) -> list[Begins]:
+    def begin(self, requests: Sequence[BuildRequested], purpose: Purpose = BUILD) -> list[Order]:
+        """Return the orders of requests for new instances."""
+        orders = self.begin_for([(request, purpose) for request in requests])
+        self.flavors.see(orders)
+        return orders if self.preemption is None else [*self.preemption.permitted(orders)]
+
+    def begin_for(self, asked: Sequence[Asked]) -> list[Order]:
+        """Return the orders of requests with purposes of features."""
         self.book.listened(self.clock.monotonic())
-        begin, waited = self._orders.begin, self.retries.retried_for
-        begun = [begin(request, waited(request.request)) for request in requests]
-        self.flavors.see(begun)
-        return begun if self.preemption is None else [*self.preemption.permitted(begun)]
+        begin, retried_for = self._orders.begin, self.retries.retried_for
+        return [begin(request, retried_for(request.request), purpose) for request, purpose in asked]
 
-    def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:
-        self.book.listened(self.clock.monotonic())
-        begin, waited = self._orders.begin, self.retries.retried_for
-        return [begin(start.request(), waited(start.asked.move), start) for start in starts]
-
-    def begin_stored(self, parked: ParkedRequest) -> Begins:
-        if parked.start is not None:
-            return self.begin_moves([parked.start])[0]
-        return self.begin([parked.message])[0]
-
-    async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders, each given with its first event, and return their results in the same sequence. An
-        order fails for lack of a host only after a search in an index that was updated during this call."""
+    async def place(self, orders: Sequence[Order]) -> list[events.End]:
+        """Place orders, and return their results in the same sequence. An order fails for lack of a host only
+        after a search in an index that was updated during this call."""
         batch = self._joined.begin()
         try:
-            return await self._place(begun)
+            return await self._place(orders)
         finally:
             self._joined.end(batch)
 
-    async def _place(self, begun: Sequence[Begins]) -> list[events.End]:
+    async def _place(self, orders: Sequence[Order]) -> list[events.End]:
         is_current = False
-        if any(self._orders.names_unknown(order.request) for order, _ in begun):
+        if any(self._orders.names_unknown(order.request) for order in orders):
             await self.source.fresh()
-            begun = [self._orders.again(order, event) for order, event in begun]
+            orders = [self._orders.again(order) for order in orders]
             is_current = True
-        begun = await self.resolve(begun)
-        courses = [_Course(order) for order, _ in begun]
-        for course, (_, event) in zip(courses, begun, strict=True):
-            self._take(course, event)
-        left = courses
-        while left := [course for course in left if course.need]:
-            await self._read_slots(_asking(left, Need.HOSTS))
-            is_current = await self._choose(_asking(left, Need.HOSTS), is_current)
-            await self._preempt(_asking(left, Need.VICTIMS))
-            await self._claim(_asking(left, Need.CLAIMS))
-            left = [course for course in left if course.need]  # usually all orders are finished here
-            await self._locate(_asking(left, Need.PLACES))
-            await self._find_help(_asking(left, Need.REMEDIES))
-            await self._fence(_asking(left, Need.FENCES))
-            self._find_spares(_asking(left, Need.ALTERNATES))
-        return [course.end or events.PublishEnds(()) for course in courses]
+        placed = [_OrderInProgress(order) for order in await self.resolve(orders)]
+        for each in placed:
+            self._take(each, events.Begun())
+        left = placed
+        while left := [each for each in left if each.need]:
+            await self._read_slots(_needing(left, Need.HOSTS))
+            is_current = await self._choose(_needing(left, Need.HOSTS), is_current)
+            await self._preempt(_needing(left, Need.VICTIMS))
+            await self._claim(_needing(left, Need.CLAIMS))
+            left = [each for each in left if each.need]  # usually all orders are finished here
+            await self._locate(_needing(left, Need.PLACES))
+            await self._find_help(_needing(left, Need.REMEDIES))
+            await self._fence(_needing(left, Need.FENCES))
+            self._find_alternates(_needing(left, Need.ALTERNATES))
+        return [each.end or events.Publish(()) for each in placed]
 
-    async def _read_slots(self, courses: Sequence[_Course]) -> None:
+    async def _read_slots(self, placed: Sequence[_OrderInProgress]) -> None:
         """Read the slots of reservations again for orders with refused claims."""
-        again = [course for course in courses if course.order.has_lost_a_slot]
+        again = [each for each in placed if each.order.has_lost_a_slot]
         if again:
-            resolved = await self.drawn.resolve([(course.order, events.Begun()) for course in again])
-            for course, (order, _) in zip(again, resolved, strict=True):
-                course.order = order
+            resolved = await self.drawn.resolve([each.order for each in again])
+            for each, order in zip(again, resolved, strict=True):
+                each.order = order
 
-    def verdict(self, request: Id, end: events.End) -> Verdict:
+    def outcome(self, request: Id, end: events.End) -> PlacingOutcome:
         if isinstance(end, events.ComeAgain):
             self.retries.begin(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
         match end:
-            case events.PublishEnds(messages=messages):
+            case events.Publish(messages=messages):
                 # The first retry stays recorded, so that a copy of this request does not wait for the whole
                 # time limit again.
                 return messages
@@ -220,88 +215,86 @@ class Scheduler:
             case events.Park(why=why):
                 self.retries.end(request)
                 return Retry(after=1.0, why=why)
-            case events.PublishMove() | events.BegunBefore():  # `MoveCourses` publishes moves
-                return ()
 
-    def _take(self, course: _Course, event: events.Event) -> None:
+    def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():
             if pick.crossed:
                 CROSSED.inc()
-        course.order, effects = step(course.order, event, self._patience)
-        course.need = None
+        progress.order, effects = step(progress.order, event, self._patience)
+        progress.need = None
         for effect in effects:
             match effect:  # the most frequent effects first
                 case Need():
-                    course.need = effect
+                    progress.need = effect
                 case events.ReserveHost():
-                    self._reserve_host(course.order, effect)
-                case events.PublishEnds():
-                    course.end = effect
+                    self._reserve_host(progress.order, effect)
+                case events.Publish():
+                    progress.end = effect
                 case events.ReleaseHost(pick=pick, instance=instance):
                     self.pending.drop(pick.reservation)
                     self.pending.on_released(pick.root)
-                    if group := group_id(course.order.request):
+                    if group := group_id(progress.order.request):
                         self._joined.leave(group, instance)
                 case events.Warn(text=text):
                     dependencies.log.warning(text)
                 case _:
-                    course.end = effect
+                    progress.end = effect
 
-    async def _choose(self, courses: Sequence[_Course], is_current: bool) -> bool:
+    async def _choose(self, placed: Sequence[_OrderInProgress], is_current: bool) -> bool:
         """Choose hosts for orders in progress. If an order gets too few hosts and the index is not current,
         update the index, and choose again for such orders. Return whether the index is current now."""
-        if not courses:
+        if not placed:
             return is_current
-        short = self._find_hosts(courses)
+        short = self._find_hosts(placed)
         if short and not is_current:
             seen = self.source.seen
             await self.source.fresh()
             is_current = True
             if self.source.seen != seen:
-                for course, answer in short:
-                    order, group = course.order, course.order.alternative.group
+                for each, answer in short:
+                    order, group = each.order, each.order.alternative.group
                     for instance, pick in zip(order.instances, answer.picks, strict=False):
                         self.pending.drop(pick.reservation)
                         if group is not None:
                             self._joined.leave(group.id, instance)
-                    course.order, _ = self._orders.again(order, events.Begun())
-                short = self._find_hosts([course for course, _ in short])
-        for course, answer in short:
+                    each.order = self._orders.again(order)
+                short = self._find_hosts([each for each, _ in short])
+        for each, answer in short:
             if answer.short is not None and answer.short.code == RULE_ERROR:
                 self._rule_errors.log(answer.short.refusal)
-            self._take(course, answer)
+            self._take(each, answer)
         return is_current
 
-    def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen]]:
-        short: list[tuple[_Course, events.Chosen]] = []
-        for course, order in zip(courses, self.narrow([course.order for course in courses]), strict=True):
-            course.order = order
-        answers = self.choosing().choose([course.order for course in courses])
-        for course, answer in zip(courses, answers, strict=True):
+    def _find_hosts(self, placed: Sequence[_OrderInProgress]) -> list[tuple[_OrderInProgress, events.Chosen]]:
+        short: list[tuple[_OrderInProgress, events.Chosen]] = []
+        for each, order in zip(placed, self.narrow([each.order for each in placed]), strict=True):
+            each.order = order
+        answers = self.choosing().choose([each.order for each in placed])
+        for each, answer in zip(placed, answers, strict=True):
             if answer.short is None:
-                self._take(course, answer)
+                self._take(each, answer)
             else:
-                short.append((course, answer))
+                short.append((each, answer))
         return short
 
-    async def _preempt(self, courses: Sequence[_Course]) -> None:
-        found = await self.preemption.find_each([each.order for each in courses]) if self.preemption else ()
-        for course, choice in zip(courses, found, strict=True):
-            self._take(course, choice)
+    async def _preempt(self, placed: Sequence[_OrderInProgress]) -> None:
+        found = await self.preemption.find_each([each.order for each in placed]) if self.preemption else ()
+        for each, choice in zip(placed, found, strict=True):
+            self._take(each, choice)
 
-    def _find_spares(self, courses: Sequence[_Course]) -> None:
-        if courses:
+    def _find_alternates(self, placed: Sequence[_OrderInProgress]) -> None:
+        if placed:
             choosing = self.choosing()
-            for course in courses:
-                self._take(course, events.AlternatesFound(choosing.spares(course.order)))
+            for each in placed:
+                self._take(each, events.AlternatesFound(choosing.alternates(each.order)))
 
-    async def _find_help(self, courses: Sequence[_Course]) -> None:
-        if courses:
-            held, orders = await self.drawn.read_held(), [course.order for course in courses]
-            for course, helpful in zip(
-                courses, helps_of(orders, self.choosing(), held, self.clock), strict=True
+    async def _find_help(self, placed: Sequence[_OrderInProgress]) -> None:
+        if placed:
+            held, orders = await self.drawn.read_held(), [each.order for each in placed]
+            for each, helpful in zip(
+                placed, helps_of(orders, self.choosing(), held, self.clock), strict=True
             ):
-                self._take(course, events.HelpFound(helpful))
+                self._take(each, events.HelpFound(helpful))
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
         """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""
@@ -310,51 +303,51 @@ class Scheduler:
         now, _ = self.hosts_now()
         return Choosing(self.source, self._hosts, now, self.policy, reservations, joined)
 
-    async def resolved(
-        self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
-    ) -> Sequence[Begins]:
-        """Make orders from requests and moves, and query the hosts of the instances that they name."""
-        begun = [self._orders.begin(request, 0.0) for request in requests]
-        begun += [self._orders.begin(start.request(), 0.0, start) for start in starts]
-        return await self.resolve(begun)
+    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Order]:
+        """Make orders from requests, and query the hosts of the instances that they name."""
+        return await self.resolved_for([(request, BUILD) for request in requests])
 
-    async def resolve(self, begun: Sequence[Begins]) -> Sequence[Begins]:
+    async def resolved_for(self, asked: Sequence[Asked]) -> Sequence[Order]:
+        """Make orders with purposes of features, and query the hosts of the instances that they name."""
+        return await self.resolve([self._orders.begin(request, 0.0, purpose) for request, purpose in asked])
+
+    async def resolve(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Return orders with the present hosts of the instances and server groups that they name."""
-        return await self.drawn.resolve(await self._resolving.resolve(begun))
+        return await self.drawn.resolve(await self._resolving.resolve(orders))
 
-    async def _claim(self, courses: Sequence[_Course]) -> None:
-        if not courses:
+    async def _claim(self, placed: Sequence[_OrderInProgress]) -> None:
+        if not placed:
             return
         slots = SlotAssignments()
-        questions = [ClaimRequested(claims=claims_of(course.order, slots)) for course in courses]
+        questions = [ClaimRequested(claims=claims_of(each.order, slots)) for each in placed]
         answers = await dependencies.claim_each(self.placement, questions)
         results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)
-        for course, answer in zip(courses, answers, strict=True):
+        for each, answer in zip(placed, answers, strict=True):
             if isinstance(answer, AnswerRefused):
-                self._take(course, events.ClaimImpossible(str(answer)))
+                self._take(each, events.ClaimImpossible(str(answer)))
             else:
-                self._take(course, events.ClaimAnswers(tuple(answer.results)))
+                self._take(each, events.ClaimAnswers(tuple(answer.results)))
 
     def _reserve_host(self, order: Order, choice: events.ReserveHost) -> None:
         self.pending.confirm_claimed(choice)
         if group := group_id(order.request):
             self._joined.join(group, choice.instance, choice.way.root)
 
-    async def _locate(self, courses: Sequence[_Course]) -> None:
-        orders = [course.order for course in courses]
-        excluding = [order.excluded_roots if order.is_external else () for order in orders]
-        places = await self.ending.locate([order.held for order in orders], excluding)
-        for course, located in zip(courses, places, strict=True):
+    async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
+        held = [held for each in placed for _, held in each.order.held_before()]
+        located = events.Located(await self.ending.look_up(held))
+        for each in placed:
+            event = located
             if self.preemption is not None:
-                located = await self.preemption.of_located(course.order, located)
-            self._take(course, located)
+                event = await self.preemption.of_located(each.order, located)
+            self._take(each, event)
 
-    async def _fence(self, courses: Sequence[_Course]) -> None:
-        fences = [course.order.fences() for course in courses]
-        for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
-            self._take(course, answer)
+    async def _fence(self, placed: Sequence[_OrderInProgress]) -> None:
+        fences = [each.order.fences() for each in placed]
+        for each, answer in zip(placed, await self.ending.fence(fences), strict=True):
+            self._take(each, answer)
 
 
-def _asking(courses: Sequence[_Course], need: Need) -> list[_Course]:
-    return [course for course in courses if course.need is need]
+def _needing(placed: Sequence[_OrderInProgress], need: Need) -> list[_OrderInProgress]:
+    return [each for each in placed if each.need is need]

@@ -79,22 +79,22 @@ class _Side:
         return TrialChoice(roots=tuple(roots), hosts=tuple(hosts), preempts=len(answer.victims))
 
     async def _answer(self, request: BuildRequested) -> WhatIfAnswered:
-        [(order, begun)] = await self._what_ifs.scheduler.resolved([request])
+        [order] = await self._what_ifs.scheduler.resolved([request])
         order = self._without_removed(order)
-        if begun.refusal or not order.alternatives:
-            refusal = begun.refusal or "its reservation is removed"
-            code = "unreadable" if begun.refusal else _NO_RESERVATION
+        if order.verdict.invalid or not order.attempts:
+            refusal = order.verdict.invalid or "its reservation is removed"
+            code = "unreadable" if order.verdict.invalid else _NO_RESERVATION
             return WhatIfAnswered(fits=False, refusal=refusal, decision=Decision(code=code))
         answer, _ = await self._what_ifs.chosen(order, 1, self._supposed)
         return answer
 
     def _without_removed(self, order: Order) -> Order:
         kept = tuple(
-            each
-            for each in order.alternatives
-            if each.draw is None or each.draw.reservation not in self._removed
+            attempt
+            for attempt in order.attempts
+            if not any(each.draw and each.draw.reservation in self._removed for each in attempt)
         )
-        return msgspec.structs.replace(order, alternatives=kept)
+        return msgspec.structs.replace(order, attempts=kept)
 
 
 class PolicyTrials:

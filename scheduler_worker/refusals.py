@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client import Counter
 
-from bus.claims import Claimed, ClaimResult, Refused, TopologyViolated
+from bus.claims import Claimed, ClaimResult, Refusal, Refused, RuleRefused
 from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.moves import MoveRefused, MoveRequested
@@ -23,8 +23,8 @@ CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's
 TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by placement, by reason", ["why"])
 TOPOLOGY = Counter(
     "berth_scheduler_topology_refusals",
-    "requests without a host and refused claims because of a topology, by level; group: of a server group",
-    ["level", "of"],
+    "requests without a host because of a topology, by level; group: of a server group",
+    ["level"],
 )
 
 _levels: set[str] = set()
@@ -37,12 +37,13 @@ def count_claims(results: Sequence[ClaimResult]) -> None:
         if isinstance(result, Claimed | Refused)
         for refusal in (result.refused if isinstance(result, Claimed) else result.refusals)
     ]
-    for meter, counted in ((CLAIMED, Tally(map(type, results))), (TURNED_DOWN, Tally(map(type, refusals)))):
-        for kind, count in counted.items():
-            meter.labels(kind.__name__.lower()).inc(count)
-    for refusal in refusals:
-        if isinstance(refusal, TopologyViolated):
-            _count_level(refusal.constraint.rpartition(" ")[2], "claim")
+    for meter, counted in ((CLAIMED, Tally(map(_name, results))), (TURNED_DOWN, Tally(map(_name, refusals)))):
+        for name, count in counted.items():
+            meter.labels(name).inc(count)
+
+
+def _name(result: ClaimResult | Refusal) -> str:
+    return result.code if isinstance(result, RuleRefused) else type(result).__name__.lower()
 
 
 def count_unplaceable(ended: Iterable[tuple[BuildRequested, BuildUnplaceable]]) -> None:
@@ -52,15 +53,15 @@ def count_unplaceable(ended: Iterable[tuple[BuildRequested, BuildUnplaceable]]) 
             topology = request.topology
             levels = {level for level in (topology.required_pack, topology.required_spread) if level}
             for level in levels or {"group"}:
-                _count_level(level, "request")
+                _count_level(level)
 
 
-def _count_level(level: str, of: str) -> None:
+def _count_level(level: str) -> None:
     if level not in _levels and len(_levels) >= MOST_LEVELS:
         level = "other"
     else:
         _levels.add(level)
-    TOPOLOGY.labels(level, of).inc()
+    TOPOLOGY.labels(level).inc()
 
 
 class RefusalRecords:

@@ -11,7 +11,7 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from scheduler_worker.core.fair_queue import RequestDemand, Size
-from scheduler_worker.core.order import Begins
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.rule import Alternative
 
 RECENT = 30.0  # seconds after which cached capacities and sizes are computed again
@@ -99,15 +99,15 @@ class RecentFlavors:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int, int], Alternative] = {}
 
-    def see(self, begun: Sequence[Begins]) -> None:
+    def see(self, orders: Sequence[Order]) -> None:
         known = self._known
-        for order, _ in begun:
+        for order in orders:
             flavor = order.request.flavor
             key = flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb
-            if key not in known and order.alternatives:
+            if key not in known and order.attempts:
                 if len(known) >= MOST_FLAVORS:
                     del known[next(iter(known))]
-                known[key] = order.alternatives[0]
+                known[key] = order.preferred
 
     def latest(self) -> Sequence[Alternative]:
         return list(self._known.values())

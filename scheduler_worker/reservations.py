@@ -7,14 +7,18 @@ another slot is claimed elsewhere, and then this slot is forgotten.
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import ClassVar
 
 from msgspec import structs
 from prometheus_client import Gauge
 
+from bus.claims import Choice, ConsumerClaim, Held, Retired
 from bus.host_health import condition
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.reservations import (
+    RESERVATION,
     FillReservation,
     FindReservations,
     ForgetSlots,
@@ -27,9 +31,8 @@ from bus.reservations import (
 from bus.vocabulary import UNSAID_ID, Id, portions
 from scheduler_worker.cloud_reading import on_closed, only_on
 from scheduler_worker.core import events
-from scheduler_worker.core.events import Begun
-from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.reserved_slots import HeldSlots
+from scheduler_worker.extension import BuildPurpose, ComeAgain, Order
 from scheduler_worker.placing import Scheduler
 
 REFRESH_SECONDS = 5.0
@@ -41,6 +44,32 @@ SLOTS = Gauge(
     "slots of reservations: drawn by instances, undrawn, or missing although their capacity is to be held",
     ["state"],
 )
+
+
+@dataclass(frozen=True)
+class SlotPurpose(BuildPurpose):
+    """The purpose of orders that claim slots of a reservation: later orders may claim the same slots."""
+
+    name: ClassVar[str] = "slot"
+    retires: ClassVar[bool] = False
+    boots: ClassVar[bool] = False
+
+    reservation: Id
+    # consumer → its generation, for slots that were forgotten before and are claimed again
+    generations: Mapping[Id, int] = field(default_factory=dict)
+
+    def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
+        claim, generation = super().claim(order, instance, choices), self.generations.get(instance)
+        return structs.replace(claim, generation=generation, type=RESERVATION, reserves=self.reservation)
+
+    def claim_answered(
+        self, order: Order, instance: Id, result: Held | Retired, patience: float
+    ) -> Order | ComeAgain:
+        """Return the order with a forgotten slot to be claimed again."""
+        if isinstance(result, Held) and not result.allocations:
+            purpose = replace(self, generations={**self.generations, instance: result.generation})
+            return structs.replace(order, purpose=purpose, instances=(*order.instances, instance))
+        return super().claim_answered(order, instance, result, patience)
 
 
 class ReservationFiller:
@@ -100,9 +129,10 @@ class ReservationFiller:
     ) -> ReservationFilled:
         reservation, placed, reason = held.reservation, 0, ""
         for root, some in _portions(held.to_claim(), on_closed_hosts):
-            begun = self._scheduler.begin([_request(reservation, some, root)])
-            [end] = await self._scheduler.place([self._slots_order(reservation, *each) for each in begun])
-            if not isinstance(end, events.PublishEnds):
+            purpose = SlotPurpose(reservation.id)
+            [order] = self._scheduler.begin([_request(reservation, some, root)], purpose)
+            [end] = await self._scheduler.place([self._slots_order(reservation, order)])
+            if not isinstance(end, events.Publish):
                 reason = reason or getattr(end, "why", "")
                 continue
             placed += sum(isinstance(each, BuildPlaced) for each in end.messages)
@@ -129,19 +159,18 @@ class ReservationFiller:
             if condition(host.traits, health.get((host.cell, host.uuid))) not in ("up", "unknown")
         }
 
-    def _slots_order(self, reservation: Reservation, order: Order, event: Begun) -> Begins:
-        order = structs.replace(order, is_external=True, reserves=reservation.id)
-        if event.refusal:
-            return order, event
+    def _slots_order(self, reservation: Reservation, order: Order) -> Order:
+        if order.verdict.invalid:
+            return order
         if order.request.forced_host:
-            return on_closed(order, [order.request.forced_host]), event
+            return on_closed(order, [order.request.forced_host])
         if not reservation.hosts:
-            return order, event
+            return order
         source = self._scheduler.source
         unknown = [host for host in reservation.hosts if not source.named(host)]
         if unknown:
-            return order, Begun(f"hosts: there is no host {unknown[0]!r}")
-        return only_on(order, {root for host in reservation.hosts for root in source.named(host)}), event
+            return order.with_invalid(f"hosts: there is no host {unknown[0]!r}")
+        return only_on(order, {root for host in reservation.hosts for root in source.named(host)})
 
 
 def _portions(missing: Sequence[Id], closed: Mapping[Id, int]) -> Iterator[tuple[Id, tuple[Id, ...]]]:

@@ -25,6 +25,7 @@ from scheduler_worker.core.moved_cloud import CloudState, lacking
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.roles import Part, parts_of
 from scheduler_worker.core.room_demand import DomainLimit, RoomDemand, RoomPart
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.placing import Scheduler
@@ -83,13 +84,16 @@ class RoomPlanner:
         try:
             async with asyncio.timeout(PATIENCE), self._what_ifs.lock:
                 await self.scheduler.source.fresh()  # it includes what earlier moves of the plan released
-                [(order, begun)] = await self.scheduler.resolved([asked.request])
-                if begun.refusal or not order.alternatives:
-                    return RoomPlanned(code="unreadable", why=begun.refusal)
+                [order] = await self.scheduler.resolved([asked.request])
+                if order.verdict.invalid or not order.attempts:
+                    return RoomPlanned(code="unreadable", why=order.verdict.invalid)
                 # Slots that builds may draw from are no reason to plan on their hosts only.
-                flavors = [each for each in order.alternatives if not (each.draw and each.draw.optional)]
-                planned = flavors if order.request.roles else flavors[:1]
-                order = structs.replace(order, alternatives=tuple(planned))
+                required = [
+                    attempt
+                    for attempt in order.attempts
+                    if not any(each.draw and each.draw.optional for each in attempt)
+                ]
+                order = structs.replace(order, attempts=tuple(required[:1]))
                 if asked.within:
                     inside = _only_inside(order, self._inside(asked.within))
                     if inside is None:
@@ -133,15 +137,14 @@ class RoomPlanner:
         """Return the hosts and the builds to fit; None if no host, even if empty, would accept a build."""
         choosing, order = self.scheduler.choosing(self._what_ifs.supposing()), question.order
         ignoring_closure = _ignoring_closure(choosing, question)
-        flavors = [order.alternatives[part.number] for part in _parts(order)]
+        flavors = [part.alternative for part in _parts(order)]
         found = [accepting(ignoring_closure, flavor) for flavor in flavors]
         searches = [each for each in found if each is not None and each[1].any()]
         if len(searches) < len(flavors):
             return None
         pools = set[str]().union(*self.scheduler.source.sharing.values())
         needed = {name for flavor in flavors for name in flavor.asked}
-        held = {name for start in question.reading.orders.values() for each in start.alternatives[:1]
-                for name in each.asked}  # fmt: skip
+        held = {name for order in question.reading.orders.values() for name in order.preferred.asked}
         classes = sorted(needed.union(held) - pools)
         cloud = question.reading.state(choosing, classes, *(search for search, _ in searches))
         demand = self._demand(question, ignoring_closure, classes, searches)
@@ -158,12 +161,12 @@ class RoomPlanner:
         refused = [at for root in question.refused if (at := source.position(root)) is not None]
         parts = []
         for part, (search, accepted) in zip(_parts(order), searches, strict=True):
-            asked, hosts = order.alternatives[part.number].asked, np.zeros(source.size, np.bool_)
+            asked, hosts = part.alternative.asked, np.zeros(source.size, np.bool_)
             hosts[search.positions] = accepted
             hosts[refused] = False
             amounts = np.array([float(asked.get(name, 0)) for name in classes])
             parts.append(RoomPart(amounts, hosts, len(part.instances)))
-        group = order.alternatives[0].group
+        group = order.preferred.group
         if group is None:
             return RoomDemand(parts)
         if group.policy == "affinity":  # all of them on one host
@@ -241,7 +244,7 @@ class RoomPlanner:
         """Place the instances on their targets, as if the moves were done; None if any does not fit."""
         order, placed = question.order, list[PlacedThere]()
         instances = [instance for part in _parts(order) for instance in part.instances]
-        group = order.alternatives[0].group
+        group = order.preferred.group
         if group is not None and group.policy == "affinity":
             targets = [root for root in targets for _ in instances]
         on = dict[Id, list[Id]]()
@@ -293,19 +296,20 @@ def _nearest_destinations(cloud: CloudState) -> list[int]:
 
 
 def _unreserved(order: Order) -> Order:
-    return structs.replace(order, request=structs.replace(order.request, alternates=0, at_least=0))
+    request = structs.replace(order.request, at_least=0)
+    return structs.replace(order, request=request, alternates=0)
 
 
 def _only_inside(order: Order, inside: set[Id]) -> Order | None:
     """Return a copy of an order that may use only hosts in `inside`; None if it may use none of them."""
-    alternatives = []
-    for alternative in order.alternatives:
+
+    def restricted(alternative: Alternative) -> Alternative:
         roots = inside.intersection(alternative.question.roots) if alternative.question.roots else inside
-        if not roots:
-            return None
         question = structs.replace(alternative.question, roots=tuple(sorted(roots)))
-        alternatives.append(replace(alternative, question=question))
-    return structs.replace(order, alternatives=tuple(alternatives))
+        return replace(alternative, question=question)
+
+    order = order.changed(restricted)
+    return order if all(each.question.roots for each in order.alternatives) else None
 
 
 def _no_host_in(within: Mapping[str, str]) -> str:
@@ -318,7 +322,7 @@ def _parts(order: Order) -> list[Part]:
     largest = reduce(or_, [Tally(alternative.asked) for alternative in order.alternatives])
 
     def size(part: Part) -> float:
-        asked = order.alternatives[part.number].asked
+        asked = part.alternative.asked
         return sum(amount / largest[name] for name, amount in asked.items() if amount)
 
-    return sorted(parts_of(order.request, order.instances, 0), key=size, reverse=True)
+    return sorted(parts_of(order.request, order.current, order.instances), key=size, reverse=True)

@@ -5,21 +5,85 @@ reply to the query; no message is published.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from msgspec import structs
 
+from bus.claims import Choice, ConsumerClaim, Held, Retired
 from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAnswered, HostsAsked
+from bus.resources import Provider
 from bus.sql.database import Database
+from bus.vocabulary import Id
 from scheduler_worker.core import events
 from scheduler_worker.core.fitting import unfit_image
-from scheduler_worker.core.order import Begins
 from scheduler_worker.core.rule import RuleError
+from scheduler_worker.extension import BuildPurpose, ComeAgain, EndedInstance, Order, Settled
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
 
 UNSTORED = 20_000  # decisions waiting to be stored; the oldest are dropped if the database is unreachable
+
+
+@dataclass(frozen=True)
+class SelectPurpose(BuildPurpose):
+    """The purpose of orders for instances that another system builds: their ids may be requested again."""
+
+    name: ClassVar[str] = "select"
+    retires: ClassVar[bool] = False
+
+    group_members: tuple[Id, ...] = ()  # members of the server group in the other system
+    # allocations on excluded hosts that an instance keeps in addition to its claim, such as those of an
+    # evacuated instance on its lost host
+    kept: Mapping[Id, Held] = field(default_factory=dict)
+
+    @property
+    def outside_members(self) -> tuple[Id, ...]:
+        return self.group_members
+
+    def adapt(self, order: Order) -> Order:
+        return order.with_alternatives(is_external=True)
+
+    def consumers(self, order: Order) -> frozenset[Id]:
+        return frozenset(order.instances)
+
+    def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
+        claim = structs.replace(super().claim(order, instance, choices), client=True)
+        if (held := self.kept.get(instance)) is None:
+            return claim
+        # A provider in both is claimed only once.
+        both = [{**choice.allocations, **held.allocations} for choice in choices]
+        choices = tuple(
+            [structs.replace(choice, allocations=all_) for choice, all_ in zip(choices, both, strict=True)]
+        )
+        return structs.replace(claim, generation=held.generation, choices=choices)
+
+    def claim_answered(
+        self, order: Order, instance: Id, result: Held | Retired, patience: float
+    ) -> Order | ComeAgain:
+        """Return the order with an instance that holds only excluded hosts to be claimed once more."""
+        if isinstance(result, Held) and _excluded_roots(order).issuperset(result.roots):
+            purpose = replace(self, kept={**self.kept, instance: result})
+            return structs.replace(order, purpose=purpose, instances=(*order.instances, instance))
+        return super().claim_answered(order, instance, result, patience)
+
+    def located(
+        self, order: Order, instance: Id, held: Held, providers: Mapping[Id, Provider]
+    ) -> Settled | EndedInstance | ComeAgain:
+        """Return the instance as settled on its new host, without the allocations on excluded hosts."""
+        excluded = _excluded_roots(order)
+        allocations = {
+            id_: resources
+            for id_, resources in held.allocations.items()
+            if id_ not in providers or providers[id_].root not in excluded
+        }
+        return super().located(order, instance, structs.replace(held, allocations=allocations), providers)
+
+
+def _excluded_roots(order: Order) -> frozenset[str]:
+    return frozenset(order.preferred.question.not_roots) if order.attempts else frozenset()
 
 
 class HostSelection:
@@ -56,14 +120,12 @@ class HostSelection:
             self._made = deque([*made, *self._made], maxlen=UNSTORED)
             raise
 
-    def begin(self, question: HostsAsked) -> Begins:
-        """Return the order for a query for hosts, and the event that starts the search."""
+    def begin(self, question: HostsAsked) -> Order:
+        """Return the order for a query for hosts."""
         request = structs.replace(question.request, wait="")
-        [(order, event)] = self._scheduler.begin([request])
-        order = structs.replace(
-            order, is_external=True, members=question.members, waited=max(order.waited, question.waited)
-        )
-        return order.with_alternatives(is_external=True), event
+        [order] = self._scheduler.begin([request], SelectPurpose(question.members))
+        retried_for = max(order.times.retried_for, question.waited)
+        return structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
 
     def _answer(self, request: BuildRequested, end: events.End) -> HostsAnswered:
         match end:
@@ -71,14 +133,12 @@ class HostSelection:
                 return HostsAnswered(again=self._scheduler.clock.chance.uniform(least, most), why=why)
             case events.DeadLetterRequest(why=why) | events.Park(why=why):
                 return HostsAnswered(refused=_refused(request, why, Decision(code="claim")))
-            case events.PublishEnds(messages=messages):
+            case events.Publish(messages=messages):
                 placed = {each.build: each for each in messages if isinstance(each, BuildPlaced)}
                 refused = next((each for each in messages if isinstance(each, BuildUnplaceable)), None)
                 if refused is None and placed:
                     return HostsAnswered(placed=tuple([placed[build] for build in request.instances]))
                 return HostsAnswered(refused=refused or _refused(request, "it has ended", Decision()))
-            case events.PublishMove() | events.BegunBefore():  # only orders for moves have these results
-                raise TypeError(f"{end!r} does not end a boot")
 
     async def _check(self, request: BuildRequested) -> HostsAnswered:
         """Return a refusal if the new image of a rebuild does not fit on the instance's current host, else an
@@ -87,14 +147,16 @@ class HostSelection:
         scheduler = self._scheduler
         if not scheduler.source.named(request.forced_host):
             await scheduler.source.fresh()
-        [(order, event)] = await scheduler.resolved([request])
-        if event.refusal:
-            return HostsAnswered(refused=_refused(request, event.refusal, Decision(code="unreadable")))
+        [order] = await scheduler.resolved([request])
+        if order.verdict.invalid:
+            return HostsAnswered(
+                refused=_refused(request, order.verdict.invalid, Decision(code="unreadable"))
+            )
         now, _ = scheduler.hosts_now()
         why = ""
-        for root in order.alternatives[0].question.roots:
+        for root in order.preferred.question.roots:
             try:
-                why = unfit_image(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
+                why = unfit_image(order.preferred, root, scheduler.source, now, scheduler.policy)
             except RuleError as failed:
                 return HostsAnswered(refused=_refused(request, str(failed), Decision(code=failed.code)))
             if not why:

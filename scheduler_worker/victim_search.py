@@ -23,7 +23,7 @@ from scheduler_worker.cloud_reading import HostArrays, active_instances, amounts
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import Constraints, required_constraints
 from scheduler_worker.core.events import Chosen, Located, NoVictims
-from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.order import Order, PreemptionState
 from scheduler_worker.core.preempting_parts import PreemptingParts
 from scheduler_worker.core.roles import parts_of
 from scheduler_worker.core.rule import RuleError
@@ -69,10 +69,10 @@ class _Draft:
         taken = (pick.choices[0].allocations for pick in self.picks.values())
         return common(reduce(joined, taken, {}), reduce(joined, self.released, {}))
 
-    def chosen(self, instances: Sequence[Id], alternative_index: int) -> Chosen:
+    def chosen(self, instances: Sequence[Id], attempt: int) -> Chosen:
         picks = tuple([self.picks[instance] for instance in instances])
         victims = tuple([self.victims[instance] for instance in instances])
-        return Chosen(picks, victims=victims, alternative_index=alternative_index)
+        return Chosen(picks, victims=victims, attempt=attempt)
 
 
 @dataclass(eq=False)
@@ -103,23 +103,23 @@ class VictimSearch:
     def permits(self, request: BuildRequested) -> bool:
         return self._classes.of(request) is not None and not bars_preemption(request)
 
-    def permitted(self, begun: Sequence[Begins]) -> Sequence[Begins]:
+    def permitted(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Return orders with the priority class by which they may preempt instances, if any."""
-        if not any(order.request.priority for order, _ in begun):
-            return begun
-        return [(self._permitted(order), event) for order, event in begun]
+        if not any(order.request.priority for order in orders):
+            return orders
+        return [structs.replace(order, preemption=self._permission(order.request)) for order in orders]
 
-    def _permitted(self, order: Order) -> Order:
-        preempts = self._classes.of(order.request)
-        if preempts is not None and (why := bars_preemption(order.request)):
-            return structs.replace(order, spares=why)
-        return structs.replace(order, preempts=preempts)
+    def _permission(self, request: BuildRequested) -> PreemptionState:
+        permitted_by = self._classes.of(request)
+        if permitted_by is not None and (why := bars_preemption(request)):
+            return PreemptionState(why_none=why)
+        return PreemptionState(permitted_by=permitted_by)
 
     async def of_located(self, order: Order, located: Located) -> Located:
         """Return `located` with the victims of instances that an earlier delivery of the request placed."""
-        if not order.request.priority or order.move is not None:
+        if not order.request.priority or not order.purpose.boots:
             return located
-        asked = FindPreemptions(by=tuple(located.places))
+        asked = FindPreemptions(by=tuple([instance for instance, _ in order.held_before()]))
         victims: dict[Id, tuple[Victim, ...]] = {}
         for each in (await self._scheduler.placement.preemptions(asked)).preemptions:
             victims[each.by] = (*victims.get(each.by, ()), each.victim)
@@ -154,11 +154,14 @@ class VictimSearch:
         """Return hosts for all instances of an order with their victims, or why no victims can be found. With
         `supposing`, the choice is hypothetical.
         """
-        free = [index for index, each in enumerate(order.alternatives) if each.draw is None]
+        free = [
+            index
+            for index, attempt in enumerate(order.attempts)
+            if all(each.draw is None for each in attempt)
+        ]
         if not free:
             return NoVictims(NONE_FIT)
-        plain = tuple([order.alternatives[index] for index in free])
-        undrawn = structs.replace(order, alternatives=plain, alternative_index=0)
+        undrawn = structs.replace(order, attempts=tuple([order.attempts[at] for at in free]), attempt=0)
         batch = batch or _Batch()
         reading, several = _Reading(), min(len(order.instances), 4)
         for most in (PORTIONS[0] * several, *PORTIONS[1:]):
@@ -178,7 +181,7 @@ class VictimSearch:
             if draft is not None:
                 batch.victims.update(each.build for some in draft.victims.values() for each in some)
                 batch.used.append(draft.used)
-                return draft.chosen(order.instances, free[0])
+                return draft.chosen(order.instances, attempt=free[0])
         return NoVictims(NONE_FIT)
 
     def _nearest(
@@ -195,8 +198,8 @@ class VictimSearch:
         return [host for host in hosts if host.uuid not in reading.hosts and host.cell]
 
     def _parts(self, order: Order, choosing: Choosing) -> tuple[PreemptingParts, HostArrays] | None:
-        parts = parts_of(order.request, order.instances, order.alternative_index)
-        alternatives = [order.alternatives[part.number] for part in parts]
+        parts = parts_of(order.request, order.current, order.instances)
+        alternatives = [part.alternative for part in parts]
         pools = set[str]().union(*self._scheduler.source.sharing.values())
         classes = sorted({name for each in alternatives for name in each.asked} - pools)
         arrays = HostArrays(self._scheduler.source.size, classes)
@@ -295,10 +298,11 @@ class VictimSearch:
         """Return, by part and position, which of the read hosts fit an instance without victims."""
         fits = np.zeros_like(parts.accepted)
         order = only_on(order, reading.hosts)
-        for row, part in zip(fits, parts.parts, strict=True):
-            found = choosing.rank(order.alternatives[part.number], order.request.request).found
+        asked = parts_of(order.request, order.current, order.instances)
+        for row, part in zip(fits, asked, strict=True):
+            found = choosing.rank(part.alternative, order.request.request).found
             for index, at in enumerate(found.positions.tolist()):
-                row[at] = found.admits(index) and bool(found.ways(index, 1, order.avoid))
+                row[at] = found.admits(index) and bool(found.ways(index, 1, order.tried.avoided))
         return fits
 
     def _place(
@@ -313,7 +317,7 @@ class VictimSearch:
         position, and how many instances of the part the host has accepted; None: all instances are placed.
         """
         source = self._scheduler.source
-        parts = parts_of(order.request, order.instances, order.alternative_index)
+        parts = parts_of(order.request, order.current, order.instances)
         waiting = [list(part.instances) for part in parts]
         for choice in choices:
             root = next(root for root in reading.hosts if source.position(root) == choice.at)
@@ -334,5 +338,5 @@ class VictimSearch:
 
 
 def _alone(order: Order, instance: Id) -> Order:
-    request = structs.replace(order.request, at_least=0, alternates=0)
-    return structs.replace(order, instances=(instance,), request=request)
+    request = structs.replace(order.request, at_least=0)
+    return structs.replace(order, instances=(instance,), request=request, alternates=0)

@@ -15,8 +15,7 @@ from bus.what_if import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAns
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.gang_choice import is_gang
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.order_claims import claims_of
+from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.quota_growth import within_quota
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
@@ -80,9 +79,9 @@ class WhatIfs:
 
     async def _answer(self, question: WhatIf) -> WhatIfAnswered:
         async with self.lock:
-            [(order, begun)] = await self._scheduler.resolved([question.request])
-            if begun.refusal:
-                return WhatIfAnswered(fits=False, refusal=begun.refusal)
+            [order] = await self._scheduler.resolved([question.request])
+            if order.verdict.invalid:
+                return WhatIfAnswered(fits=False, refusal=order.verdict.invalid)
             if question.is_external:
                 order = order.with_alternatives(is_external=True)
             if question.count > len(order.instances):
@@ -122,8 +121,8 @@ class WhatIfs:
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
-        for index in range(0, len(order.alternatives), max(len(order.request.roles), 1)):
-            tried = structs.replace(order, alternative_index=index)
+        for attempt in range(len(order.attempts)):
+            tried = structs.replace(order, attempt=attempt)
             picks, short = await self._picks(tried, supposing)
             if len(picks) >= order.needed:
                 return self._fitting(tried, best, picks), structs.replace(tried, picks=tuple(picks))
@@ -151,8 +150,8 @@ class WhatIfs:
             some = order.instances[len(picks) : len(picks) + at_once]
             with self._choosing_with(supposing) as choosing:
                 at_least = 0 if order.request.roles else least
-                as_many_as_fit = structs.replace(order.request, at_least=at_least, alternates=0)
-                part = structs.replace(order, instances=some, request=as_many_as_fit)
+                as_many_as_fit = structs.replace(order.request, at_least=at_least)
+                part = structs.replace(order, instances=some, request=as_many_as_fit, alternates=0)
                 (answer,) = choosing.choose([part])
             picks += answer.picks
             if answer.short is not None:

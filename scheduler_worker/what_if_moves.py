@@ -7,9 +7,11 @@ from msgspec import structs
 from bus.decisions import Decision
 from bus.vocabulary import Id
 from bus.what_if import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
+from scheduler_worker.core.move_purpose import asked_by
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.what_if import WhatIfs
@@ -31,14 +33,14 @@ class _SupposedHosts:
                 self.left.setdefault(start.group, {})[start.keep] = tuple(start.current_roots)
 
     def seen_by(self, order: Order) -> Order:
-        alternatives = []
-        for alternative in order.alternatives:
-            if (group := alternative.group) is not None:
-                members = {**group.members, **self.members.get(group.id, {})}
-                left = {**group.left, **self.left.get(group.id, {})}
-                alternative = replace(alternative, group=structs.replace(group, members=members, left=left))
-            alternatives.append(alternative)
-        return structs.replace(order, alternatives=tuple(alternatives))
+        def changed(alternative: Alternative) -> Alternative:
+            if (group := alternative.group) is None:
+                return alternative
+            members = {**group.members, **self.members.get(group.id, {})}
+            left = {**group.left, **self.left.get(group.id, {})}
+            return replace(alternative, group=structs.replace(group, members=members, left=left))
+
+        return order.changed(changed)
 
 
 class WhatIfsOfMoves:
@@ -66,11 +68,11 @@ class WhatIfsOfMoves:
         starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
         answers: dict[int, WhatIfAnswered] = {}
-        orders = await self._scheduler.resolved((), starts)
-        for course, start, (order, begun) in zip(courses, starts, orders, strict=True):
-            if begun.refusal:
+        orders = await self._scheduler.resolved_for(list(map(asked_by, starts)))
+        for course, start, order in zip(courses, starts, orders, strict=True):
+            if invalid := order.verdict.invalid:
                 unreadable = Decision(code="unreadable")
-                answers[id(course)] = WhatIfAnswered(fits=False, refusal=begun.refusal, decision=unreadable)
+                answers[id(course)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
                 continue
             order = emptied.seen_by(without_roots(order, question.closed, lambda root: "being emptied"))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)

@@ -9,7 +9,7 @@ from bus.preemption import FindPreemptions
 from bus.what_if import PlacedThere, WhatIf, WhatIfAnswered
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import NoVictims
-from scheduler_worker.core.order_claims import claims_of
+from scheduler_worker.core.order import claims_of
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import WhatIfs
 from scheduler_worker.what_if_waiting import WhatIfWaits
@@ -42,12 +42,13 @@ class WhatIfsPreempting:
         preemption budget the victims. With `claims`, the answer has the claims of the instances. The caller
         must hold the lock of `WhatIfs`.
         """
-        [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
-        if begun.refusal:
+        [order] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
+        if order.verdict.invalid:
             return answer
-        if order.preempts is None:
-            spares = order.spares or f"no class permits priority {order.request.priority} to preempt"
-            return structs.replace(answer, spares=spares)
+        permitted_by = order.preemption.permitted_by
+        if permitted_by is None:
+            no_class = f"no class permits priority {order.request.priority} to preempt"
+            return structs.replace(answer, spares=order.preemption.why_none or no_class)
         supposing = self._what_ifs.supposing()
         found = await self._search.find(order, supposing)
         if isinstance(found, NoVictims):
@@ -55,12 +56,11 @@ class WhatIfsPreempting:
         supposing.suspend()
         # each victim once: instances placed on one host have the same victims
         victims = tuple({victim.build: victim for some in found.victims for victim in some}.values())
-        used = await self._used(request.project) if order.preempts.budget and limited else 0
-        if 0 < order.preempts.budget < used + len(victims):
+        used = await self._used(request.project) if permitted_by.budget and limited else 0
+        if 0 < permitted_by.budget < used + len(victims):
             several = f"{len(victims)} more instances" if used else f"{len(victims)} instances"
-            budget = f"the project's budget of {order.preempts.budget} in one hour"
-            spares = f"{several} would exceed {budget}, {used} used"
-            return structs.replace(answer, spares=spares)
+            budget = f"the project's budget of {permitted_by.budget} in one hour"
+            return structs.replace(answer, spares=f"{several} would exceed {budget}, {used} used")
         instances = Counter(pick.root for pick in found.picks)
         ways = {pick.root: pick.choices[0] for pick in found.picks}
         placed = [
@@ -68,8 +68,9 @@ class WhatIfsPreempting:
             for root, way in ways.items()
         ]
         answer = structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)
-        index = found.alternative_index or 0
-        order = structs.replace(order, picks=found.picks, victims=found.victims, alternative_index=index)
+        preemption = structs.replace(order.preemption, victims=found.victims)
+        attempt = found.attempt or 0
+        order = structs.replace(order, picks=found.picks, preemption=preemption, attempt=attempt)
         if claims:
             answer = structs.replace(answer, claims=claims_of(order, SlotAssignments()))
         return await self._what_ifs.in_quota(answer, order) if limited else answer

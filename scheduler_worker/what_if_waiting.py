@@ -46,7 +46,7 @@ class WhatIfWaits:
             answer = structs.replace(answer, backlog=await self._place(request, before, roster))
         if answer.fits:
             return answer
-        [(order, _)] = await self._scheduler.resolved([request])
+        [order] = await self._scheduler.resolved([request])
         kind, queues = self._waiting.kind(order), self._waiting.queues
         contender = Contender(request.project, request.priority, self._scheduler.clock.now())
         position = queues.place_of_new(kind, contender)

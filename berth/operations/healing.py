@@ -99,7 +99,13 @@ async def repaired(
 async def _release(bus: Bus, found: Ownerless) -> str:
     """Release allocations; return why placement refuses, or ""."""
     consumer, generation = found.consumer, found.generation
-    release = ReleaseRequested(consumer=consumer, generation=generation, retire=found.ended, cell=found.cell)
+    release = ReleaseRequested(
+        consumer=consumer,
+        generation=generation,
+        retire=found.ended,
+        cell=found.cell,
+        revivable=bool(found.cell),  # only a shelved build's finding names a cell
+    )
     result = (await bus.asker(topics.RELEASE)(release)).result
     return "" if isinstance(result, Released) else type(result).__name__.lower()
 

@@ -16,7 +16,7 @@ from berth.operations.policy_tests import (
     on_hosts,
 )
 from berth.settings import Settings
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -61,7 +61,7 @@ class _PastMemory:
     def watch(self, on_change: OnChange) -> None:
         pass
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None:
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
         pass
 
     async def fresh(self) -> None:

@@ -114,7 +114,7 @@ def _as_preempted(build: Build, effects: Iterable[Message]) -> Effects:
             case DestroyOrdered() if (effect.attempt, effect.root) in guests:
                 return replace(effect, grace=vacates.grace)
             case ReleaseRequested(consumer=build.id) if vacates.requeue:
-                return replace(effect, retire=SHELVED)
+                return replace(effect, retire=SHELVED, revivable=True)
             case _:
                 return effect
 

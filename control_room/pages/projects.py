@@ -152,7 +152,7 @@ class ProjectPages(frame.PageGroup):
         return ProjectsData(part, listed.from_keystone)
 
     def _on_change(self, change: PlacementChanged) -> None:
-        if change.projects:
+        if change.wakes:
             self._context.events.projects.notify()
 
 

@@ -2,27 +2,16 @@
 against the capacity that earlier claims have left; a refused claim changes nothing.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bus import amounts, claims
-from bus.moves import BEGUN, SHELVED
+from bus.moves import BEGUN
 from bus.vocabulary import Allocations
-from placement_worker.core import drawing
 from placement_worker.core import shared_pools as pools
-from placement_worker.core.charging import (
-    Charges,
-    charge,
-    charging_order,
-    mark_moves,
-    state_whole_growth,
-    undo_charges,
-)
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
-    Steps,
     Unread,
     as_held,
     bars_release,
@@ -31,7 +20,6 @@ from placement_worker.core.claim_world import (
     named_twice,
     wakes,
 )
-from placement_worker.core.preempting import preempt, record, victims_of
 
 # (provider, resource class) → usage before the consumers of a request released their allocations.
 _Before = dict[tuple[str, str], int]
@@ -52,42 +40,36 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     each claim: all are `Claimed`, or none is. Return None if more data must be read. First all consumers
     release their allocations, so that two of them can exchange places on full providers.
     """
-    steps: Steps = []
-    charges: Charges = []
-    results: Sequence[claims.ClaimResult] | None = None
-    with suppress(Unread):
-        results = _judge(order, world, steps, charges)
-    if results is None or not all(type(result) is claims.Claimed for result in results):
-        world.undo(steps)
-        undo_charges(charges)
-        if results is None:
-            return None
-        return tuple(
-            claims.Refused(refusals=()) if type(each) is claims.Claimed else each for each in results
-        )
-    named: set[str] = set()
-    holder_consumers = {claim.keep for claim in order.claims}
-    holder_consumers.update(victim.holder for victim in victims_of(order.claims))
-    for holder, _, before, *_ in steps:
-        # The generation grows only for providers from which a consumer claims, as in the Placement API.
-        if holder.uuid not in holder_consumers:
-            named.update(holder.held or before)
-        _touch(world, before)
-        if before or holder.held:
-            world.stirred[holder.uuid] = holder
-    _touch(world, named)
-    for provider in named:
+    mark = world.journal.mark()
+    try:
+        results = _judge(order, world)
+    except Unread:
+        world.journal.undo(mark)
+        return None
+    if all(type(result) is claims.Claimed for result in results):
+        _accept(order, world)
+        return tuple(results)
+    world.journal.undo(mark)
+    return tuple(claims.Refused(refusals=()) if type(each) is claims.Claimed else each for each in results)
+
+
+def _accept(order: claims.ClaimRequested, world: ClaimWorld) -> None:
+    """Record the effects of a request whose claims have all succeeded."""
+    heirs = world.heirs
+    # The generation grows only for providers from which a consumer claims, as in the Placement API.
+    claimed: set[str] = set()
+    for holder, before in world.accept():
+        if holder.uuid not in heirs:
+            claimed.update(holder.held or before)
+    for provider in claimed:
         world.touched[provider].generation += 1
+    for rule in world.rules:
+        rule.accepted(order, world)
     for claim in order.claims:
-        if claim.reserves:
-            world.reserved.make(claim, world.holders[claim.consumer].held)
-        if claim.preempts is not None:
-            record(claim, claim.preempts, world)
         if claim.begins:
             world.retire(claim.begins, claims.Retired(why=BEGUN))
         if wakes(claim, world):
             world.wake(claim.consumer)
-    return tuple(results)
 
 
 def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult | None:
@@ -97,7 +79,8 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     With `retire`, also retire the consumer. Return `Released` or a refusal; None if more data must be read.
     """
     ended = world.retired.get(order.consumer)
-    if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
+    ends = order.retire and not order.unplaceable and not order.revivable
+    if ended is not None and not (ended.revivable and ends):
         return ended  # only a shelved instance may be retired again, for another reason than a missing host
     holder = world.holders.get(order.consumer)
     # A shelved instance is not checked: it was in this cell.
@@ -108,32 +91,35 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
             return as_held(holder, world)
         if order.keep and order.keep in world.retired:
             return claims.Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
-        if holder.draws_on and not order.keep and not drawing.can_return(holder.draws_on, world):
+        mark = world.journal.mark()
+        try:
+            _release(order, holder, world)
+        except Unread:
+            world.journal.undo(mark)
             return None
-        _touch(world, holder.held)  # changes the usage, not the generation, as in the Placement API
-        if order.keep:
-            holder_consumer = world.holders[order.keep]
-            _leave_to(world, holder, holder_consumer, claims.CLEANUP)
-            _touch(world, holder_consumer.held)  # the holder consumer may already hold other allocations
-            world.stirred[holder_consumer.uuid] = holder_consumer
-        else:
-            released, slot = holder.held, holder.draws_on
-            world.hold(holder, 0, {}, None, holder.group)
-            if slot:
-                drawing.give_back(slot, released, world)
-        world.stirred[holder.uuid] = holder
+        world.accept()  # changes the usage of providers, not their generation, as in the Placement API
+        world.stirred[holder.uuid] = holder  # deletes a consumer without allocations, too
     if order.retire:
         if ended is not None:
             world.wake(order.consumer)
-        world.retire(
-            order.consumer, claims.Retired(why=order.retire, unplaceable=order.unplaceable, cell=order.cell)
+        retired = claims.Retired(
+            why=order.retire, unplaceable=order.unplaceable, cell=order.cell, revivable=order.revivable
         )
+        world.retire(order.consumer, retired)
     return claims.Released()
 
 
-def _judge(
-    order: claims.ClaimRequested, world: ClaimWorld, steps: Steps, charges: Charges
-) -> list[claims.ClaimResult]:
+def _release(order: claims.ReleaseRequested, holder: Holder, world: ClaimWorld) -> None:
+    if order.keep:
+        world.leave(holder, world.holders[order.keep], claims.CLEANUP)
+        return
+    released = holder.held
+    world.hold(holder, 0, {}, None)
+    for rule in world.rules:
+        rule.released(holder, released, world)
+
+
+def _judge(order: claims.ClaimRequested, world: ClaimWorld) -> Sequence[claims.ClaimResult]:
     fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
@@ -142,103 +128,96 @@ def _judge(
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for claim, holder in zip(order.claims, holders, strict=True):
-        steps.append(holder.state())
         for provider, resources in holder.held.items():
             for name in resources:
                 before.setdefault((provider, name), world.provider(provider).stocks[name].used)
         if holder.held and claim.keep:
-            holder_consumer = world.holders[claim.keep]
-            steps.append(holder_consumer.state())
-            _leave_to(world, holder, holder_consumer, claims.MIGRATION if claim.begins else claims.CLEANUP)
+            type_ = claims.MIGRATION if claim.begins else claims.CLEANUP
+            world.leave(holder, world.holders[claim.keep], type_)
         elif holder.held:
-            world.hold(holder, 0, {}, None, holder.group)
-    results: list[claims.ClaimResult] = []
-    for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
-        results.append(_take(claim, holder, Former(generation, held, before), steps, world))
-    if not world.budgets and not any(claim.client for claim in order.claims):
-        return results  # only API clients move instances without consumer types, which `mark_moves` detects
-    formerly = {holder.uuid: held for holder, held in zip(holders, former, strict=True)}
-    mark_moves(order, formerly, world)
-    if world.budgets:
-        for at in charging_order(holders):
-            if type(results[at]) is claims.Claimed:
-                results[at] = charge(order.claims[at], formerly, charges, world) or results[at]
-        state_whole_growth(results, charges)
+            world.hold(holder, 0, {}, None)
+    results: Sequence[claims.ClaimResult] = [
+        _take(claim, holder, Former(generation, held, before), world)
+        for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True)
+    ]
+    for rule in world.rules:
+        results = rule.judge_request(order, results, world)
     return results
 
 
 def _take(
-    claim: claims.ConsumerClaim, holder: Holder, former: Former, steps: Steps, world: ClaimWorld
+    claim: claims.ConsumerClaim, holder: Holder, former: Former, world: ClaimWorld
 ) -> claims.Claimed | claims.Refused:
-    """Claim the first of the claim's alternative sets of allocations (`choices`) that fits; return its
-    position, or why none fits. Allocations taken over from a holder consumer are not checked.
+    """Claim the first of the claim's alternative sets of allocations (`choices`) that is possible; return its
+    position, or why none is.
     """
-    generation = former.generation
-    held_for = world.holders[claim.take_over] if claim.take_over else None
-    if claim.reserves and (why := world.reserved.bars_slot(claim)):
-        not_reserved = claims.NotReserved(slot=claim.consumer, why=why)
-        return claims.Refused(refusals=(not_reserved,) * len(claim.choices))
-    group = held_for.group if held_for is not None and holder.group is None else holder.group
-    if claim.group is not None:
-        group = world.named.get(claim.group)
-        if group is None or world.groups[group].project != claim.project:
-            return claims.Refused(refusals=(claims.NoGroup(group=claim.group),) * len(claim.choices))
-    if held_for is not None:
-        kept = pools.kept_on_return(former.held, held_for.held, claim.choices[0].allocations, world.sharing)
-        if claim.keep:
-            _reduce_holder(world, world.holders[claim.keep], kept)
-        held = amounts.joined(held_for.held, kept)
-        steps.append(held_for.state())
-        holder.draws_on = held_for.draws_on
-        world.hold(held_for, 0, {}, None, held_for.group)
-        world.hold(holder, generation + 1, held, claim, group)
-        return claims.Claimed(choice=0, generation=holder.generation, number=0)
+    for rule in world.rules:
+        if (barred := rule.bars(claim, world)) is not None:
+            return claims.Refused(refusals=(barred,) * len(claim.choices))
+    if claim.take_over:
+        return _take_over(claim, holder, world.holders[claim.take_over], former, world)
     refusals: list[claims.Refusal] = []
     for position, choice in enumerate(claim.choices):
         shared: Allocations = {}
         if claim.begins and claim.keep:
             shared = pools.shared_by(former.held, choice.allocations, world.sharing)
-        before = len(steps)
-        refusal = _capacity_refusal(claim, choice, shared, former.used, steps, world)
-        # The group may have been deleted since the consumer joined it.
-        if refusal is None and group is not None and group in world.groups:
-            refusal = world.groups[group].refusal(world.roots(choice.allocations), holder.uuid)
+        mark = world.journal.mark()
+        refusal = _choice_refusal(claim, choice, shared, former.used, world)
         if refusal is not None:
-            world.undo(steps, before)
+            world.journal.undo(mark)
             refusals.append(refusal)
             continue
         if shared and claim.keep:
             _reduce_holder(world, world.holders[claim.keep], shared)
         if choice.allocations:
-            world.hold(holder, generation + 1, choice.allocations, claim, group)
-        else:  # a consumer without allocations is in no server group
-            holder.group = None
+            world.hold(holder, former.generation + 1, choice.allocations, claim)
         return claims.Claimed(
             choice=position, generation=holder.generation, number=0, refused=tuple(refusals)
         )
     return claims.Refused(refusals=tuple(refusals))
 
 
-def _capacity_refusal(
+def _take_over(
+    claim: claims.ConsumerClaim, holder: Holder, source: Holder, former: Former, world: ClaimWorld
+) -> claims.Claimed:
+    """Give the allocations of another consumer to the claim's consumer. Their capacity is not checked."""
+    kept = pools.kept_on_return(former.held, source.held, claim.choices[0].allocations, world.sharing)
+    if claim.keep:
+        _reduce_holder(world, world.holders[claim.keep], kept)
+    held = amounts.joined(source.held, kept)
+    for rule in world.rules:
+        rule.inherited(source, holder, claim, world)
+    world.hold(source, 0, {}, None)
+    world.hold(holder, former.generation + 1, held, claim)
+    return claims.Claimed(choice=0, generation=holder.generation, number=0)
+
+
+def _choice_refusal(
     claim: claims.ConsumerClaim,
     choice: claims.Choice,
     shared: Allocations,
     before: _Before,
-    steps: Steps,
     world: ClaimWorld,
 ) -> claims.Refusal | None:
-    """For one choice of a claim, draw its allocations from a reservation, preempt victims, and check the
-    capacity; return the first refusal, or None. The amounts in `shared` are not counted, because the consumer
-    holds them already. `before` is the usage before the consumers of the request released their allocations.
+    """Return the first refusal of a choice: by the rules that provide capacity, by the capacity, by the other
+    rules; None if the choice is possible. The amounts in `shared` are not counted, because the consumer holds
+    them already. `before` is the usage before the consumers of the request released their allocations.
     """
-    refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
-    if refusal is None and claim.preempts is not None:
-        refusal = preempt(claim, choice, steps, world, _leave_to)
-    if refusal is None:
-        world.count(shared, -1)
-        refusal = _refusal(choice, before, world)
-        world.count(shared, +1)
-    return refusal
+    refusal: claims.Refusal | None
+    for rule in world.rules:
+        if (refusal := rule.before(claim, choice, world)) is not None:
+            return refusal
+    mark = world.journal.mark()
+    world.journal.note(world.count, shared, +1)
+    world.count(shared, -1)
+    refusal = _refusal(choice, before, world)
+    world.journal.undo(mark)
+    if refusal is not None:
+        return refusal
+    for rule in world.rules:
+        if (refusal := rule.after(claim, choice, world)) is not None:
+            return refusal
+    return None
 
 
 def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claims.Refusal | None:
@@ -294,29 +273,13 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
     return "step_size" if asked % step_size else ""
 
 
-def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
-    both = amounts.joined(holder_consumer.held, holder.held)
-    group = holder_consumer.group if holder.group is None else holder.group
-    world.hold(holder, 0, {}, None, holder.group)
-    holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
-    holder_consumer.keeps_for = holder.keeps_for or holder.uuid
-    holder_consumer.draws_on = holder.draws_on or holder_consumer.draws_on
-    holder.draws_on = None
-    world.hold(holder_consumer, holder_consumer.generation + 1, both, None, group)
-
-
 def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
     """Remove from a holder consumer's allocations the amounts at sharing providers (`shared`) that the
     instance holds instead.
     """
     left = amounts.without(holder.held, shared)
     if left != holder.held:
-        world.hold(holder, holder.generation if left else 0, left, None, holder.group)
-
-
-def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
-    for provider in providers:
-        world.touched[provider] = world.provider(provider)
+        world.hold(holder, holder.generation if left else 0, left, None)
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:

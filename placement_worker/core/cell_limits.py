@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from bus import claims
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
@@ -54,5 +56,5 @@ def ended(retired: claims.Retired, cell: str) -> claims.Retired:
     if not cell:
         return retired
     if retired.cell == cell:
-        return claims.Retired(why=retired.why, unplaceable=retired.unplaceable)
+        return structs.replace(retired, cell="")
     return claims.Retired(why=ENDED_ELSEWHERE)

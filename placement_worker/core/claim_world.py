@@ -1,22 +1,20 @@
 """The data by which claims and releases are decided: first as read, then with the changes of each claim.
 
-A Holder is any consumer with its allocations; server groups and cells restrict where it may be placed.
+A Holder is any consumer with its allocations; cells and rules restrict where it may be placed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, ClassVar, TypeVar
 
-from bus import claims
+from bus import amounts, claims
 from bus.history import ConsumerChange
-from bus.moves import SHELVED
-from bus.preemption import Preemption
 from bus.vocabulary import Allocations
 from placement_worker.core.cell_limits import CellLimits
-from placement_worker.core.group_places import GroupPlaces
-from placement_worker.core.quotas import ProjectBudget
-from placement_worker.core.reservations import ReservationWorld
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
@@ -67,40 +65,99 @@ class Holder:
     id: int
     generation: int = 0
     held: Allocations = field(default_factory=dict)
-    # The values `..._was` are as read from the database.
     by: claims.ConsumerClaim | None = None  # the claim that gave the consumer its present allocations
     heir_of: "Holder | None" = None  # consumer from which allocations, project and user were taken over
     heir_type: str = claims.CLEANUP  # consumer type, if `heir_of` is set
     keeps_for: str | None = None  # for a holder consumer: the instance whose guest may still exist
-    move_of: str | None = None  # instance that a client moves, if quotas count this consumer as a part
-    move_of_was: str | None = None
-    group: int | None = None  # database id of the server group, which may have been deleted since
-    group_was: int | None = None
     project_id: int = 0  # database id of the project as read from the database; 0: the consumer is new
-    project: str = ""  # the project, if it has a quota
-    draws_on: str | None = None  # slot of a reservation to which released allocations return
-    draws_on_was: str | None = None
-
-    def state(self) -> "HolderState":
-        return HolderState(
-            self, self.generation, self.held, self.by, self.group, self.keeps_for, self.move_of, self.draws_on
-        )
+    marks: dict[str, Any] = field(default_factory=dict)  # values of the columns that rules have, by column
+    marks_were: Mapping[str, Any] = field(default_factory=dict)  # `marks` as read from the database
 
 
-class HolderState(NamedTuple):
-    """A consumer, and its state before a change of its allocations."""
+class ClaimJournal:
+    """Records how to undo the changes of a ClaimWorld. Every change by a claim that may still be refused is
+    recorded; a change that is not recorded would remain after a refusal.
+    """
 
-    holder: Holder
-    generation: int
-    held: Allocations
-    by: claims.ConsumerClaim | None
-    group: int | None
-    keeps_for: str | None
-    move_of: str | None
-    draws_on: str | None
+    def __init__(self) -> None:
+        self._undo: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def note(self, undo: Callable[..., object], *values: Any) -> None:
+        """Record that `undo(*values)` undoes a change that the caller has made."""
+        self._undo.append((undo, values))
+
+    def set(self, target: object, field_: str, value: object) -> None:
+        """Set a field of an object."""
+        self._undo.append((setattr, (target, field_, getattr(target, field_))))
+        setattr(target, field_, value)
+
+    def set_item(self, items: dict[K, V], key: K, value: V) -> None:
+        if key in items:
+            self._undo.append((items.__setitem__, (key, items[key])))
+        else:
+            self._undo.append((items.pop, (key,)))
+        items[key] = value
+
+    def mark(self) -> int:
+        """Return the present position, for `undo`."""
+        return len(self._undo)
+
+    def undo(self, after: int) -> None:
+        """Undo all changes after the position `after`, the newest first."""
+        while len(self._undo) > after:
+            undo, values = self._undo.pop()
+            undo(*values)
 
 
-Steps = list[HolderState]  # the states before each change by the claims of a request, in order
+class ClaimJudge:
+    """The part of a feature's rule that decides claims and releases on data in memory. A rule overrides the
+    methods that it needs. It records every change in the journal, because the claim may still be refused.
+    """
+
+    name: ClassVar[str]
+    # Columns of `consumers` that the rule has: column → why a consumer with a value there must not be
+    # preempted; "": it may be.
+    columns: ClassVar[Mapping[str, str]] = {}
+
+    def bars(self, claim: claims.ConsumerClaim, world: "ClaimWorld") -> claims.RuleRefused | None:
+        """Return why no choice of a claim is possible."""
+        return None
+
+    def before(
+        self, claim: claims.ConsumerClaim, choice: claims.Choice, world: "ClaimWorld"
+    ) -> claims.RuleRefused | None:
+        """Return why a choice is not possible, or provide capacity for it, before its capacity is judged."""
+        return None
+
+    def after(
+        self, claim: claims.ConsumerClaim, choice: claims.Choice, world: "ClaimWorld"
+    ) -> claims.RuleRefused | None:
+        """Return why a choice for which there is capacity is not possible."""
+        return None
+
+    def judge_request(
+        self, request: claims.ClaimRequested, results: Sequence[claims.ClaimResult], world: "ClaimWorld"
+    ) -> Sequence[claims.ClaimResult]:
+        """Return the results of a request's claims, some of them replaced by refusals."""
+        return results
+
+    def changed(self, holder: Holder, was: Allocations, world: "ClaimWorld") -> None:
+        """Adapt the rule's data after a consumer's allocations were replaced; `was`: those before."""
+
+    def inherited(
+        self, source: Holder, heir: Holder, claim: claims.ConsumerClaim | None, world: "ClaimWorld"
+    ) -> None:
+        """Adapt the rule's data before a consumer gets the allocations of another one, by a claim that takes
+        them over, or (None) as the holder consumer of the source.
+        """
+
+    def released(self, holder: Holder, was: Allocations, world: "ClaimWorld") -> None:
+        """Adapt the rule's data after a release, which is no claim; `was` are the released allocations. Raise
+        Unread if more data is needed, and name it in `world.unread`.
+        """
+
+    def accepted(self, request: claims.ClaimRequested, world: "ClaimWorld") -> None:
+        """Record the effects of a request whose claims have all succeeded."""
 
 
 @dataclass(slots=True)
@@ -110,10 +167,10 @@ class ClaimWorld:
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
     retired: dict[str, claims.Retired]
-    groups: dict[int, GroupPlaces] = field(default_factory=dict)  # database id → group
-    named: dict[str, int] = field(default_factory=dict)  # server groups that claims name: uuid → database id
+    rules: Sequence[ClaimJudge] = ()  # the active rules, in the order in which they judge
+    state: dict[type[ClaimJudge], Any] = field(default_factory=dict)  # the data of each active rule
+    protected: Mapping[str, str] = field(default_factory=dict)  # `columns` of all rules
     sharing: set[str] = field(default_factory=set)  # sharing providers
-    budgets: dict[str, ProjectBudget] = field(default_factory=dict)  # projects that have a quota
     wall: CellLimits | None = None  # limits of the cell that sent the requests; None: no cell did
     touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # providers to update
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
@@ -121,10 +178,14 @@ class ClaimWorld:
     woken: set[str] = field(default_factory=set)  # shelved consumers whose retirement ends
     # consumers that this transaction inserted → their claims
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
-    reserved: ReservationWorld = field(default_factory=ReservationWorld)
-    preempted: dict[str, int] = field(default_factory=dict)  # project → victims within the period of budgets
-    preemptions: list[Preemption] = field(default_factory=list)  # records to store
+    unread: set[str] = field(default_factory=set)  # consumers that must be read before a decision is possible
     now: float = 0.0
+    journal: ClaimJournal = field(default_factory=ClaimJournal, compare=False)
+    # consumers that the present request has changed, with their allocations before: uuid → both
+    changed: dict[str, tuple[Holder, Allocations]] = field(default_factory=dict)
+    heirs: dict[str, Holder] = field(
+        default_factory=dict
+    )  # holder consumers that got allocations by the request
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]
@@ -159,34 +220,69 @@ class ClaimWorld:
         self.tombstones.pop(consumer, None)
         self.woken.add(consumer)
 
+    def before(self, consumer: str) -> Allocations:
+        """Return what a consumer held before the present request."""
+        if consumer in self.changed:
+            return self.changed[consumer][1]
+        return self.holders[consumer].held
+
+    def why_protected(self, holder: Holder) -> str:
+        """Return why a consumer must not be preempted; "" if it may be."""
+        marked = (why for column, why in self.protected.items() if holder.marks.get(column) is not None)
+        return next(filter(None, marked), "")
+
+    def marked(self, column: str) -> list[tuple[int, Any]]:
+        """Return the consumers whose value of a rule's column is to be stored: database id and value."""
+        return [
+            (holder.id, holder.marks.get(column))
+            for holder in self.stirred.values()
+            if holder.held and holder.marks.get(column) != holder.marks_were.get(column)
+        ]
+
     def hold(
-        self,
-        holder: Holder,
-        generation: int,
-        allocations: Allocations,
-        by: claims.ConsumerClaim | None,
-        group: int | None,
+        self, holder: Holder, generation: int, allocations: Allocations, by: claims.ConsumerClaim | None
     ) -> None:
-        """Replace a consumer's allocations, generation, claim (`by`) and server group; adapt the usage of the
-        providers, and the hosts of the server groups' members.
-        """
+        """Replace a consumer's allocations, generation and claim (`by`), and adapt the usage of providers."""
+        was = holder.held
+        if holder.uuid not in self.changed:
+            self.journal.set_item(self.changed, holder.uuid, (holder, was))
+        self.journal.note(self._set_held, holder, holder.generation, was, holder.by)
+        self._set_held(holder, generation, allocations, by)
+        for rule in self.rules:
+            rule.changed(holder, was, self)
+
+    def _set_held(
+        self, holder: Holder, generation: int, allocations: Allocations, by: claims.ConsumerClaim | None
+    ) -> None:
         self.count(holder.held, -1)
         self.count(allocations, +1)
-        if holder.group is not None and holder.group in self.groups:
-            self.groups[holder.group].drop(holder.uuid)
-        holder.generation, holder.held, holder.by, holder.group = generation, allocations, by, group
-        if group is not None and group in self.groups and allocations:
-            self.groups[group].put(holder.uuid, self.roots(allocations), holder.keeps_for)
+        holder.generation, holder.held, holder.by = generation, allocations, by
 
-    def undo(self, steps: Steps, after: int = 0) -> None:
-        """Undo all changes in `steps` except the first `after`: restore the earlier states of the
-        consumers.
+    def leave(self, holder: Holder, heir: Holder, type_: str) -> None:
+        """Give the allocations of a consumer to a holder consumer (`heir`), in addition to what it holds."""
+        both = amounts.joined(heir.held, holder.held)
+        self.hold(holder, 0, {}, None)
+        journal = self.journal
+        journal.set(heir, "heir_of", holder)
+        journal.set(heir, "heir_type", type_)
+        journal.set(heir, "keeps_for", holder.keeps_for or holder.uuid)
+        journal.set_item(self.heirs, heir.uuid, heir)
+        for rule in self.rules:
+            rule.inherited(holder, heir, None, self)
+        self.hold(heir, heir.generation + 1, both, None)
+
+    def accept(self) -> list[tuple[Holder, Allocations]]:
+        """End a request that succeeded: its consumers and their providers are to be written. Return the
+        changed consumers with their allocations before the request.
         """
-        for state in reversed(steps[after:]):  # so that the oldest state of a consumer is restored last
-            state.holder.keeps_for, state.holder.move_of = state.keeps_for, state.move_of
-            state.holder.draws_on = state.draws_on
-            self.hold(state.holder, state.generation, state.held, state.by, state.group)
-        del steps[after:]
+        changed = [*self.changed.values()]
+        self.changed, self.heirs, self.journal = {}, {}, ClaimJournal()
+        for holder, before in changed:
+            for provider in (*before, *holder.held):
+                self.touched[provider] = self.provider(provider)
+            if before or holder.held:
+                self.stirred[holder.uuid] = holder
+        return changed
 
     def count(self, allocations: Allocations, sign: int) -> None:
         for provider, resources in allocations.items():
@@ -257,7 +353,7 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
     ended = world.retired.get(claim.consumer)
     if ended is None:
         return False
-    return (claim.begins is not None and ended.why == SHELVED) or (claim.revives and ended.unplaceable)
+    return (claim.begins is not None and ended.revivable) or (claim.revives and ended.unplaceable)
 
 
 def fenced_off(
@@ -293,8 +389,6 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
         return f"move {claim.begins}: a consumer has that name, and holds something"
     if world.wall is None:
         return ""
-    if claim.group is not None:
-        return f"consumer {claim.consumer}: a cell cannot add members to a server group"
     if claim.begins:
         return f"consumer {claim.consumer}: a cell begins no moves"
     holder = world.holders.get(claim.consumer)

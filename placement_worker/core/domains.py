@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bus.claims import TopologyViolated
+from bus.claims import RuleRefused
 from bus.domains import HOST, NO_TOPOLOGY, DomainConstraints
 
 OnHosts = Mapping[str, Collection[str]]  # root → instances on this host
@@ -13,7 +13,6 @@ OnHosts = Mapping[str, Collection[str]]  # root → instances on this host
 class GroupDomains:
     """The topology of a server group, with the labels of the hosts that a claim could use."""
 
-    group: str = ""
     topology: DomainConstraints = NO_TOPOLOGY
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label
 
@@ -23,7 +22,7 @@ class GroupDomains:
 
     def refusal(
         self, roots: frozenset[str], consumer: str, members: OnHosts, everyone: OnHosts
-    ) -> TopologyViolated | None:
+    ) -> RuleRefused | None:
         """Return a refusal if the constraints forbid the consumer on the given roots, else None.
 
         `members` are the group's instances on each root; `everyone` also has the instances whose guests may
@@ -62,12 +61,11 @@ class GroupDomains:
 
     def _violated(
         self, constraint: str, level: str, root: str, required: str, members: int = 0
-    ) -> TopologyViolated:
-        return TopologyViolated(
-            provider=root,
-            group=self.group,
-            constraint=f"{constraint} {level}",
-            label=self.label(root, level),
-            required=required,
-            members=members,
-        )
+    ) -> RuleRefused:
+        label = self.label(root, level)
+        why = "the host has no label of this level"
+        if label:
+            members_there = f"members of the group in {required}" if required else f"{members} members there"
+            why = f"it is in {label}, {members_there}"
+        why = f"{root}: {constraint} {level}: {why}"
+        return RuleRefused(rule="topology", code="topology", why=why, provider=root)

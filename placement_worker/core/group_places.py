@@ -4,12 +4,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bus import claims
+from bus.claims import RuleRefused
 from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.groups import GroupPolicy
 from placement_worker.core.domains import GroupDomains
 
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # other policies affect only weights of hosts
+
+
+def no_group(group: str) -> RuleRefused:
+    """Return the refusal of a claim that names a server group which the project does not have."""
+    why = f"server group {group}: it does not exist in this project"
+    return RuleRefused(rule="groups", code="no_server_group", why=why, final=True)
 
 
 # Root → instance → number of its consumers there: the instance itself and its holder consumers.
@@ -74,12 +80,8 @@ class GroupPlaces:
         """
         return self.policy in HARD or self.topology.is_required
 
-    def refusal(
-        self, roots: frozenset[str], consumer: str
-    ) -> claims.GroupPolicyViolated | claims.TopologyViolated | None:
-        """Return a refusal if the server group's policy or topology forbids the consumer on the given roots;
-        else None.
-        """
+    def refusal(self, roots: frozenset[str], consumer: str) -> RuleRefused | None:
+        """Return a refusal if the policy forbids the consumer on the given roots; else None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())
@@ -87,9 +89,13 @@ class GroupPlaces:
                     return self._crowded(root, other_members)
         elif self.policy == "affinity" and self._members and not roots & self._members.keys():
             return self._crowded(min(roots), 0) if roots else None
-        if not self.topology.is_required or not roots:
+        return None
+
+    def topology_refusal(self, roots: frozenset[str], consumer: str) -> RuleRefused | None:
+        """Return a refusal if the required topology forbids the consumer on the given roots; else None."""
+        if not roots:
             return None
-        domains = GroupDomains(self.uuid, self.topology, self.labels)
+        domains = GroupDomains(self.topology, self.labels)
         return domains.refusal(roots, consumer, self._members, self._all)
 
     def breaches(self) -> Iterator[str]:
@@ -105,7 +111,8 @@ class GroupPlaces:
             if members and all(len(on_host) < members for on_host in self._members.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members))}"
         if self.topology.is_required:
-            yield from GroupDomains(self.uuid, self.topology, self.labels).breaches(self._members, self._all)
+            yield from GroupDomains(self.topology, self.labels).breaches(self._members, self._all)
 
-    def _crowded(self, root: str, members: int) -> claims.GroupPolicyViolated:
-        return claims.GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=members)
+    def _crowded(self, root: str, members: int) -> RuleRefused:
+        why = f"{root}: {self.policy}: {members or 'no'} members of server group {self.uuid} there"
+        return RuleRefused(rule="groups", code="server_group", why=why, provider=root)

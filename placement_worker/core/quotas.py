@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.quotas import COUNTS, DEFAULT, GROUP_MEMBERS, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
+from bus.quotas import COUNTS, DEFAULT, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
 from bus.reservations import RESERVATION
 from bus.vocabulary import Allocations
 
@@ -82,17 +82,9 @@ class ProjectBudget:
     limits: Amounts
     usage: ProjectUsage = field(default_factory=ProjectUsage)
 
-    def refusal(self, growth: Amounts, members: int = 0) -> OverQuota | None:
-        """Return a refusal if the growth of the project's usage exceeds a limit, else None. `members` is the
-        number of members of the server group that an instance joins, including the instance; 0 without a
-        group.
-        """
-        if (refusal := over_quota(self.project, self.limits, self.usage.used, growth)) is not None:
-            return refusal
-        limit = self.limits.get(GROUP_MEMBERS, members)
-        if members <= limit:
-            return None
-        return OverQuota(project=self.project, resource=GROUP_MEMBERS, limit=limit, used=members - 1, asked=1)
+    def over(self, growth: Amounts) -> OverQuota | None:
+        """Return how the growth of the project's usage exceeds a limit; None if it does not."""
+        return over_quota(self.project, self.limits, self.usage.used, growth)
 
     def take(self, growth: Amounts, sign: int = 1) -> None:
         for name, more in growth.items():

@@ -4,9 +4,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from bus.amounts import common, covers, without
-from bus.claims import Choice, ConsumerClaim
+from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.reservations import FAILOVER, RESERVATION, Reservation
 from bus.vocabulary import Allocations
+
+
+def reservation_refusal(why: str) -> RuleRefused:
+    """Return the refusal of a claim whose consumer may not draw from a slot, or may not become a slot."""
+    return RuleRefused(rule="reservations", code="reservation", why=why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ def _consumers() -> None:
         _columns(sa.Double, "at"),
         _columns(sa.Boolean, "unplaceable", server_default=sa.false()),  # no host was found
         _columns(sa.String(64), "cell", server_default=""),  # cell that retired it, or ""
+        _columns(sa.Boolean, "revivable", server_default=sa.false()),  # shelved
         sa.Index(None, "at"),
         keys=("uuid",),
     )
@@ -203,7 +204,7 @@ def _of_berth() -> None:
     # The last changes, for the relay and for readers that have missed changes.
     texts = [
         _columns(sa.Text, "changes"),
-        *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "projects")),
+        *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "wakes")),
     ]
     _table("change_log", number, *texts, keys=("number",))
     # Unpublished BuildReshaped messages, by change number.

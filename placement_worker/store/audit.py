@@ -238,11 +238,15 @@ async def retired_as(database: Database, consumers: Collection[str]) -> dict[str
     """Return why and how those of the given consumers were retired that were."""
     async with database.read() as tx:
         rows = await _RETIRED_AS(tx, [(consumer,) for consumer in consumers]) if consumers else ()
-        return {uuid: Retired(why=why, unplaceable=bool(unplaceable)) for uuid, why, unplaceable in rows}
+        return {
+            uuid: Retired(why=why, unplaceable=bool(unplaceable), revivable=bool(revivable))
+            for uuid, why, unplaceable, revivable in rows
+        }
 
 
 _RETIRED_AS = sql("""
-    SELECT r.uuid, r.why, r.unplaceable FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
+    SELECT r.uuid, r.why, r.unplaceable, r.revivable
+    FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
 """)
 _KEEPERS = sql("""
     SELECT c.uuid, c.generation, c.keeps_for, t.name AS type, c.created_at FROM consumers c

@@ -41,31 +41,31 @@ _NEXT = f"""
 # permit UPDATE inside another statement.
 _NEXT_LOGGED = sql(f"""
     WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log
-    (number, changes, projects, at, trees, consumers, renamed)
-    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:projects AS text), :NOW, n.trees,
+    (number, changes, wakes, at, trees, consumers, renamed)
+    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:wakes AS text), :NOW, n.trees,
     n.consumers, n.renamed FROM next, {{n: nth int, changes str, trees str, consumers str, renamed str}})
     SELECT number, edition, quotas FROM next
 """)
 _NEXT_ALONE = sql(_NEXT)
 _LAST = sql(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = sql("""
-    INSERT INTO change_log (number, changes, projects, at, trees, consumers, renamed)
-    SELECT n.number, n.changes, :projects, :NOW, n.trees, n.consumers, n.renamed
+    INSERT INTO change_log (number, changes, wakes, at, trees, consumers, renamed)
+    SELECT n.number, n.changes, :wakes, :NOW, n.trees, n.consumers, n.renamed
     FROM {n: number int, changes str, trees str, consumers str, renamed str}
 """)
 _LOG_FACTS = sql("""
-    INSERT INTO change_log (number, changes, at, aggregates, cells, projects)
-    VALUES (:number, '[]', :NOW, CAST(:aggregates AS text), CAST(:cells AS text), CAST(:projects AS text))
+    INSERT INTO change_log (number, changes, at, aggregates, cells, wakes)
+    VALUES (:number, '[]', :NOW, CAST(:aggregates AS text), CAST(:cells AS text), CAST(:wakes AS text))
 """)
 _CHANGES_SINCE = sql(f"""
-    SELECT l.number, l.changes, l.aggregates, l.cells, l.projects, c.number AS last,
+    SELECT l.number, l.changes, l.aggregates, l.cells, l.wakes, c.number AS last,
     (SELECT min(o.number) FROM change_log o) AS oldest
-    FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells, projects FROM change_log
+    FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells, wakes FROM change_log
     WHERE number > :after ORDER BY number LIMIT :most) l ON 1 = 1
     WHERE c.id = {LAST_CHANGE} ORDER BY l.number
 """)
 _UNPUBLISHED = sql(f"""
-    SELECT l.number, l.changes, l.aggregates, l.cells, l.projects FROM change_log l WHERE l.number >
+    SELECT l.number, l.changes, l.aggregates, l.cells, l.wakes FROM change_log l WHERE l.number >
     (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known
     ORDER BY l.number LIMIT :most
 """)
@@ -81,7 +81,7 @@ _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
 _aggregates = msgspec.json.Decoder(tuple[Aggregate, ...])
 _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
-_projects = msgspec.json.Decoder(tuple[str, ...])
+_wakes = msgspec.json.Decoder(tuple[str, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class CommitRecord:
     shaped: Mapping[str, Tree] = field(default_factory=dict)  # created, reshaped and deleted trees
     consumers: Sequence[ConsumerChange] = ()
     renamed: tuple[str, str] | None = None  # a resource class: its former and its new name
-    projects: Sequence[str] = ()  # projects with a quota that may use less now
+    wakes: Sequence[str] = ()  # keys of refused claims that may succeed now
 
     def of_part(self, nth: int, part: Sequence[ProviderChange]) -> tuple[str | None, str | None, str | None]:
         """Return the columns `trees`, `consumers` and `renamed` of the log entry for part `nth` of a commit,
@@ -115,20 +115,18 @@ async def announce(
     """
     parts = list(portions(record.changes, CHANGES_A_MESSAGE))
     rows = [(nth, _encode(part).decode(), *record.of_part(nth, part)) for nth, part in enumerate(parts, 1)]
-    projects = tuple(record.projects)
-    named = _text(projects)
+    wakes = tuple(record.wakes)
+    keys = _text(wakes)
     if tx.dialect == "postgresql":
         [(last, edition, quotas)] = await _NEXT_LOGGED.together(
-            writes, tx, rows, more=len(parts), projects=named, now=now
+            writes, tx, rows, more=len(parts), wakes=keys, now=now
         )
     else:
         [(last, edition, quotas)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
         numbered = [(last - len(parts) + nth, *columns) for nth, *columns in rows]
-        await _LOG(tx, numbered, projects=named, now=now)
+        await _LOG(tx, numbered, wakes=keys, now=now)
     announced = [
-        PlacementChanged(
-            number=last - len(parts) + nth, changes=tuple(part), projects=projects, history=tx.history
-        )
+        PlacementChanged(number=last - len(parts) + nth, changes=tuple(part), wakes=wakes, history=tx.history)
         for nth, part in enumerate(parts, 1)
     ]
     return announced, edition, quotas
@@ -138,21 +136,21 @@ async def announce_facts(
     tx: Transaction,
     aggregates: Sequence[Aggregate],
     cells: Sequence[RegisteredCell],
-    projects: Sequence[str],
+    wakes: Sequence[str],
     now: float,
 ) -> PlacementChanged:
-    """Log changed aggregates (name, metadata), cells, and projects with a changed quota, under a new change
-    number; return the message.
+    """Log changed aggregates (name, metadata), cells, and keys of refused claims that may succeed now, under
+    a new change number; return the message.
     """
     [(number, _, _)] = await _NEXT_ALONE(tx, more=1)
-    texts = [_text(facts) for facts in (aggregates, cells, projects)]
-    await _LOG_FACTS(tx, number=number, now=now, aggregates=texts[0], cells=texts[1], projects=texts[2])
+    texts = [_text(facts) for facts in (aggregates, cells, wakes)]
+    await _LOG_FACTS(tx, number=number, now=now, aggregates=texts[0], cells=texts[1], wakes=texts[2])
     return PlacementChanged(
         number=number,
         changes=(),
         aggregates=tuple(aggregates),
         cells=tuple(cells),
-        projects=tuple(projects),
+        wakes=tuple(wakes),
         history=tx.history,
     )
 
@@ -199,10 +197,10 @@ def _messages(rows: Sequence[Any], history: str) -> list[PlacementChanged]:
             changes=_changes.decode(changes),
             aggregates=_aggregates.decode(aggregates) if aggregates else (),
             cells=_cells.decode(cells) if cells else (),
-            projects=_projects.decode(projects) if projects else (),
+            wakes=_wakes.decode(wakes) if wakes else (),
             history=history,
         )
-        for number, changes, aggregates, cells, projects in rows
+        for number, changes, aggregates, cells, wakes in rows
     ]
 
 

@@ -1,26 +1,25 @@
 """Locks and reads the data of claims and releases, and writes the results, one statement for many rows.
 
-Every writer locks in this order: consumers (new consumers by uuid, then existing consumers by id), projects
-with a quota by id, server groups by id, providers by id, the change number. A missing consumer is inserted
-before its claim is decided: by the unique key, a concurrent claim or retirement of the consumer then waits.
+Every writer locks in the order of LOCKS: consumers (new consumers by uuid, then existing consumers by id),
+projects by id, the rows of rules, providers by id, the change number. A missing consumer is inserted before
+its claim is decided: by the unique key, a concurrent claim or retirement of the consumer then waits.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
-from bus.claims import ConsumerClaim, Retired
-from bus.moves import SHELVED
+from bus.claims import ConsumerClaim, ReleaseRequested, Retired
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.core.cell_limits import ended
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.reservations import SlotRecord
-from placement_worker.store import preemptions, quotas, reservations, server_groups
-from placement_worker.store.claimed_providers import read_providers
+from placement_worker.extension import LOCKS, ClaimRule, ClaimScope
+from placement_worker.store.claimed_providers import read_providers, sharing
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book
 
@@ -39,12 +38,12 @@ _INSERT_AND_LOCK = sql(f"""
     AND p.uuid = ANY(CAST(:providers AS text[])) ORDER BY p.id FOR NO KEY UPDATE OF p)
     SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
 """)
-_LOCK_CONSUMERS = sql("""
-    SELECT c.id, c.uuid, c.generation, c.group_id, c.project_id, c.draws_on, c.keeps_for
-    FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
-""")
+_LOCK_PROJECTS = sql(
+    "SELECT p.id FROM {n: id int} JOIN projects p ON p.id = n.id ORDER BY p.id FOR UPDATE OF p"
+)
 _RETIRED = sql("""
-    SELECT r.uuid, r.why, r.unplaceable, r.cell FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
+    SELECT r.uuid, r.why, r.unplaceable, r.cell, r.revivable
+    FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
 """)
 _HOLDINGS = sql("""
     SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n: id int}
@@ -83,14 +82,15 @@ _INSERT_ALLOCATIONS = sql("""
     FROM {n: consumer int, provider int, class int, used int}
 """)
 _INSERT_RETIRED = sql("""
-    INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell)
-    SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell
-    FROM {n: uuid str, why str, unplaceable bool, cell str} WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
+    INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell, revivable)
+    SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell, n.revivable
+    FROM {n: uuid str, why str, unplaceable bool, cell str, revivable bool}
+    WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
 """)
 # Deletes the retirement of shelved instances that get allocations again, or are deleted.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
 # Shelved instances stay retired: their ids are not free.
-PRUNE_RETIRED = sql(f"DELETE FROM retired_consumers WHERE at < :before AND why <> '{SHELVED}'")
+PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before AND NOT revivable")
 
 
 # The order of the statements: _SET_HOLDERS reads consumers that _DELETE_CONSUMERS deletes.
@@ -100,41 +100,20 @@ _LAST = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class ClaimScope:
-    """The consumers, providers and server groups to read for claims and releases, and the sender's cell."""
-
-    new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
-    other_consumers: set[str]  # consumers that should exist
-    providers: Collection[str] = ()
-    groups: Collection[str] | None = None  # server groups to join; None: group policies are not checked
-    cell: str = ""
-    projects: Collection[str] = ()  # projects of the claims, if they have a quota
-    moves: bool = False  # True: a claim begins or undoes a move, so read which providers are pools
-    slots: dict[str, SlotRecord] = field(default_factory=dict)  # slots of reservations
-    read_slots: Collection[str] = ()  # all looked-up slots, including slots that do not exist
-    reserved: Collection[str] = ()  # reservations to which claims add slots
-    budgets: Collection[str] = ()  # projects with claims that preempt instances
-
-    def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
-        """Add the slots `read` of reservations to the data that is locked and read; `found` are the records
-        of existing slots. With `returns`, insert a consumer for each slot that holds nothing now, so that
-        allocations can return to it.
-        """
-        self.slots, self.read_slots = found, read
-        for uuid, record in found.items():
-            if returns:
-                self.new_consumers.setdefault(uuid, record.claim())
-            elif uuid not in self.new_consumers:
-                self.other_consumers.add(uuid)
+@cache
+def _lock_consumers(columns: tuple[str, ...]) -> Statement:
+    of_rules = "".join(f", c.{column}" for column in columns)
+    return sql(f"""
+        SELECT c.id, c.uuid, c.generation, c.project_id{of_rules}
+        FROM {{n: uuid str}} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
+    """)
 
 
-def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
-    """Return the scope of the data to lock and read for the claims: their consumers, and `providers`. The
-    caller adds server groups, projects and reservations.
-    """
-    moves = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)
-    scope = ClaimScope({}, set(), providers, moves=moves)
+def claim_scope(claims: Sequence[ConsumerClaim], providers: Iterable[str], cell: str = "") -> ClaimScope:
+    """Return the scope of claims that use the given providers."""
+    scope = ClaimScope(claims, {}, set(), {*providers}, cell=cell)
+    scope.reads_pools = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)
+    scope.leaves_holders = any(claim.keep for claim in claims)
     for claim in claims:
         if claim.generation is None or not claim.fenced:
             scope.new_consumers.setdefault(claim.consumer, claim)
@@ -142,9 +121,6 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
             scope.other_consumers.add(claim.consumer)
         if claim.take_over:
             scope.other_consumers.add(claim.take_over)
-        if claim.preempts is not None:
-            scope.other_consumers.update(victim.build for victim in claim.preempts.victims)
-            scope.new_consumers.update({victim.holder: None for victim in claim.preempts.victims})
     for claim in claims:
         for name in (claim.keep, claim.begins):
             if name:
@@ -152,34 +128,50 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
     return scope
 
 
-async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> ClaimWorld:
+def release_scope(releases: Iterable[ReleaseRequested], cell: str, unread: Collection[str]) -> ClaimScope:
+    """Return the scope of releases; `unread` are consumers that an earlier attempt lacked."""
+    scope = ClaimScope((), {}, set(), cell=cell, unread=unread)
+    for release in releases:
+        scope.other_consumers.add(release.consumer)
+        if release.retire:  # insert it, if missing: a concurrent claim of the consumer then waits
+            scope.new_consumers[release.consumer] = None
+        if release.keep:
+            scope.leaves_holders = True
+            scope.new_consumers[release.keep] = None
+    return scope
+
+
+async def open_world(
+    tx: Transaction,
+    book: Book,
+    scope: ClaimScope,
+    now: float,
+    rules: Sequence[ClaimRule] = (),
+    columns: Mapping[str, str] = MappingProxyType({}),
+) -> ClaimWorld:
     """Lock and read the data that decides claims and releases; if a cell sent them, also read the agents that
-    own the providers, because a cell may claim only on hosts of its agents.
+    own the providers, because a cell may claim only on hosts of its agents. `columns` are those of all rules
+    in the table of consumers.
     """
     reading, new_consumers = book.reading, scope.new_consumers
     everyone = {*new_consumers, *scope.other_consumers}
-    # Lock providers already here only if no existing consumer, group or project must be locked before them.
-    soon = () if scope.other_consumers or scope.groups or scope.projects else scope.providers
+    # Lock providers already here only if no existing consumer and no row of a rule is locked before them.
+    soon = () if scope.other_consumers or scope.locks else scope.providers
     inserted, locked = await _insert(tx, book, new_consumers, soon, now) if new_consumers else ([], False)
     holders = {uuid: Holder(uuid, id_) for id_, uuid in inserted}
-    world = ClaimWorld({}, holders, {}, placeholders={uuid: new_consumers[uuid] for uuid in holders})
+    placeholders = {uuid: new_consumers[uuid] for uuid in holders}
+    world = ClaimWorld({}, holders, {}, placeholders=placeholders, protected=columns, now=now)
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
-        held = await _lock_holders(tx, older)
+        held = await _lock_holders(tx, older, tuple(columns))
         holders.update({holder.uuid: holder for holder in held.values()})
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
-    if scope.projects or scope.budgets:
-        await quotas.open_budgets(tx, book, world, scope.projects, scope.budgets)
-    if scope.budgets:
-        world.now, world.preempted = now, await preemptions.used(tx, scope.budgets, now)
-    if scope.read_slots or scope.reserved:
-        world.reserved = await reservations.lock(tx, scope.slots, scope.read_slots, scope.reserved, now)
     shapes = await _read_holdings(tx, book, held) if held else {}
-    if scope.groups is not None:
-        joined = {holder.group for holder in held.values() if holder.group is not None}
-        if scope.groups or joined:
-            await server_groups.lock(tx, world, scope.groups, joined)
+    if scope.projects:
+        await _LOCK_PROJECTS(tx, [(book.projects.ids[name],) for name in scope.projects])
+    for rule in sorted((rule for rule in rules if rule.locks), key=lambda rule: LOCKS.index(rule.locks)):
+        await rule.read(tx, scope, world)
     wanted = {*scope.providers, *(provider for holder in held.values() for provider in holder.held)}
     existing = wanted
     if wanted and not locked:
@@ -188,14 +180,17 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     world.providers = {**dict.fromkeys(wanted), **claimed}
     if some_retired:
         world.retired = {
-            uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), scope.cell)
-            for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
+            row["uuid"]: ended(_retired(row), scope.cell)
+            for row in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
     if any((found := world.providers[id_]) is None or found.shape != shape for id_, shape in shapes.items()):
         raise Conflict("allocations may have moved while their providers were being locked")
-    if world.groups or scope.moves:
-        world.sharing = await server_groups.sharing(tx, world.providers)
-        await server_groups.read_labels(tx, world.groups.values(), {found.root for found in claimed.values()})
+    if scope.reads_pools:
+        world.sharing = await sharing(tx, world.providers)
+    for rule in rules:
+        if not rule.locks:
+            await rule.read(tx, scope, world)
+    world.rules = [rule for rule in rules if type(rule) in world.state]
     if scope.cell:
         roots = {uuid: provider.root for uuid, provider in claimed.items()}
         world.wall = await limits(tx, scope.cell, roots)
@@ -204,14 +199,24 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     return world
 
 
-async def _lock_holders(tx: Transaction, consumers: Sequence[tuple[str]]) -> dict[int, Holder]:
+async def _lock_holders(
+    tx: Transaction, consumers: Sequence[tuple[str]], columns: tuple[str, ...]
+) -> dict[int, Holder]:
     """Lock existing consumers; return them by their database numbers."""
     held = {}
-    for id_, uuid, generation, group, project, slot, instance in await _LOCK_CONSUMERS(tx, consumers):
-        held[id_] = Holder(uuid, id_, generation, group=group, group_was=group, project_id=project)
-        held[id_].draws_on = held[id_].draws_on_was = slot
-        held[id_].move_of = held[id_].move_of_was = instance
+    for id_, uuid, generation, project, *values in await _lock_consumers(columns)(tx, consumers):
+        marks = dict(zip(columns, values, strict=True))
+        held[id_] = Holder(uuid, id_, generation, project_id=project, marks=marks, marks_were={**marks})
     return held
+
+
+def _retired(row: Any) -> Retired:
+    return Retired(
+        why=row["why"],
+        unplaceable=bool(row["unplaceable"]),
+        revivable=bool(row["revivable"]),
+        cell=row["cell"],
+    )
 
 
 async def _insert(
@@ -262,22 +267,11 @@ async def save_world(
             rows[_SET_GENERATIONS].append((provider.id, provider.generation))
     cell = world.wall.cell if world.wall else ""
     rows[_INSERT_RETIRED] = [
-        (uuid, retired.why, retired.unplaceable, cell or retired.cell)
+        (uuid, retired.why, retired.unplaceable, cell or retired.cell, retired.revivable)
         for uuid, retired in world.tombstones.items()
     ]
     ending = world.woken & world.tombstones.keys()
     rows[_WAKE] = [(uuid,) for uuid in world.woken - ending]
-    # Separate statements, because they change the same rows.
-    if rows[server_groups.JOIN]:
-        await server_groups.JOIN(tx, rows[server_groups.JOIN])
-    if rows[reservations.DRAW]:
-        await reservations.DRAW(tx, rows[reservations.DRAW])
-    if rows[quotas.MARK_MOVE]:
-        await quotas.MARK_MOVE(tx, rows[quotas.MARK_MOVE])
-    if world.preemptions:
-        await preemptions.INSERT(tx, preemptions.rows(world.preemptions))
-    if world.reserved.made:
-        await reservations.INSERT_SLOTS(tx, reservations.slot_rows(world.reserved))
     if rows[_DELETE_ALLOCATIONS]:
         await _DELETE_ALLOCATIONS(tx, rows[_DELETE_ALLOCATIONS])
     if ending:
@@ -304,12 +298,6 @@ def _changed_rows(book: Book, world: ClaimWorld) -> defaultdict[Statement, list[
             rows[_DELETE_ALLOCATIONS].append((holder.id,))
             if not holder.generation:
                 rows[_DELETE_CONSUMERS].append((holder.id,))
-        if holder.held and holder.group != holder.group_was:
-            rows[server_groups.JOIN].append((holder.id, holder.group))
-        if holder.held and holder.draws_on != holder.draws_on_was:
-            rows[reservations.DRAW].append((holder.id, holder.draws_on))
-        if holder.held and holder.move_of != holder.move_of_was:
-            rows[quotas.MARK_MOVE].append((holder.id, holder.move_of))
         claim = holder.by
         if claim is None and holder.heir_of is not None and holder.held:
             heir = (holder.heir_of.id, book.types.ids[holder.heir_type], holder.keeps_for)

@@ -11,7 +11,7 @@ from bus.sql.transaction import Transaction
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.labels import as_stored, stored_labels
 from placement_worker.core.trees import Tree
-from placement_worker.store import server_groups
+from placement_worker.store.claimed_providers import sharing
 
 _ENTER = sql("""
     INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, labels, created_at, updated_at)
@@ -92,7 +92,7 @@ async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLi
     provider in the claims and releases to its root provider."""
     cells = await cells_of(tx, dict.fromkeys(roots.values()))
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]
-    return CellLimits(cell, cells, await server_groups.sharing(tx, strangers) if strangers else ())
+    return CellLimits(cell, cells, await sharing(tx, strangers) if strangers else ())
 
 
 # Registered cells, and numbers of hosts and instances in cells

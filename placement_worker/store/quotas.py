@@ -11,13 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from bus.quotas import INSTANCES
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.core.quotas import UNCOUNTED_TYPES, ProjectBudget, ProjectUsage, largest
+from placement_worker.core.quotas import UNCOUNTED_TYPES, ProjectUsage, largest
 from placement_worker.store.numbered_names import Book
 
-_LOCK_PROJECTS = sql(
-    "SELECT p.id FROM {n: id int} JOIN projects p ON p.id = n.id ORDER BY p.id FOR UPDATE OF p"
-)
 _COUNTED = f"""
     counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for, c.group_id FROM {{n: id int}}
     JOIN consumers c ON c.project_id = n.id LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
@@ -59,25 +55,6 @@ _PAGE = sql("""
     AND EXISTS (SELECT 1 FROM consumers c WHERE c.project_id = p.id)) f
     WHERE f.project > :after ORDER BY f.project LIMIT :most
 """)
-
-
-async def open_budgets(
-    tx: Transaction, book: Book, world: ClaimWorld, projects: Collection[str], preempting: Collection[str]
-) -> None:
-    """Lock the projects of claims that have a quota or preempt instances, and add the limits and usage of
-    projects with a quota to `world`. Consumers are locked before, server groups and providers after.
-    """
-    limited = {book.projects.ids[name]: name for name in book.quotas.limited(projects)}
-    locked = {*limited, *(book.projects.ids[name] for name in preempting)}
-    if locked:
-        await _LOCK_PROJECTS(tx, [(id_,) for id_ in locked])
-    if not limited:
-        return
-    usages = await usage(tx, book, limited)
-    for id_, name in limited.items():
-        world.budgets[name] = ProjectBudget(name, book.quotas.of(name), usages[id_])
-    for holder in world.holders.values():
-        holder.project = limited.get(holder.project_id, "")
 
 
 async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[int, ProjectUsage]:

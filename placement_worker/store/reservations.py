@@ -4,7 +4,7 @@ A claim that draws from a slot, or becomes a slot, locks its reservation after t
 ends a reservation therefore waits for such claims, and later claims see the end.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -91,7 +91,8 @@ _LEFT = sql("""
     JOIN consumers c ON c.uuid = s.uuid WHERE r.ended = :yes ORDER BY s.uuid LIMIT :most
 """)
 _SLOT_IDS = sql("SELECT s.uuid FROM reservation_slots s WHERE s.reservation = :uuid")
-_FORGET_EMPTY = sql("""
+# Deletes the records of slots, except of slots that have allocations.
+FORGET_EMPTY = sql("""
     DELETE FROM reservation_slots WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})
     AND uuid NOT IN (SELECT c.uuid FROM {n} JOIN consumers c ON c.uuid = n.uuid)
 """)
@@ -161,11 +162,6 @@ async def slot_ids(tx: Transaction, reservation: str) -> set[str]:
     return {uuid for (uuid,) in await _SLOT_IDS(tx, uuid=reservation)}
 
 
-async def forget_empty_slots(tx: Transaction, slots: Collection[str]) -> None:
-    """Delete the records of the given slots, except of slots that have allocations."""
-    await _FORGET_EMPTY(tx, [(uuid,) for uuid in slots])
-
-
 async def end_due(tx: Transaction, now: float) -> int:
     """End the reservations that have reached their end time; return their number."""
     return len(await _END_DUE(tx, now=now, yes=True, no=False))
@@ -231,18 +227,11 @@ async def read_slots(database: Database, slots: Collection[str]) -> dict[str, Sl
 
 
 async def lock(
-    tx: Transaction,
-    slots: dict[str, SlotRecord],
-    read: Collection[str],
-    reserved: Collection[str],
-    now: float,
-) -> ReservationWorld:
-    """Lock and return the reservations of the given slots, and the reservations `reserved`. `read` are all
-    slots that were read, also those that do not exist.
-    """
-    wanted = sorted({record.reservation for record in slots.values()}.union(reserved))
-    found = {row["uuid"]: _reservation(row) for row in await _LOCK(tx, [(uuid,) for uuid in wanted])}
-    return ReservationWorld(now, found, slots, read)
+    tx: Transaction, slots: Mapping[str, SlotRecord], filled: Collection[str]
+) -> dict[str, Reservation]:
+    """Lock and return the reservations of the given slots, and those to which claims add slots (`filled`)."""
+    wanted = sorted({record.reservation for record in slots.values()}.union(filled))
+    return {row["uuid"]: _reservation(row) for row in await _LOCK(tx, [(uuid,) for uuid in wanted])}
 
 
 def slot_rows(world: ReservationWorld) -> list[tuple[Any, ...]]:

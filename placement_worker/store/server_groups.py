@@ -7,7 +7,7 @@ member's holder consumer is written in the same commit.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -15,22 +15,17 @@ import msgspec
 from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.groups import FindGroups, ServerGroup
-from bus.quotas import GROUP_MEMBERS
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
-from placement_worker.core.claim_world import ClaimWorld, roots_of
+from placement_worker.core.claim_world import roots_of
 from placement_worker.core.group_places import HARD, GroupPlaces
 from placement_worker.core.row_table import SHARES
+from placement_worker.store.claimed_providers import IS_SHARING
 from placement_worker.store.labels import labels_of
 
 _COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host, g.topology"
 _IS_HARD = f"(g.policy IN ({', '.join(repr(policy) for policy in HARD)}) OR g.topology_required)"
-_SHARES = """
-    EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
-    WHERE m.resource_provider_id = p.id AND t.name = :shares)
-"""
-
 # Groups with a soft policy are not locked, because they refuse no claim. A group that is deleted while this
 # statement waits for its lock counts as missing.
 _LOCK = sql(f"""
@@ -41,15 +36,12 @@ _LOCK = sql(f"""
     SELECT {_COLUMNS} FROM known g WHERE NOT {_IS_HARD} OR g.id IN (SELECT h.id FROM held h)
 """)
 _PLACES = sql(f"""
-    SELECT DISTINCT c.group_id, c.uuid, c.keeps_for, r.uuid AS root, {_SHARES} AS shares, k.name AS type
+    SELECT DISTINCT c.group_id, c.uuid, c.keeps_for, r.uuid AS root, {IS_SHARING} AS shares, k.name AS type
     FROM {{n: id int}} JOIN consumers c ON c.group_id = n.id
     JOIN allocations a ON a.consumer_id = c.id
     JOIN resource_providers p ON p.id = a.resource_provider_id
     JOIN resource_providers r ON r.id = p.root_provider_id
     LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
-""")
-_SHARING = sql(f"""
-    SELECT p.uuid FROM {{n: uuid str}} JOIN resource_providers p ON p.uuid = n.uuid WHERE {_SHARES}
 """)
 _COUNT = sql("""
     SELECT count(*) AS total, count(CASE WHEN g.project = CAST(:project AS text) THEN 1 END) AS of_project,
@@ -110,36 +102,26 @@ decode_topology = msgspec.json.Decoder(DomainConstraints).decode
 SOME = 20  # maximum number of members that a refusal names
 
 
-async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """Lock server groups, given by uuid (`named`) and by database id (`joined`). Add the groups and their
-    members' hosts to `world`, the data by which claims are decided.
+async def lock(tx: Transaction, named: Collection[str], joined: Collection[int]) -> list[GroupPlaces]:
+    """Lock and return server groups, given by uuid (`named`) and by database id (`joined`), without their
+    members.
     """
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
-    for row in await _LOCK(tx, wanted):
-        world.groups[row["id"]] = _group(row)
-        world.named[row["uuid"]] = row["id"]
-    counted = any(GROUP_MEMBERS in budget.limits for budget in world.budgets.values())
-    await _read_places(tx, world.groups, soft=counted)
-    for group in world.groups.values():
-        for consumer in group.holder_consumers.keys() & world.holders.keys():
-            world.holders[consumer].keeps_for = group.holder_consumers[consumer]
+    return [_group(row) for row in await _LOCK(tx, wanted)]
 
 
-async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
-    return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}
-
-
-async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, soft: bool = False) -> None:
-    wanted = [(group.id,) for group in groups.values() if soft or group.is_checked]
-    if not wanted:
+async def read_places(tx: Transaction, groups: Iterable[GroupPlaces]) -> None:
+    """Read the hosts of the members of server groups."""
+    by_id = {group.id: group for group in groups}
+    if not by_id:
         return
     found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
-    for row in await _PLACES(tx, wanted, shares=SHARES):
+    for row in await _PLACES(tx, [(id_,) for id_ in by_id], shares=SHARES):
         # `keeps_for` is empty if a process of the previous version wrote the holder consumer.
         keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in HOLDER_TYPES else None
         found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
     for (number, consumer, keeps_for), places in found.items():
-        groups[number].put(consumer, roots_of(places), keeps_for)
+        by_id[number].put(consumer, roots_of(places), keeps_for)
 
 
 async def count(tx: Transaction, group: ServerGroup) -> tuple[int, int, bool]:
@@ -162,9 +144,9 @@ async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
         ][:most]
     else:
         rows = await _FIND_ALL(tx, project=query.project, called=query.name, after=after, most=most)
-    groups = {row["id"]: _group(row) for row in rows}
-    await _read_places(tx, groups, soft=True)
-    return [_server_group(group) for group in groups.values()]
+    groups = [_group(row) for row in rows]
+    await read_places(tx, groups)
+    return [_server_group(group) for group in groups]
 
 
 def _server_group(group: GroupPlaces) -> ServerGroup:
@@ -184,10 +166,10 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
     """Return the server groups with a hard policy or a required topology, with their members' hosts."""
-    groups = {row["id"]: _group(row) for row in await _FIND_HARD(tx)}
-    await _read_places(tx, groups)
-    await read_labels(tx, groups.values())
-    return list(groups.values())
+    groups = [_group(row) for row in await _FIND_HARD(tx)]
+    await read_places(tx, groups)
+    await read_labels(tx, groups)
+    return groups
 
 
 async def read_labels(tx: Transaction, groups: Iterable[GroupPlaces], roots: Iterable[str] = ()) -> None:

@@ -122,7 +122,7 @@ class Choosing:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id() of an alternative → its equivalence class
-        shares = [(*self._shares(order), *counted_as_free(order.evaluated)) for order in orders]
+        shares = [(*self._shares(order), *counted_as_free(order.current)) for order in orders]
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
@@ -148,37 +148,39 @@ class Choosing:
                     answers[index] = entered.kept_or_dropped(orders[index], self.joined, choose)
         return [answers[index] for index in range(len(orders))]
 
-    def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
+    def alternates(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
         """Return by instance further alternates for claimed instances that have fewer than requested."""
-        spares: dict[Id, tuple[Candidate, ...]] = {}
-        order = replace(order, alternatives=tuple(map(elsewhere, order.alternatives)))
+        alternates: dict[Id, tuple[Candidate, ...]] = {}
+        undrawn = {
+            id(each.alternative): elsewhere(each.alternative)
+            for each in order.settled
+            if each.alternative is not None
+        }
+        order = order.changed(elsewhere)
         gang = GangChoice(self, order) if is_gang(order) else None
         for settled in order.settled:
-            if not settled.lacking:
+            if not settled.lacking or settled.alternative is None:
                 continue
-            index, several = settled.alternative_index, settled.lacking
-            alternative = order.alternatives[index]
-            excluding = order.settled_roots.union(spare.root for spare in settled.spares)
+            alternative, several = undrawn[id(settled.alternative)], settled.lacking
+            excluding = order.settled_roots.union(way.root for way in settled.alternates)
             try:
                 share = self.pooled(settled.chosen.choice.allocations)
                 with self.counting_as_free(*counted_as_free([alternative]), *share):
                     if gang is not None:
-                        found = gang.spares(settled.instance, index, several, settled.cell)
+                        found = gang.alternates(settled.instance, alternative, several, settled.cell)
                     else:
                         ranking = self.rank(alternative, order.request.request)
-                        found = ranking.spares(settled.cell, several, excluding, order.avoid)
+                        found = ranking.alternates(settled.cell, several, excluding, order.tried.avoided)
             except SenselessQuery:
                 continue
-            spares[settled.instance] = found
-        return spares
+            alternates[settled.instance] = found
+        return alternates
 
     def _shares(self, order: Order) -> tuple[Allocations, ...]:
         """Return the allocations of a moving instance on shared providers (pools). If its destination uses
         the same pool, the instance needs the amount only once.
         """
-        if order.move is None or order.move.source is None:
-            return ()
-        return self.pooled(order.move.source.choice.allocations)
+        return self.pooled(order.purpose.holds)
 
     def pooled(self, allocations: Allocations) -> tuple[Allocations, ...]:
         """Return the part of the allocations that is on shared providers (pools); empty if there is none."""
@@ -318,7 +320,7 @@ class _Kind:
     def _hosts_for(self, order: Order) -> Chosen:
         picks = self._picks(order)
         if len(picks) == len(order.instances):
-            return Chosen(self._with_spares(order, picks))
+            return Chosen(self._with_alternates(order, picks))
         if len(picks) < order.needed:
             group = order.alternative.group
             with_picks = self._short()  # the hosts that are nearest while the chosen hosts are still reserved
@@ -338,7 +340,7 @@ class _Kind:
                     fitted=len(picks),
                 )
             return Chosen(short=short)
-        return Chosen(self._with_spares(order, picks), self._short())
+        return Chosen(self._with_alternates(order, picks), self._short())
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
         several = max(1, MAX_CHOICES // len(order.instances))
@@ -352,7 +354,7 @@ class _Kind:
             pick = self._ranking.take(
                 min(self._choices, several),
                 min(several, MAX_CHOICES_EACH),
-                order.avoid,
+                order.tried.avoided,
                 partial(drawn, self._seed, instance) if self._draws else None,
                 held,
             )
@@ -363,7 +365,7 @@ class _Kind:
             picks.append((self._ranking, pick))
         return picks
 
-    def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
+    def _with_alternates(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
         """Return the chosen hosts (`picks`) with their alternates. No alternate is the host of another
         instance of the request.
         """
@@ -374,7 +376,7 @@ class _Kind:
         excluding = {pick.root for _, pick in picks}
         if order.settled:
             excluding |= order.settled_roots
-        spared = []
+        complete = []
         for ranking, pick in picks:
             way = pick.choices[0]
             # An alternate gets the instance's share of a pool from the chosen host, unless it moves: then
@@ -383,11 +385,11 @@ class _Kind:
             with self._choosing.counting_as_free(*share):
                 if share:
                     ranking.found.forget_trees()
-                spares = ranking.spares(way.cell, several, excluding, order.avoid)
+                alternates = ranking.alternates(way.cell, several, excluding, order.tried.avoided)
             if share:
                 ranking.found.forget_trees()
-            spared.append(replace(pick, spares=spares))
-        return tuple(spared)
+            complete.append(replace(pick, alternates=alternates))
+        return tuple(complete)
 
     def _short(self) -> Shortage:
         """Return why no host fits any more; cached until a host of this evaluation is chosen or released."""

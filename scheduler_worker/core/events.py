@@ -5,13 +5,11 @@ from enum import Enum
 
 import msgspec
 
-from bus.claims import ClaimResult, ReleaseResult
-from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.moves import MovePlaced, MoveRefused
+from bus.claims import ClaimResult, ReleaseResult, RuleRefused
 from bus.preemption import Victim
 from bus.queries import Candidate
-from bus.vocabulary import Id
-from scheduler_worker.core.held_claim import ClaimPlace
+from bus.resources import Provider
+from bus.vocabulary import Id, Message
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.scale import Pick
 
@@ -19,9 +17,7 @@ from scheduler_worker.core.scale import Pick
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """The event that an order's request was parsed. `refusal` is why it cannot be placed, or empty."""
-
-    refusal: str = ""
+    """The event that an order was made from its request."""
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -30,7 +26,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     picks: tuple[Pick, ...] = ()
     short: Shortage | None = None  # why some instances have no host
     victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
-    alternative_index: int | None = None  # index of the chosen hosts' flavor; None: the current one
+    attempt: int | None = None  # the attempt that the chosen hosts are for; None: the current one
 
 
 class NoVictims(msgspec.Struct, frozen=True, gc=False):
@@ -48,9 +44,9 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event after a lookup of allocations: the host of each instance; None if no agent reports it."""
+    """The event after a lookup of the providers that instances have allocations of."""
 
-    places: Mapping[Id, ClaimPlace | None]
+    providers: Mapping[Id, Provider]
     victims: Mapping[Id, tuple[Victim, ...]] = {}  # instance → instances that it preempts
 
 
@@ -63,7 +59,7 @@ class FenceImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
-    spares: Mapping[Id, tuple[Candidate, ...]]
+    alternates: Mapping[Id, tuple[Candidate, ...]]
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
@@ -136,16 +132,10 @@ class Warn(msgspec.Struct, frozen=True, gc=False):
 # Ends
 
 
-class PublishEnds(msgspec.Struct, frozen=True, gc=False):
-    messages: tuple[BuildPlaced | BuildUnplaceable, ...]
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """The effect to publish the messages that end the order."""
 
-
-class PublishMove(msgspec.Struct, frozen=True, gc=False):
-    message: MovePlaced | MoveRefused
-
-
-class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The effect to publish a move's result again: an earlier delivery of its request claimed the host."""
+    messages: tuple[Message, ...]
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):
@@ -161,7 +151,7 @@ class Park(msgspec.Struct, frozen=True, gc=False):
 
     shorts: tuple[Shortage, ...]  # for each alternative, why no host fits it
     why: str
-    over_quota: bool = False
+    refusal: RuleRefused | None = None  # the refusal of its claim, if commits may let the claim succeed
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
@@ -170,6 +160,6 @@ class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-End = PublishEnds | PublishMove | BegunBefore | ComeAgain | Park | DeadLetterRequest
+End = Publish | ComeAgain | Park | DeadLetterRequest
 Effect = Need | ReserveHost | ReleaseHost | Warn | End
 Effects = tuple[Effect, ...]

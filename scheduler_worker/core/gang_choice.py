@@ -27,7 +27,7 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.roles import Part, parts_of
-from scheduler_worker.core.rule import AllowedHosts
+from scheduler_worker.core.rule import AllowedHosts, Alternative
 from scheduler_worker.core.scale import Pick
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class GangChoice:
     order: Order
     budget: Budget = field(default_factory=lambda: Budget(STEPS))
     best: Best = field(default_factory=Best)
-    _for_spares: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
+    _for_alternates: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
 
     def choose(self) -> Chosen:
         order = self.order
@@ -72,8 +72,10 @@ class GangChoice:
         rules = self._rules(Constraints() if order.alternative.group is None else constraints)
         return Chosen(short=self._short(chances, rules))
 
-    def spares(self, instance: Id, index: int, several: int, cell: str) -> tuple[Candidate, ...]:
-        """Return up to `several` alternates in a cell for one instance with the flavor at `index`. Each
+    def alternates(
+        self, instance: Id, alternative: Alternative, several: int, cell: str
+    ) -> tuple[Candidate, ...]:
+        """Return up to `several` alternates in a cell for one instance with the flavor `alternative`. Each
         alternate satisfies the required constraints, given the hosts of all other instances.
         """
         group, order = self.order.alternative.group, self.order
@@ -81,17 +83,17 @@ class GangChoice:
         found: tuple[Candidate, ...] = ()
         own = {root for id_, root in self._roots().items() if id_ == instance}
         allowed = rules.open_to(instance)
-        ranking = self._for_spares.get(key := (index, allowed.tobytes()))
+        ranking = self._for_alternates.get(key := (id(alternative), allowed.tobytes()))
         if ranking is None:
             try:
-                ranking = self._for_spares[key] = self._rank(index, allowed, str(rules.constraints))
+                ranking = self._for_alternates[key] = self._rank(alternative, allowed, str(rules.constraints))
             except SenselessQuery:
                 return found
         # First without all hosts of the request, then without this instance's host only.
         for excluding in ({*self._roots().values()}, own):
             missing = several - len(found)
-            taken = excluding.union(spare.root for spare in found)
-            found += ranking.spares(cell, missing, taken, order.avoid) if missing > 0 else ()
+            taken = excluding.union(way.root for way in found)
+            found += ranking.alternates(cell, missing, taken, order.tried.avoided) if missing > 0 else ()
         return found
 
     def _roots(self) -> dict[Id, str]:
@@ -101,13 +103,13 @@ class GangChoice:
         return roots
 
     def _parts(self) -> list[Part]:
-        return parts_of(self.order.request, self.order.instances, self.order.alternative_index)
+        return parts_of(self.order.request, self.order.current, self.order.instances)
 
     def _rules(self, constraints: Constraints) -> DomainRules:
         return self.choosing.domain_rules(self.order.alternative.group, constraints)
 
     def _chance(self, part: Part) -> Chance:
-        alternative = self.order.alternatives[part.number]
+        alternative = part.alternative
         ranking = self.choosing.rank(alternative, self.order.request.request)
         found = ranking.found
         admitted = reduce(and_, [mask for _, mask in found.masks])
@@ -120,8 +122,7 @@ class GangChoice:
         fits[found.positions] = most.astype(np.intp)
         return Chance(part, alternative, ranking, fits)
 
-    def _rank(self, index: int, allowed: Bools, name: str) -> Ranking:
-        alternative = self.order.alternatives[index]
+    def _rank(self, alternative: Alternative, allowed: Bools, name: str) -> Ranking:
         limited = replace(alternative, allowed=AllowedHosts(allowed, name or "roles"))
         return self.choosing.rank(limited, self.order.request.request)
 
@@ -178,7 +179,7 @@ class GangChoice:
             while pick is None and stage < len(stages):
                 if ranking is None:
                     allowed = stages[stage] & rules.open_to() if rules.spreads else stages[stage]
-                    ranking = self._rank(chance.part.number, allowed, name)
+                    ranking = self._rank(chance.alternative, allowed, name)
                 if (pick := self._take(ranking, instance)) is None:
                     stage, ranking = stage + 1, None
             if pick is None or ranking is None:
@@ -197,7 +198,7 @@ class GangChoice:
     def _take(self, ranking: Ranking, instance: Id) -> Pick | None:
         seed, draws = self.order.request.request, self.choosing.policy.subset > 1
         draw = partial(drawn, seed, instance) if draws else None
-        return ranking.take(1, MAX_CHOICES_EACH, self.order.avoid, draw)
+        return ranking.take(1, MAX_CHOICES_EACH, self.order.tried.avoided, draw)
 
     def _join(self, rules: DomainRules, instance: Id, pick: Pick) -> None:
         position = self.choosing.source.position(pick.root)
@@ -251,7 +252,7 @@ class GangChoice:
                 index = int(np.searchsorted(ranking.found.positions, position))
                 ranking.found.forget(index)  # reservations on the host may have changed
                 accepted = ranking.found.admits(index) and bool(
-                    ranking.found.ways(index, 1, self.order.avoid)
+                    ranking.found.ways(index, 1, self.order.tried.avoided)
                 )
                 free, _ = ranking.found.search.amounts(position)
             accepts.append(accepted)
@@ -270,7 +271,7 @@ class GangChoice:
         for number, index in found:
             allowed = np.zeros(len(rules.domains), np.bool_)
             allowed[hosts[index].position] = True
-            ranking, instance = self._rank(chances[number].part.number, allowed, ""), waiting[number].pop(0)
+            ranking, instance = self._rank(chances[number].alternative, allowed, ""), waiting[number].pop(0)
             if (pick := self._take(ranking, instance)) is None:
                 self._undo(rules, taken)
                 return None
@@ -286,16 +287,16 @@ class GangChoice:
             self.order, instances=(*chosen, *left), picks=tuple([picks[instance] for instance in chosen])
         )
         if several := self.order.alternates:
-            for part in parts_of(self.order.request, chosen, self.order.alternative_index):
-                draw = self.order.alternatives[part.number].draw
+            for part in parts_of(self.order.request, self.order.current, chosen):
+                draw = part.alternative.draw
                 # If a claim may draw from a reservation, its alternates are chosen later, on hosts without
                 # slots.
                 if draw is not None and draw.optional:
                     continue
                 for instance in part.instances:
                     cell = picks[instance].choices[0].cell
-                    spares = self.spares(instance, part.number, several, cell)
-                    picks[instance] = structs.replace(picks[instance], spares=spares)
+                    alternates = self.alternates(instance, part.alternative, several, cell)
+                    picks[instance] = structs.replace(picks[instance], alternates=alternates)
         short = self._short(chances, rules) if left else None
         return Chosen(tuple([picks[instance] for instance in chosen]), short)
 

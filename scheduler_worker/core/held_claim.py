@@ -1,6 +1,6 @@
 """Finds the host of an existing claim, and the provider that serves each of its request groups."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.claims import Held
@@ -27,19 +27,10 @@ class ClaimPlace:
     providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
 
 
-def place_of(
-    held: Held, providers: Mapping[str, Provider], excluding: Collection[str] = ()
-) -> ClaimPlace | None:
-    """Return the host of existing allocations, or None if no agent reports any of their providers.
-
-    Hosts with roots in `excluding` are not considered.
-    """
+def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
+    """Return the host of existing allocations, or None if no agent reports any of their providers."""
     holds = {id_: providers[id_] for id_ in held.allocations if id_ in providers}
-    owned = [
-        provider
-        for provider in holds.values()
-        if provider.agent and provider.cell and provider.root not in excluding
-    ]
+    owned = [provider for provider in holds.values() if provider.agent and provider.cell]
     if not owned:
         return None
     order = [(SHARES in one.traits, one.root not in held.allocations, one.root) for one in owned]
@@ -47,22 +38,13 @@ def place_of(
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 
-def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> Allocations:
-    """Return the allocations of a claim, leaving out allocations on the trees of the excluded hosts."""
-    return {
-        id_: resources
-        for id_, resources in held.allocations.items()
-        if id_ not in place.providers or place.providers[id_].root not in excluding
-    }
-
-
-def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first flavor that requests exactly the allocated amounts; else 0."""
+def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> Alternative:
+    """Return the first alternative that requests exactly the allocated amounts; else the first of all."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():
             holds[name] = holds.get(name, 0) + amount
-    return next((index for index, alternative in enumerate(alternatives) if alternative.asked == holds), 0)
+    return next((each for each in alternatives if each.asked == holds), alternatives[0])
 
 
 def mappings_of(

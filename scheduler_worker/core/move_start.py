@@ -1,8 +1,5 @@
-"""Starts moves: refuses invalid moves, makes the build request that finds a destination, and makes the
-destination's claim.
-
-The claim carries the move's id (`begins`), which placement accepts only once. For a redelivered move request,
-the result is made from the existing allocations.
+"""Starts moves: refuses invalid moves, and makes the build request that finds a destination, the order to the
+cell, and the claim that undoes a move.
 """
 
 from collections.abc import Collection
@@ -14,7 +11,6 @@ import msgspec
 from bus.bare_metal import is_bare_metal
 from bus.claims import Choice, ConsumerClaim, holder_consumer
 from bus.decisions import AlsoAsked, Decision, noted
-from bus.groups import ServerGroup
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
@@ -110,25 +106,6 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         if self.original.zone in zones:
             return self
         return msgspec.structs.replace(self, original=msgspec.structs.replace(self.original, zone=""))
-
-    def claim(self, choices: tuple[Choice, ...]) -> ConsumerClaim:
-        """Return a move's claim: the build gets the destination, and its holder consumer keeps the source."""
-        return ConsumerClaim(
-            consumer=self.asked.build,
-            generation=self.generation,
-            choices=choices,
-            project=self.spec.project,
-            user=self.spec.user,
-            keep=self.keep,
-            group=None if self.keep else self.group,  # an instance with allocations is in its group already
-            begins=self.asked.move,
-        )
-
-    def other_members(self, group: ServerGroup) -> ServerGroup:
-        build, holder = self.asked.build, self.keep
-        members = {member: roots for member, roots in group.members.items() if member != build}
-        left = {member: roots for member, roots in group.left.items() if member != holder}
-        return msgspec.structs.replace(group, members=members, left=left)
 
     def placed(
         self,

@@ -25,15 +25,7 @@ from bus import moves
 from bus.claims import Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.vocabulary import MAX_CAUSE, Value
-from scheduler_worker.core.events import (
-    BegunBefore,
-    ComeAgain,
-    DeadLetterRequest,
-    End,
-    Park,
-    PublishEnds,
-    PublishMove,
-)
+from scheduler_worker.core.events import ComeAgain, DeadLetterRequest, End, Park, Publish
 from scheduler_worker.core.move_start import Barred, MoveStart, refused
 from scheduler_worker.core.order import CANCELLED, DELETED
 
@@ -91,14 +83,14 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, start=event)
         case Stopped(barred=barred, start=start):
             return replace(state, barred=barred, start=start or state.start)
-        case SeenThrough() | PublishEnds():
+        case SeenThrough():
             return replace(state, end=())
-        case PublishMove(message=message):
-            return replace(state, end=(message,))
+        case Publish(messages=()):  # an earlier delivery of the request began the move
+            return replace(state, again=True)
+        case Publish(messages=messages):
+            return replace(state, end=messages)
         case Park():
             return replace(state, park=event)
-        case BegunBefore():
-            return replace(state, again=True)
         case Retired(why=why) if why == moves.BEGUN:
             return replace(state, again=True)
         case Retired(why=why):
@@ -222,6 +214,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
         generation=None,
         fenced=False,
         retire="deleted" if deleted else moves.SHELVED,
+        revivable=not deleted,
         cell="" if deleted else order.placed.out_of,  # the source cell may end a build that is shelved again
     )
 

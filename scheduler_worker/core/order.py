@@ -1,29 +1,29 @@
 """The state of a request while it is placed: its instances without a host, and its messages to publish."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 
-from bus.claims import Choice, ClaimResult, Held, Moved, Refusal, Retired
+from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal
 from bus.decisions import AlsoAsked, Decision, noted
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
-from bus.moves import MovePlaced, MoveRefused
-from bus.preemption import PriorityClass, Victim
+from bus.messages import BuildRequested, BuildUnplaceable, Selection
+from bus.preemption import Preempts, PriorityClass, Victim
 from bus.queries import Candidate
 from bus.requests import Hints
 from bus.vocabulary import MAX_CAUSE, Id
-from scheduler_worker.core.build_specs import spec_of
 from scheduler_worker.core.drawing import SlotAssignments
-from scheduler_worker.core.events import Begun, Fence
-from scheduler_worker.core.move_start import MoveStart, refused
+from scheduler_worker.core.events import Fence
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
+
+if TYPE_CHECKING:
+    from scheduler_worker.extension import Purpose
 
 MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
 MAX_CHOICES_EACH = 64  # hosts in one claim of an order
@@ -31,6 +31,7 @@ MAX_CHOICES_EACH = 64  # hosts in one claim of an order
 # Reason for ending a single build; other builds of the request continue.
 CANCELLED = "cancelled while it waited for a host"
 DELETED = "deleted before it had a host"
+CANCELLED_CODE = "cancelled"
 
 _NO_HINTS = Hints()
 _FURTHER_FIELDS = tuple(name for name in AlsoAsked.__struct_fields__ if name != "hints")
@@ -45,101 +46,128 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     chosen: Selection
     generation: int
     decision: Decision
-    alternative_index: int  # index of the flavor that was placed
-    spares: tuple[Candidate, ...] = ()
+    alternative: Alternative | None  # what was placed; None: the request of a placed instance is invalid now
+    alternates: tuple[Candidate, ...] = ()
     lacking: int = 0  # number of alternates that are still missing
     victims: tuple[Victim, ...] = ()  # instances that this instance preempts
+
+
+class EndedInstance(msgspec.Struct, frozen=True, gc=False):
+    """An instance that ended without a host."""
+
+    instance: Id
+    reason: str
+    code: str = ""  # CANCELLED_CODE, if only this instance of the request was cancelled
+
+
+class Tried(msgspec.Struct, frozen=True, gc=False):
+    """The searches and refused claims of an order so far."""
+
+    rounds: int = 0  # number of searches
+    avoided: frozenset[str] = frozenset()  # providers of refused claims: they are full or deleted
+    refusals: tuple[str, ...] = ()  # why placement refused the claims; each text once
+    considered: int = 0  # hosts in the last search
+
+    @property
+    def latest_refusals(self) -> tuple[str, ...]:
+        return self.refusals[-MAX_REFUSED:]
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """Why an order has no host."""
+
+    invalid: str = ""  # why the request can never be placed, which is known before any search
+    shortages: tuple[Shortage, ...] = ()  # why no host fits, for each attempt of this round
+    obstacle: str = ""  # why the request has no host so far
+    reason: str = ""  # why the request permanently has no host
+    decision: Decision = Decision()  # the record of why the request permanently has no host
+    lacks_remedies: bool = False  # True if the request fails, and helpful changes of it are not computed yet
+
+
+class Times(msgspec.Struct, frozen=True, gc=False):
+    requested: float = 0.0  # when the request was published; 0: unknown
+    waiting_since: float = 0.0  # when the request began to wait for a host; 0: it has not waited
+    retried_for: float = 0.0  # seconds since the first retry
+
+
+class PreemptionState(msgspec.Struct, frozen=True, gc=False):
+    """The search for instances that an order may preempt."""
+
+    permitted_by: PriorityClass | None = None  # class that permits the request to preempt; None: it may not
+    is_searched: bool = False  # instances to preempt were searched in this round
+    why_none: str = ""  # why no instances can be preempted
+    victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
     """The state of a request during placement. Immutable: each step makes a new one."""
 
     request: BuildRequested
-    alternatives: tuple[Alternative, ...]
+    # Flavors and page sizes in the sequence in which they are tried: each attempt has one alternative for
+    # each role, as a rule one. Empty if the request is invalid.
+    attempts: tuple[tuple[Alternative, ...], ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
-    bytes: int  # approximate size of the final messages
-    waited: float = 0.0  # seconds since the first retry
-    since: float = 0.0  # when the request began to wait for a host; 0: it has not waited
-    requested: float = 0.0  # when the request was published; 0: unknown
-    # index of the flavor that is being evaluated; with roles, of the flavor of the first role
-    alternative_index: int = 0
-    rounds: int = 0  # number of searches so far
+    size: int  # approximate number of bytes of the final messages
+    purpose: "Purpose"
+    attempt: int = 0  # index of the attempt that is being tried
+    alternates: int = 0  # number of alternates to choose for each instance
     picks: tuple[Pick, ...] = ()  # hosts of the first `instances`, until placement has answered the claims
-    held: tuple[tuple[Id, Held], ...] = ()  # instances that hold allocations after an earlier delivery
-    # instances whose allocations another client has released, with the consumer's generation
-    emptied: tuple[tuple[Id, int], ...] = ()
+    # Allocations of instances that an earlier delivery claimed; empty allocations: another client has
+    # released them.
+    found: tuple[tuple[Id, Held], ...] = ()
     settled: tuple[Settled, ...] = ()
-    fenced: tuple[Id, ...] = ()  # instances that ended without a host
-    unwanted: tuple[tuple[Id, str], ...] = ()  # instances that were cancelled, with the reason
-    avoid: frozenset[str] = frozenset()  # providers of refused claims: they are full or deleted
-    refused: tuple[str, ...] = ()
-    considered: int = 0
-    obstacle: str = ""  # why the request has no host so far
-    reason: str = ""  # why the request permanently has no host
-    decision: Decision = Decision()  # the record of why the request permanently has no host
-    unexplained: bool = False  # True if the request fails, and helpful changes of it are not computed yet
-    shorts: tuple[Shortage, ...] = ()  # why no host fits, for each alternative tried
-    more_alternates: int = 0  # number of alternates in addition to those requested, if any are requested
-    move: MoveStart | None = None  # the move, if the order is one; the move's id is the order's only instance
-    begun: bool = False  # the move has its claim already
-    is_external: bool = False  # another system builds the instances: their ids are not retired
-    members: tuple[Id, ...] = ()  # with `is_external`: members of the server group in the other system
-    # with `is_external`: allocations on excluded hosts that the instances keep in addition to the claim
-    holdings: tuple[tuple[Id, Held], ...] = ()
-    reserves: Id | None = None  # the reservation for which the order claims slots, if any
-    preempts: PriorityClass | None = None  # class that permits the request to preempt; None: it may not
-    sought: bool = False  # instances to preempt were searched in this round
-    spares: str = ""  # why no instances can be preempted
-    victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
+    ended: tuple[EndedInstance, ...] = ()
+    tried: Tried = Tried()
+    verdict: Verdict = Verdict()
+    times: Times = Times()
+    preemption: PreemptionState = PreemptionState()
+
+    def changed(self, change: Callable[[Alternative], Alternative]) -> "Order":
+        """Return a copy of the order in which `change` has replaced each alternative."""
+        attempts = tuple([tuple([change(each) for each in attempt]) for attempt in self.attempts])
+        return structs.replace(self, attempts=attempts)
 
     def with_alternatives(self, **fields: Any) -> "Order":
-        alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
-        return structs.replace(self, alternatives=alternatives)
+        return self.changed(lambda alternative: replace(alternative, **fields))
+
+    def with_invalid(self, why: str) -> "Order":
+        """Return a copy of the order that will fail, because its request can never be placed."""
+        return structs.replace(self, verdict=structs.replace(self.verdict, invalid=why))
 
     @property
-    def alternates(self) -> int:
-        return self.request.alternates + (self.more_alternates if self.request.alternates else 0)
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return the alternatives of all attempts."""
+        return tuple([alternative for attempt in self.attempts for alternative in attempt])
+
+    @property
+    def preferred(self) -> Alternative:
+        """Return the alternative that is tried first; with roles, that of the first role."""
+        return self.attempts[0][0]
+
+    @property
+    def current(self) -> tuple[Alternative, ...]:
+        """Return the alternatives of the current attempt: one for each role, as a rule one."""
+        return self.attempts[self.attempt]
 
     @property
     def alternative(self) -> Alternative:
-        return self.alternatives[self.alternative_index]
+        """Return the alternative that is being tried; with roles, that of the first role."""
+        return self.attempts[self.attempt][0]
+
+    def alternative_for(self, instance: Id) -> Alternative:
+        """Return the alternative that is being tried for an instance: that of its role."""
+        return self.attempts[self.attempt][role_of(self.request, instance)]
 
     @property
-    def following_index(self) -> int:
-        """Return the index of the flavor to evaluate next: after the flavors of all roles, if any, else after
-        the flavor being evaluated.
-        """
-        return self.alternative_index + max(len(self.request.roles), 1)
-
-    @property
-    def evaluated(self) -> tuple[Alternative, ...]:
-        """Return the flavors that are evaluated together: of all roles, or the one flavor."""
-        return self.alternatives[self.alternative_index : self.following_index]
-
-    def index_for(self, instance: Id) -> int:
-        """Return the index of the flavor that an instance gets: the flavor of its role or, without roles, the
-        flavor being evaluated.
-        """
-        return self.alternative_index + role_of(self.request, instance)
-
-    @property
-    def sharing_project(self) -> str:
-        """Return the project whose share decides the turn of the request; none for moves."""
-        return "" if self.move is not None else self.request.project
-
-    def waits_since(self, now: float) -> float:
-        """Return when the request began to wait: for a preempted instance, the time of its original request;
-        else `now`.
-        """
-        since = self.move.asked.since if self.move is not None else 0.0
-        return min(since, now) if since else now
+    def is_last_attempt(self) -> bool:
+        return self.attempt + 1 >= len(self.attempts)
 
     @property
     def has_lost_a_slot(self) -> bool:
         """Return True after a refused claim of an order that draws from a reservation: another instance may
         have taken the slot.
         """
-        return self.rounds > 0 and self.alternative_index == 0 and self.alternative.draw is not None
+        return self.tried.rounds > 0 and self.attempt == 0 and self.alternative.draw is not None
 
     @property
     def needed(self) -> int:
@@ -149,89 +177,50 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
 
     @property
-    def settled_roots(self) -> frozenset[str]:
-        return frozenset([settled.chosen.root for settled in self.settled])
+    def has_enough(self) -> bool:
+        """Return whether `at_least` instances have hosts: then the request does not wait for the others."""
+        return 0 < self.request.at_least <= len(self.settled)
 
     @property
-    def refusals(self) -> tuple[str, ...]:
-        return self.refused[-MAX_REFUSED:]
+    def settled_roots(self) -> frozenset[str]:
+        return frozenset([settled.chosen.root for settled in self.settled])
 
     def why_no_host(self) -> str:
         """Return the reason why no host fits, as one sentence for each flavor tried."""
         request, several = self.request, len(self.instances)
-        first, *further = self.shorts
-        reason = first.reason(request, several, self.refusals)
+        first, *further = self.verdict.shortages
+        reason = first.reason(request, several, self.tried.latest_refusals)
         for short in further:
             flavor = flavors_of(request)[short.alternative_index]
             reason = f"{reason}. As {flavor.name!r}: {short.reason(request, several, ())}"
         return reason
 
-    @property
-    def excluded_roots(self) -> frozenset[str]:
-        return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
+    def held_before(self) -> tuple[tuple[Id, Held], ...]:
+        """Return the instances that hold allocations since an earlier delivery of the request."""
+        return tuple([(instance, held) for instance, held in self.found if held.allocations])
+
+    def released_elsewhere(self) -> tuple[tuple[Id, Held], ...]:
+        """Return the instances whose allocations another client has released."""
+        return tuple([(instance, held) for instance, held in self.found if not held.allocations])
 
     def fences(self) -> tuple[Fence, ...]:
         """Return the consumers to retire: the instances whose allocations another client has released or, if
         there are none, all instances without a host.
         """
-        if self.emptied:
-            return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
-        return tuple([Fence(instance, None, self.reason) for instance in self.instances])
-
-    def messages(self) -> list[BuildPlaced | BuildUnplaceable]:
-        """Return the final messages of a request, which contain a result for each instance."""
-        request = self.request
-        messages: list[BuildPlaced | BuildUnplaceable] = []
-        for settled in self.settled:
-            used = role_of(request, settled.instance)
-            if self.alternatives:  # without alternatives, the request is unreadable now
-                used = self.alternatives[settled.alternative_index].alternative_index
-            messages.append(
-                BuildPlaced(
-                    build=settled.instance,
-                    request=request.request,
-                    cell=settled.cell,
-                    chosen=settled.chosen,
-                    generation=settled.generation,
-                    alternates=self.alternates_of(settled),
-                    spec=spec_of(request, used),
-                    decision=noted(settled.decision, request.unknown_fields),
-                    reply_to=request.reply_to,
-                    priority=request.priority,
-                    since=self.since,
-                    preempts=settled.victims,
-                    requested=self.requested,
-                )
-            )
-        if self.fenced:
-            messages.append(unplaceable(request, self.fenced, self.reason, self.decision))
-        for instance, why in self.unwanted:
-            messages.append(unplaceable(request, (instance,), why, Decision(code="cancelled")))
-        return messages
-
-    def alternates_of(self, settled: Settled) -> tuple[Selection, ...]:
-        draw = self.alternatives[settled.alternative_index].draw if self.alternatives else None
-        if draw is None or draw.optional:
-            return tuple([selection_of(spare) for spare in settled.spares])
-        choices = SlotAssignments().choices(draw, settled.spares)
-        return tuple(
-            [
-                structs.replace(selection_of(spare), choice=choice)
-                for spare, choice in zip(settled.spares, choices, strict=True)
-            ]
-        )
-
-    def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """Return the scheduler's result of a move: a host is claimed, or the move is refused."""
-        for settled in self.settled:
-            alternates, decision = self.alternates_of(settled), settled.decision
-            return move.placed(settled.generation, settled.chosen, alternates, decision, settled.cell)
-        for _, why in self.unwanted:
-            return refused(move.asked, why, "cancelled", Decision(code="cancelled"))
-        return refused(move.asked, self.reason, self.decision.code, self.decision)
+        if released := self.released_elsewhere():
+            return tuple([Fence(each, held.generation, why_released(each)) for each, held in released])
+        return tuple([Fence(instance, None, self.verdict.reason) for instance in self.instances])
 
 
-Begins = tuple[Order, Begun]  # an order, and its first event
+def attempts_of(
+    request: BuildRequested, alternatives: Sequence[Alternative]
+) -> tuple[tuple[Alternative, ...], ...]:
+    """Return the alternatives of a request as attempts: those of all roles are tried together; without roles,
+    one alternative is tried after the other.
+    """
+    if request.roles and alternatives:
+        return (tuple(alternatives),)
+    return tuple([(alternative,) for alternative in alternatives])
 
 
 def unplaceable(
@@ -247,7 +236,7 @@ def unplaceable(
     )
 
 
-def also_asked(request: BuildRequested) -> AlsoAsked | None:
+def further_constraints(request: BuildRequested) -> AlsoAsked | None:
     """Return the request's fields that influence the choice of hosts in addition to flavor and image, such as
     zone and hints, for the decision record; None if all are empty."""
     hints = None if request.hints == _NO_HINTS else request.hints
@@ -270,6 +259,19 @@ def selection_of(way: Candidate) -> Selection:
     )
 
 
+def alternates_of(settled: Settled) -> tuple[Selection, ...]:
+    draw = settled.alternative.draw if settled.alternative is not None else None
+    if draw is None or draw.optional:
+        return tuple([selection_of(way) for way in settled.alternates])
+    choices = SlotAssignments().choices(draw, settled.alternates)
+    return tuple(
+        [
+            structs.replace(selection_of(way), choice=choice)
+            for way, choice in zip(settled.alternates, choices, strict=True)
+        ]
+    )
+
+
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
     """Return why placement refused the claimed hosts, and the providers that later choices should avoid."""
     texts, avoid = [], set()
@@ -280,62 +282,63 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
     return texts, avoid
 
 
-def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Return a redelivered order without the instances that already have allocations or have ended, according
-    to placement's answers to their claims (`results`).
-    """
-    left: list[Id] = []
-    obstacle = "its other instances were placed or ended before"
-    order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
-    for instance, result in zip(order.instances, results, strict=False):
-        if isinstance(result, Held | Retired):
-            order = placed_before(order, instance, result)
-        else:  # the instance has no allocations and has not ended, so it may be placed
-            left.append(instance)
-    return structs.replace(order, instances=(*left, *order.instances[len(results) :]))
+def failed(order: Order, reason: str, decision: Decision, *, lacks_remedies: bool = False) -> Order:
+    """Return an order of which all instances without a host end for the reason `reason`."""
+    verdict = structs.replace(
+        order.verdict, reason=reason[:MAX_CAUSE], decision=decision, lacks_remedies=lacks_remedies
+    )
+    return structs.replace(order, verdict=verdict)
 
 
-def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Record in an order that an earlier delivery of its request placed or ended an instance."""
-    if order.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
-        return structs.replace(
-            order, holdings=(*order.holdings, (instance, result)), instances=(*order.instances, instance)
-        )
-    match result:
-        case Held() if order.move is not None:
-            return ended(order, instance, "move: the id belongs to a consumer that holds resources")
-        case Held(generation=generation, allocations=allocations) if not allocations:
-            return structs.replace(order, emptied=(*order.emptied, (instance, generation)))
-        case Held():
-            return structs.replace(order, held=(*order.held, (instance, result)))
-        case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
-            return structs.replace(order, unwanted=(*order.unwanted, (instance, why)))
-        case Retired(unplaceable=True, why=why):
-            if order.move is not None and why != order.reason:  # the earlier end has another reason
-                order = structs.replace(order, decision=Decision())
-            return ended(order, instance, why)
-        case Retired():
-            return order if order.move is None else structs.replace(order, begun=True)
-
-
-def given_back(instance: Id) -> str:
+def why_released(instance: Id) -> str:
     return f"what {instance} held was released by another client"
 
 
-def ended(order: Order, instance: Id, reason: str) -> Order:
-    return structs.replace(order, reason=reason[:MAX_CAUSE], fenced=(*order.fenced, instance))
+def with_ended(order: Order, instance: Id, reason: str) -> Order:
+    reason = reason[:MAX_CAUSE]
+    verdict = structs.replace(order.verdict, reason=reason)
+    return structs.replace(order, verdict=verdict, ended=(*order.ended, EndedInstance(instance, reason)))
 
 
-def spares_of(
+def usable_alternates(
     pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
     """Return at most `several` of the pick's hosts as alternates: hosts in the cell of the claimed host
     `way`, without hosts in `excluding`, and without hosts or providers in `avoid`.
     """
     found: dict[str, Candidate] = {}
-    for spare in (*pick.spares, *pick.choices):
-        if spare.cell != way.cell or spare.root in excluding or spare.root in found:
+    for other in (*pick.alternates, *pick.choices):
+        if other.cell != way.cell or other.root in excluding or other.root in found:
             continue
-        if spare.root not in avoid and spare.allocations.keys().isdisjoint(avoid):
-            found[spare.root] = spare
+        if other.root not in avoid and other.allocations.keys().isdisjoint(avoid):
+            found[other.root] = other
     return tuple(found.values())[:several]
+
+
+def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]:
+    """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
+    placement allocates on the first host that still fits."""
+    claims = []
+    for instance, pick in zip(order.instances, order.picks, strict=False):
+        choices = slots.choices(order.alternative_for(instance).draw, pick.choices)
+        claims.append(order.purpose.claim(order, instance, choices))
+    return _preempting(order, claims) if order.preemption.victims else tuple(claims)
+
+
+def _preempting(order: Order, claims: Sequence[ConsumerClaim]) -> tuple[ConsumerClaim, ...]:
+    """Return the claims of an order with the instances that each of them preempts."""
+    victims, permitted_by = order.preemption.victims, order.preemption.permitted_by
+    together = len({victim.build for some in victims for victim in some})
+    if permitted_by is None:
+        return tuple(claims)
+    preempting = []
+    for claim, pick, some in zip(claims, order.picks, victims, strict=True):
+        preempts = Preempts(
+            victims=some,
+            cell=pick.choices[0].cell,
+            priority=order.request.priority,
+            budget=permitted_by.budget,
+            together=together,
+        )
+        preempting.append(structs.replace(claim, preempts=preempts) if some else claim)
+    return tuple(preempting)

@@ -1,6 +1,6 @@
 """Places one request, as a pure state machine: state and event → next state and effects.
 
-    looking ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published
+    searching ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published
        ↑ └── no host: the next flavor; retry later; wait; or retire the instances and publish the end
        ├── refused: the reservation is released, and refused hosts are avoided
        └── delivered before: instances with allocations are located and published again, the rest continue
@@ -10,31 +10,27 @@ cannot place an instance that has ended. The state machine waits for the result 
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
-from bus.decisions import OVER_QUOTA, RULE_ERROR, Decision
-from bus.messages import Selection
-from bus.moves import BEGUN
-from bus.preemption import OverBudget
-from bus.quotas import INSTANCES, OverQuota
-from bus.vocabulary import MAX_CAUSE, Contended, Id
+from bus.claims import Claimed, ClaimResult, Held, Refused, Released, ReleaseResult, Retired, RuleRefused
+from bus.decisions import RULE_ERROR, Decision
+from bus.vocabulary import Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.gang_choice import is_gang
-from scheduler_worker.core.held_claim import alternative_of, mappings_of, without_roots
 from scheduler_worker.core.order import (
+    EndedInstance,
     Order,
     Settled,
-    also_asked,
-    ended,
-    given_back,
-    placed_before,
+    failed,
+    further_constraints,
     refusals_of,
     selection_of,
-    spares_of,
-    without_placed,
+    usable_alternates,
+    why_released,
+    with_ended,
 )
 from scheduler_worker.core.rejections import Shortage
 
@@ -50,126 +46,143 @@ Step = tuple[Order, events.Effects]
 def step(order: Order, event: events.Event, patience: float) -> Step:
     """Return an order's state and effects after an event; an order older than `patience` s is not retried."""
     match event:
-        case events.Begun(refusal=""):
-            return _next(order, patience)
-        case events.Begun(refusal=refusal):
-            return _next(_fail(order, refusal, Decision(code="unreadable")), patience)
+        case events.Begun() if order.verdict.invalid:
+            return _proceed(failed(order, order.verdict.invalid, Decision(code="unreadable")), patience)
+        case events.Begun():
+            return _proceed(order, patience)
         case events.Chosen(picks=(), short=short) if short is not None:
-            return _no_host(replace(order, considered=short.considered), short, patience)
+            tried = replace(order.tried, considered=short.considered)
+            return _no_host(replace(order, tried=tried), short, patience)
         case events.Chosen():
-            index = event.alternative_index
-            order = replace(
-                order,
-                alternative_index=order.alternative_index if index is None else index,
-                picks=event.picks,
-                victims=event.victims,
-                rounds=order.rounds + 1,
-                considered=event.picks[0].considered,
-                shorts=() if event.short is None else (*order.shorts, event.short),
-            )
-            return order, (Need.CLAIMS,)
+            return _chosen(order, event), (Need.CLAIMS,)
         case events.ClaimAnswers(results=results):
             return _claimed(order, results, patience)
         case events.ClaimImpossible(why=why):
-            failed = _fail(replace(order, picks=()), why, Decision(code="claim"))
-            return _also(_release_picks(order), _next(failed, patience))
+            without_picks = failed(replace(order, picks=()), why, Decision(code="claim"))
+            return _after(_release_picks(order), _proceed(without_picks, patience))
         case events.Located():
             return _located(order, event, patience)
         case events.NoVictims(why=why):
-            return _nowhere(replace(order, spares=why), patience)
+            return _nowhere(_without_preemption(order, why), patience)
         case events.FenceAnswers(results=fenced):
             return _fenced(order, fenced, patience)
         case events.FenceImpossible(why=why):
             return order, (events.DeadLetterRequest(why),)
         case events.HelpFound(helps=helps):
-            order = replace(order, decision=replace(order.decision, helps=helps), unexplained=False)
-            return _next(order, patience)
-        case events.AlternatesFound(spares=spares):
+            decision = replace(order.verdict.decision, helps=helps)
+            verdict = replace(order.verdict, decision=decision, lacks_remedies=False)
+            return _proceed(replace(order, verdict=verdict), patience)
+        case events.AlternatesFound(alternates=alternates):
             settled = [
-                replace(settled, spares=(*settled.spares, *spares.get(settled.instance, ())), lacking=0)
-                for settled in order.settled
+                replace(each, alternates=(*each.alternates, *alternates.get(each.instance, ())), lacking=0)
+                for each in order.settled
             ]
-            return _next(replace(order, settled=tuple(settled)), patience)
+            return _proceed(replace(order, settled=tuple(settled)), patience)
 
 
-def _next(order: Order, patience: float) -> Step:
-    if order.held:
-        return order, (Need.PLACES,)
-    if order.emptied:
-        return order, (Need.FENCES,)
-    if order.instances and order.reason:
-        if order.unexplained:
+def _proceed(order: Order, patience: float) -> Step:
+    """Return an order with what it needs next, or with its end."""
+    if order.found:
+        return order, (Need.PLACES if order.held_before() else Need.FENCES,)
+    if order.instances and order.verdict.reason:
+        if order.verdict.lacks_remedies:
             return order, (Need.REMEDIES,)
-        if not order.is_external:
+        if order.purpose.retires:
             return order, (Need.FENCES,)
-        order = replace(order, fenced=(*order.fenced, *order.instances), instances=())
+        without_host = [EndedInstance(instance, order.verdict.reason) for instance in order.instances]
+        order = replace(order, ended=(*order.ended, *without_host), instances=())
     if order.instances:
-        return (order, (Need.HOSTS,)) if order.rounds < ROUNDS else _obstructed(order, patience)
+        return (order, (Need.HOSTS,)) if order.tried.rounds < ROUNDS else _obstructed(order, patience)
     if any(settled.lacking for settled in order.settled):
         return order, (Need.ALTERNATES,)
-    if order.move is not None:
-        message = order.move_message(order.move)
-        return order, (events.BegunBefore() if order.begun else events.PublishMove(message),)
-    return order, (events.PublishEnds(tuple(order.messages())),)
+    return order, (events.Publish(tuple(order.purpose.ends(order))),)
+
+
+def _chosen(order: Order, event: events.Chosen) -> Order:
+    tried, shortages = order.tried, order.verdict.shortages
+    order = replace(
+        order,
+        attempt=order.attempt if event.attempt is None else event.attempt,
+        picks=event.picks,
+        tried=replace(tried, rounds=tried.rounds + 1, considered=event.picks[0].considered),
+    )
+    if shortages or event.short is not None:
+        shortages = () if event.short is None else (*shortages, event.short)
+        order = replace(order, verdict=replace(order.verdict, shortages=shortages))
+    if order.preemption.victims or event.victims:
+        order = replace(order, preemption=replace(order.preemption, victims=event.victims))
+    return order
 
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
-    """Try the order's next flavor; if all flavors have been tried, let the order wait, retry or fail."""
+    """Begin the order's next attempt; after the last attempt, let the order wait, retry or fail."""
+    latest = order.tried.latest_refusals
     if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
-        return _next(_fail(order, short.refusal, short.decision(order.refusals)), patience)
-    draw = order.alternative.draw
+        return _proceed(failed(order, short.refusal, short.decision(latest)), patience)
+    draw, verdict = order.alternative.draw, order.verdict
     if draw is None or not draw.optional:
-        order = replace(order, shorts=(*order.shorts, short))
-    if order.following_index < len(order.alternatives):
-        return replace(order, alternative_index=order.following_index), (Need.HOSTS,)
-    obstacle, shorts = order.why_no_host(), order.shorts
-    decision = shorts[0].decision(order.refusals)
-    order = replace(order, alternative_index=0, obstacle=obstacle, decision=decision)
-    if order.preempts is not None and not order.sought and not order.is_external and order.reserves is None:
-        return replace(order, sought=True), (Need.VICTIMS,)
+        verdict = replace(verdict, shortages=(*verdict.shortages, short))
+    if not order.is_last_attempt:
+        return replace(order, verdict=verdict, attempt=order.attempt + 1), (Need.HOSTS,)
+    order = replace(order, verdict=verdict, attempt=0)
+    decision = verdict.shortages[0].decision(latest)
+    order = replace(order, verdict=replace(verdict, obstacle=order.why_no_host(), decision=decision))
+    preemption = order.preemption
+    if order.purpose.retires and preemption.permitted_by is not None and not preemption.is_searched:
+        return replace(order, preemption=replace(preemption, is_searched=True)), (Need.VICTIMS,)
     return _nowhere(order, patience)
 
 
 def _nowhere(order: Order, patience: float) -> Step:
-    """Let an order wait, retry or fail after all its flavors, and preemption if allowed, have been tried."""
-    obstacle, shorts = order.obstacle, order.shorts
-    if order.spares:
-        obstacle = f"{obstacle}; no preemption: {order.spares}"
-    order = replace(order, rounds=order.rounds + 1, shorts=(), obstacle=obstacle)
-    if not 0 < order.request.at_least <= len(order.settled):  # once `at_least` are placed, the rest fail
-        reserved = any(shortage.is_reserved for shortage in shorts)
-        if reserved and order.rounds < ROUNDS:
+    """Let an order wait, retry or fail after all its attempts, and preemption if allowed, have failed."""
+    obstacle, shortages = order.verdict.obstacle, order.verdict.shortages
+    if order.preemption.why_none:
+        obstacle = f"{obstacle}; no preemption: {order.preemption.why_none}"
+    order = replace(
+        order,
+        tried=replace(order.tried, rounds=order.tried.rounds + 1),
+        verdict=replace(order.verdict, obstacle=obstacle, shortages=()),
+    )
+    if not order.has_enough:
+        reserved = any(short.is_reserved for short in shortages)
+        if reserved and order.tried.rounds < ROUNDS:
             return order, (Need.HOSTS,)
         if order.request.wait:
-            return order, (events.Park(shorts, obstacle),)
+            return order, (events.Park(shortages, obstacle),)
         # Capacity reserved for claims of other requests is free again if the claims fail.
-        if reserved or any(shortage.may_pass for shortage in shorts):
+        if reserved or any(short.may_pass for short in shortages):
             return _obstructed(order, patience)
-    readable = not any(short.refusal for short in shorts)
-    return _next(replace(_fail(order, obstacle, order.decision), unexplained=readable), patience)
+    readable = not any(short.refusal for short in shortages)
+    return _proceed(failed(order, obstacle, order.verdict.decision, lacks_remedies=readable), patience)
 
 
 def _obstructed(order: Order, patience: float) -> Step:
+    obstacle, tried = order.verdict.obstacle, order.tried
     if order.request.wait:
-        return order, (events.Park((), order.obstacle),)
-    if order.waited >= patience:
-        considered = order.decision.considered or order.considered
-        code = order.decision.code or "refused"
-        decision = replace(order.decision, considered=considered, refused=order.refusals, code=code)
-        failed = _fail(order, order.obstacle, decision)
-        return _next(replace(failed, unexplained=bool(decision.removals)), patience)
-    return order, (events.ComeAgain(*SOON, order.obstacle),)
+        return order, (events.Park((), obstacle),)
+    if order.times.retried_for >= patience:
+        decision = order.verdict.decision
+        decision = replace(
+            decision,
+            considered=decision.considered or tried.considered,
+            refused=tried.latest_refusals,
+            code=decision.code or "refused",
+        )
+        order = failed(order, obstacle, decision, lacks_remedies=bool(decision.removals))
+        return _proceed(order, patience)
+    return order, (events.ComeAgain(*SOON, obstacle),)
 
 
 def _contended(order: Order, patience: float, why: str) -> events.Effects:
-    if order.waited < patience:
+    retried_for = order.times.retried_for
+    if retried_for < patience:
         return (events.ComeAgain(*AT_ONCE, why),)
-    waited = f"request {order.request.request} has waited {order.waited:.0f} s: {why}"
+    waited = f"request {order.request.request} has waited {retried_for:.0f} s: {why}"
     return events.Warn(waited), events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, why)
 
 
-def _fail(order: Order, reason: str, decision: Decision) -> Order:
-    return replace(order, reason=reason[:MAX_CAUSE], decision=decision)
+def _without_preemption(order: Order, why: str) -> Order:
+    return replace(order, preemption=replace(order.preemption, why_none=why))
 
 
 def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
@@ -179,117 +192,121 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
         return _settle(order, claimed, patience)
     if fewer := _permitted(order, results):
         left_out = list(zip(order.picks, order.instances, strict=False))[fewer:]
-        order = replace(order, picks=picks[:fewer], victims=order.victims[:fewer])
+        preemption = replace(order.preemption, victims=order.preemption.victims[:fewer])
+        order = replace(order, picks=picks[:fewer], preemption=preemption)
         return order, (*(events.ReleaseHost(*pair) for pair in left_out), Need.CLAIMS)
     released, order = _release_picks(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
-        if order.move is not None:
-            return _also(released, _outdated(order, results[0], patience))
-        return _also(released, _next(without_placed(order, results), patience))
-    avoid, refused = set(order.avoid), list(order.refused)
+        return _after(released, _placed_before(order, results, patience))
+    avoided, refusals = set(order.tried.avoided), list(order.tried.refusals)
     for pick, result in zip(picks, results, strict=False):
         if isinstance(result, Contended):
             return order, (*released, *_contended(order, patience, "its claim is contended"))
         if isinstance(result, Refused):
-            nowhere = next((refusal for refusal in result.refusals if isinstance(refusal, NoGroup)), None)
-            if nowhere is not None:
-                order = _fail(order, str(nowhere), Decision(code="no_server_group"))
-                return _also(released, _next(order, patience))
-            over = next((refusal for refusal in result.refusals if isinstance(refusal, OverQuota)), None)
-            if over is not None:
-                return _also(released, _over_quota(order, str(over), patience))
-            for refusal in result.refusals:
-                if isinstance(refusal, OverBudget):
-                    order = replace(order, preempts=None, spares=str(refusal))
+            for refusal in _of_rules(result):
+                if refusal.wakes_on:
+                    return _after(released, _refused_for_now(order, refusal, patience))
+                if refusal.final and order.preemption.victims:  # only the preemption cannot succeed
+                    preemption = replace(order.preemption, permitted_by=None, why_none=refusal.why)
+                    order = replace(order, preemption=preemption)
+                elif refusal.final:
+                    order = failed(order, refusal.why, Decision(code=refusal.code))
+                    return _after(released, _proceed(order, patience))
             texts, providers = refusals_of(pick, result.refusals)
-            refused += [text for text in texts if text not in refused]
-            avoid |= providers
-    order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), alternative_index=0, shorts=())
-    order = replace(order, sought=False)
-    obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
-    return _also(released, _next(replace(order, obstacle=obstacle), patience))
+            refusals += [text for text in texts if text not in refusals]
+            avoided |= providers
+    tried = replace(order.tried, avoided=frozenset(avoided), refusals=tuple(refusals))
+    obstacle = f"every host that would do was refused when it was claimed: {'; '.join(tried.latest_refusals)}"
+    verdict = replace(order.verdict, obstacle=obstacle, shortages=())
+    preemption = replace(order.preemption, is_searched=False)
+    order = replace(order, attempt=0, tried=tried, verdict=verdict, preemption=preemption)
+    return _after(released, _proceed(order, patience))
+
+
+def _of_rules(result: Refused) -> list[RuleRefused]:
+    return [refusal for refusal in result.refusals if isinstance(refusal, RuleRefused)]
 
 
 def _permitted(order: Order, results: Sequence[ClaimResult]) -> int:
-    """Return how many of the chosen instances the project's quota permits, if the claims of all were refused
-    only by the quota, and fewer instances are enough (`at_least`); else 0.
+    """Return how many of the chosen instances could be claimed without the others, if fewer instances are
+    enough (`at_least`), and the others were refused only by rules that may permit them later; else 0.
     """
-    refusals = [refusal for result in results if isinstance(result, Refused) for refusal in result.refusals]
-    over = [refusal for refusal in refusals if isinstance(refusal, OverQuota)]
-    is_refused = all(isinstance(result, Refused) for result in results)
-    if (
-        not over
-        or len(over) < len(refusals)
-        or not is_refused
-        or not order.request.at_least
-        or is_gang(order)
-    ):
+    if not order.request.at_least or is_gang(order):
         return 0
-    each = {INSTANCES: 1, **order.alternative.asked}
-    if any(not each.get(refusal.resource) for refusal in over):
+    refused = [result for result in results if isinstance(result, Refused)]
+    refusals = [refusal for result in refused for refusal in result.refusals]
+    passing = [refusal for refusal in refusals if isinstance(refusal, RuleRefused) and refusal.wakes_on]
+    if not passing or len(passing) < len(refusals) or len(refused) < len(results):
         return 0
-    most = min((refusal.limit - refusal.used) // each[refusal.resource] for refusal in over)
+    most = sum(1 for _ in takewhile(lambda result: not result.refusals, refused))
     return most if order.needed <= most < len(order.picks) else 0
 
 
-def _over_quota(order: Order, why: str, patience: float) -> Step:
-    if order.request.wait and not 0 < order.request.at_least <= len(order.settled):
-        return order, (events.Park((), why[:MAX_CAUSE], over_quota=True),)
-    return _next(_fail(order, why, Decision(code=OVER_QUOTA, considered=order.considered)), patience)
+def _refused_for_now(order: Order, refusal: RuleRefused, patience: float) -> Step:
+    if order.request.wait and not order.has_enough:
+        return order, (events.Park((), refusal.why, refusal),)
+    decision = Decision(code=refusal.code, considered=order.tried.considered)
+    return _proceed(failed(order, refusal.why, decision), patience)
 
 
 def _release_picks(order: Order) -> events.Effects:
     return tuple([events.ReleaseHost(*pair) for pair in zip(order.picks, order.instances, strict=False)])
 
 
-def _also(before: events.Effects, then: Step) -> Step:
-    order, effects = then
+def _after(before: events.Effects, step_: Step) -> Step:
+    """Return a step whose effects follow the effects `before`."""
+    order, effects = step_
     return order, (*before, *effects)
 
 
-def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
-    """Decide what follows a move's refused claim: retry if another client changed allocations; fail if the
-    build ended.
+def _placed_before(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
+    """Continue an order without the instances that hold allocations already or have ended, according to
+    placement's answers to their claims (`results`).
     """
-    match result:
-        case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move, has ended
-            return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)
-        case Retired():
-            [instance] = order.instances
-            return _next(placed_before(replace(order, instances=()), instance, result), patience)
-        case _:
-            differ = "its allocations differ from the record of its cell"
-            why = f"{differ}: it moves, or another client changed them"
-            if order.waited < patience:
-                return order, (events.ComeAgain(*SOON, why),)
-            return _next(_fail(order, why, Decision(code="held")), patience)
+    answered = list(zip(order.instances, results, strict=False))
+    left = [instance for instance, result in answered if not isinstance(result, Held | Retired)]
+    order = replace(
+        order,
+        attempt=0,
+        instances=(*left, *order.instances[len(results) :]),
+        verdict=replace(
+            order.verdict, obstacle="its other instances were placed or ended before", shortages=()
+        ),
+    )
+    for instance, result in answered:
+        if isinstance(result, Held | Retired):
+            answer = order.purpose.claim_answered(order, instance, result, patience)
+            if isinstance(answer, events.ComeAgain):
+                return order, (answer,)
+            order = answer
+    return _proceed(order, patience)
 
 
 def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
-    avoid, refused = set(order.avoid), list(order.refused)
+    avoided, refusals = set(order.tried.avoided), list(order.tried.refusals)
     settled = [*order.settled]
     effects: list[events.Effect] = []
-    asked = also_asked(request)
-    victims = order.victims or ((),) * len(picks)
-    for instance, pick, way, result, replaced in zip(
-        order.instances, picks, ways, claimed, victims, strict=False
+    asked = further_constraints(request)
+    replaced = order.preemption.victims
+    for instance, pick, way, result, victims in zip(
+        order.instances, picks, ways, claimed, replaced or ((),) * len(picks), strict=False
     ):
         if result.refused:
             texts, providers = refusals_of(pick, result.refused)
-            refused += texts
-            avoid |= providers
-        spares, lacking = pick.spares, 0
-        if result.choice or avoid or len(picks) > 1:
+            refusals += texts
+            avoided |= providers
+        alternates, lacking = pick.alternates, 0
+        if result.choice or avoided or len(picks) > 1:
             excluding = order.settled_roots.union([candidate.root for candidate in ways])
             if is_gang(order):  # alternates of a gang may be hosts of its other instances
                 excluding = frozenset({way.root})
-            spares = spares_of(pick, way, excluding, avoid, order.alternates)
-            if result.choice or len(spares) < len(pick.spares):
-                lacking = order.alternates - len(spares)
-        draw = order.alternatives[order.index_for(instance)].draw
-        if order.victims or (draw is not None and draw.optional):
+            alternates = usable_alternates(pick, way, excluding, avoided, order.alternates)
+            if result.choice or len(alternates) < len(pick.alternates):
+                lacking = order.alternates - len(alternates)
+        alternative = order.alternative_for(instance)
+        if replaced or (alternative.draw is not None and alternative.draw.optional):
             lacking = order.alternates
         settled.append(
             Settled(
@@ -297,82 +314,60 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
                 cell=way.cell,
                 chosen=selection_of(way),
                 generation=result.generation,
-                decision=pick.decision(way.root, tuple(refused[-16:]), asked),
-                alternative_index=order.index_for(instance),
-                spares=spares,
+                decision=pick.decision(way.root, tuple(refusals[-16:]), asked),
+                alternative=alternative,
+                alternates=alternates,
                 lacking=lacking,
-                victims=replaced,
+                victims=victims,
             )
         )
         effects.append(events.ReserveHost(pick, way, result.number, instance))
-    short = order.shorts
+    shortages = order.verdict.shortages
     order = replace(order, instances=order.instances[len(picks) :], picks=(), settled=tuple(settled))
-    if avoid or refused:
-        order = replace(order, avoid=frozenset(avoid), refused=tuple(refused))
-    if order.instances and short:  # instances without a host try the next flavor
-        return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], patience))
-    return _also(tuple(effects), _next(order, patience))
+    if avoided or refusals:
+        tried = replace(order.tried, avoided=frozenset(avoided), refusals=tuple(refusals))
+        order = replace(order, tried=tried)
+    if order.instances and shortages:  # instances without a host try the next flavor
+        *earlier, last = shortages
+        order = replace(order, verdict=replace(order.verdict, shortages=tuple(earlier)))
+        return _after(tuple(effects), _no_host(order, last, patience))
+    return _after(tuple(effects), _proceed(order, patience))
 
 
 def _located(order: Order, event: events.Located, patience: float) -> Step:
     """Publish again the results of instances that already hold a host, with newly chosen alternates."""
     effects: list[events.Effect] = []
-    holding, order = order.held, replace(order, held=())
-    for instance, result in holding:
-        place = event.places.get(instance)
-        if place is None and order.move is not None:  # its agent has not reported since a restart
-            return order, (events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "no agent is at its destination"),)
-        if place is None:  # no scheduler placed this consumer: its allocations must not be released
-            where = ", ".join(sorted(result.allocations))
-            held = f"{instance} holds resources of {where} already"
-            why = f"{held}, where no agent builds: it is no build of ours"
-            effects.append(events.Warn(f"build {instance}: {why}"))
-            order = ended(order, instance, why)
-            continue
-        if order.is_external:  # the consumer of an evacuated instance holds the source host, too
-            result = replace(result, allocations=without_roots(result, place, order.excluded_roots))
-        alternative_index = alternative_of(result, order.alternatives)
-        if order.request.roles and order.alternatives:
-            alternative_index = order.index_for(instance)
-        question = order.alternatives[alternative_index].question if order.alternatives else None
-        groups = mappings_of(result.allocations, question, place.providers, place.root) if question else {}
-        again = Settled(
-            instance=instance,
-            cell=place.cell,
-            chosen=Selection(
-                root=place.root,
-                host=place.host,
-                agent=place.agent,
-                choice=Choice(result.allocations),
-                mappings=groups,
-            ),
-            generation=result.generation,
-            decision=Decision(considered=order.considered),
-            alternative_index=alternative_index,
-            lacking=order.alternates if order.alternatives else 0,
-            victims=event.victims.get(instance, ()),
-        )
-        order = replace(order, settled=(*order.settled, again))
-    return _also(tuple(effects), _next(order, patience))
+    holding, order = order.held_before(), replace(order, found=order.released_elsewhere())
+    for instance, held in holding:
+        match order.purpose.located(order, instance, held, event.providers):
+            case Settled() as settled:
+                settled = replace(settled, victims=event.victims.get(instance, ()))
+                order = replace(order, settled=(*order.settled, settled))
+            case EndedInstance(reason=why):
+                effects.append(events.Warn(f"build {instance}: {why}"))
+                order = with_ended(order, instance, why)
+            case events.ComeAgain() as retry:
+                return order, (retry,)
+    return _after(tuple(effects), _proceed(order, patience))
 
 
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
-    emptied = {instance for instance, _ in order.emptied}
+    released = {instance for instance, _ in order.released_elsewhere()}
     left = tuple([instance for instance in order.instances if instance not in dict(results)])
-    order = replace(order, emptied=(), instances=left)
+    order = replace(order, found=(), instances=left)
     effects: list[events.Effect] = []
     for instance, result in results:
         match result:
-            case Released() if instance in emptied:
-                effects.append(events.Warn(f"build {instance}: {given_back(instance)}"))
-                order = ended(order, instance, given_back(instance))
+            case Released() if instance in released:
+                effects.append(events.Warn(f"build {instance}: {why_released(instance)}"))
+                order = with_ended(order, instance, why_released(instance))
             case Released():
-                order = ended(order, instance, order.reason)
+                order = with_ended(order, instance, order.verdict.reason)
             case Retired():
-                order = placed_before(order, instance, result)
-            case Held() if instance not in emptied:
-                order = placed_before(order, instance, result)
+                order = order.purpose.retire_answered(order, instance, result)
+            case Held() if instance not in released:
+                order = order.purpose.retire_answered(order, instance, result)
             case _:
                 contended = _contended(order, patience, f"the claim of {instance} is contended")
                 return order, (*effects, *contended)
-    return _also(tuple(effects), _next(order, patience))
+    return _after(tuple(effects), _proceed(order, patience))

@@ -43,8 +43,8 @@ def _growth(order: Order, instances: int) -> Counter[str]:
     """
     growth = Counter({INSTANCES: instances})
     if order.request.roles:
-        for part in parts_of(order.request, order.instances, 0):
-            asked = order.alternatives[part.number].asked
+        for part in parts_of(order.request, order.current, order.instances):
+            asked = part.alternative.asked
             growth.update({name: amount * len(part.instances) for name, amount in asked.items()})
     else:
         growth.update({name: amount * instances for name, amount in order.alternative.asked.items()})

@@ -50,7 +50,7 @@ class Ranking:
         self._order = HostOrder(seed, found.hosts, found.positions, self._weights.worths, tiers, admitted)
         self._recorder = ChoiceRecorder(seed, self._weights)
         self.capacities = CapacityByHost(found, self._order)
-        self._spares: dict[str, AlternatesOfCell] = {}
+        self._alternates: dict[str, AlternatesOfCell] = {}
         self.turns = 0  # counts the choices and releases of hosts
 
     @property
@@ -126,7 +126,7 @@ class Ranking:
         found.full.clear()
         order.evaluate_again()
 
-    def spares(
+    def alternates(
         self, cell: str, several: int, excluding: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
         """Return the next best hosts of a cell as alternates of one instance. Hosts returned before rank
@@ -134,11 +134,11 @@ class Ranking:
         """
         if not several:
             return ()
-        spares = self._spares.get(cell)
-        if spares is None:
-            spares = AlternatesOfCell(cell, self.found, self._order, self.capacities, self._weights)
-            self._spares[cell] = spares
-        return spares.take(several, excluding, avoid)
+        alternates = self._alternates.get(cell)
+        if alternates is None:
+            alternates = AlternatesOfCell(cell, self.found, self._order, self.capacities, self._weights)
+            self._alternates[cell] = alternates
+        return alternates.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
         """Return the indices of hosts that pass all filters on arrays of hosts, without hosts up to the
@@ -177,9 +177,9 @@ class Ranking:
         values = recorder.values[index] = weights.read(facts)
         score = weights.worth(facts, values)
         order.move((order.tier(index), -score, found.chosen[index], its_tie, index))
-        spares = self._spares.get(way.cell)
-        if spares is not None:
-            spares.moved(index)
+        alternates = self._alternates.get(way.cell)
+        if alternates is not None:
+            alternates.moved(index)
 
 
 class AlternatesOfCell:
@@ -210,7 +210,7 @@ class AlternatesOfCell:
 
     def take(self, several: int, excluding: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
         found: list[Entry] = []
-        spares: list[Candidate] = []
+        alternates: list[Candidate] = []
         passed_over: list[Entry] = []
         while len(found) < several and (entry := self._next()) is not None:
             index = entry[-1]
@@ -221,9 +221,9 @@ class AlternatesOfCell:
                 passed_over.append(entry)
             else:
                 found.append(entry)
-                spares.append(way)
+                alternates.append(way)
         roomy: list[Candidate] = []
-        taken = {way.root for way in spares}.union(excluding)
+        taken = {way.root for way in alternates}.union(excluding)
         complete = several > 1 and len(found) == several
         while complete and found and not self._is_empty_enough(found[-1][-1]):
             way = self._next_emptiest(taken, avoid)
@@ -232,12 +232,12 @@ class AlternatesOfCell:
             roomy.append(way)
             taken.add(way.root)
             passed_over.append(found.pop())
-            spares.pop()
+            alternates.pop()
         for entry in passed_over:
             heappush(self._heap, entry)
-        for entry, way in zip(found, spares, strict=True):
+        for entry, way in zip(found, alternates, strict=True):
             self._name(entry, way)
-        return (*spares, *roomy)
+        return (*alternates, *roomy)
 
     def _is_empty_enough(self, index: int) -> bool:
         capacities = self._capacities

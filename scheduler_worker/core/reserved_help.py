@@ -19,7 +19,7 @@ HeldFor = Sequence[tuple[str, Sequence[Allocations]]]  # purpose of reservations
 def all_helps(order: Order, choosing: Choosing, late: Late, held: HeldFor) -> tuple[str, ...]:
     """Return sentences with the reservations without which an order would fit, and with changes of the order
     that would make it fit."""
-    alternative, seed, needed = order.alternatives[0], order.request.request, order.needed
+    alternative, seed, needed = order.preferred, order.request.request, order.needed
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     reserved = _without_reservations(alternative, choosing, tally, held)
     return (*reserved, *helps(alternative, choosing, seed, late, needed=needed))

@@ -11,13 +11,14 @@ from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Id
+from scheduler_worker.core.rule import Alternative
 
 
 class Part(NamedTuple):
-    """Instances of a request that have the same flavor; `number` is the index of this flavor."""
+    """Instances of a request that have the same role, with the alternative being tried for the role."""
 
-    number: int
-    name: str
+    alternative: Alternative
+    name: str  # of the role; "": the request has no roles
     instances: tuple[Id, ...]
 
 
@@ -50,18 +51,20 @@ def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
     return (request.flavor, *request.or_else)
 
 
-def parts_of(request: BuildRequested, instances: Sequence[Id], index: int) -> list[Part]:
-    """Return the given instances grouped by role. Without roles, return one part with all of them. `index` is
-    the index of their flavor; with roles, of the first role's flavor.
+def parts_of(
+    request: BuildRequested, alternatives: Sequence[Alternative], instances: Sequence[Id]
+) -> list[Part]:
+    """Return the given instances grouped by role; without roles, one part with all of them. `alternatives`
+    has one alternative for each role.
     """
     if not request.roles:
-        return [Part(index, "", tuple(instances))]
+        return [Part(alternatives[0], "", tuple(instances))]
     of_role: list[list[Id]] = [[] for _ in request.roles]
     for instance in instances:
         of_role[role_of(request, instance)].append(instance)
     return [
-        Part(number, role.name, tuple(some))
-        for number, (role, some) in enumerate(zip(request.roles, of_role, strict=True), index)
+        Part(alternative, role.name, tuple(some))
+        for alternative, role, some in zip(alternatives, request.roles, of_role, strict=True)
         if some
     ]
 

@@ -297,7 +297,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     record: Record
     scores: dict[str, float]  # score of the first host by weigher, and `total`
     notes: tuple[str, ...] = ()
-    spares: tuple[Candidate, ...] = ()
+    alternates: tuple[Candidate, ...] = ()
     crossed: bool = False  # whether the first host is preferred by another scheduler
     held: Allocations = {}  # shares of pools that a moving instance holds already
 

@@ -119,6 +119,7 @@ def upgrade() -> None:
         _columns(sa.BigInteger, "seen"),  # placement's last change number at the evaluation
         _columns(text, "message"),  # the BuildRequested as received, or the MoveStart of a move
         _columns(text, "lacks", "wakes", "decision"),
+        _columns(text, "wakes_on", server_default=""),  # key of commits that may help a refused claim
         _columns(text, "cancelled", server_default=""),  # reason for a cancellation, until the owner reads it
         _columns(text, "story", server_default=""),  # tracing context of the request's message
         _columns(text, "move", server_default=""),  # type of a move; empty: a build

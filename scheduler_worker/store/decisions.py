@@ -13,7 +13,6 @@ from bus.queries import DecisionFound, FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.core.quota_waits import QUOTA_WAKES
 from scheduler_worker.store.parked import CANCELLED
 
 _INSERT = sql("""
@@ -164,11 +163,11 @@ async def prune(tx: Transaction, before: float, limit: int) -> int:
 MOST_BUILDS = 4  # most builds listed for one request
 
 _OF_PROJECT = "(:project = '' OR project = :project)"
-_LISTED = "request kind priority since until project flavor instances lacks wakes move position"
+_LISTED = "request kind priority since until project flavor instances lacks wakes wakes_on move position"
 _FIELDS = _LISTED.split()
 _READ = ("owner", *_FIELDS)
 _LINE = f"""
-    (SELECT parked.*, row_number() OVER (PARTITION BY kind, CASE WHEN wakes = {QUOTA_WAKES!r} THEN project END
+    (SELECT parked.*, row_number() OVER (PARTITION BY kind, wakes_on
     ORDER BY priority DESC, since, request) AS position FROM parked WHERE NOT ({CANCELLED})) AS line
     """
 _IN_ORDER = "ORDER BY line.priority DESC, line.since, line.request"

@@ -38,6 +38,7 @@ class ParkedRequest:
     story: StoredContext = NO_CONTEXT  # tracing context of the request's message
     start: MoveStart | None = None  # for a move: its data at the last evaluation
     strikes: int = 0  # schedulers that ended in succession: owning the request, then evaluating it
+    wakes_on: str = ""  # key of the commits that may help, if a rule refused the claim
 
     @property
     def request(self) -> Id:
@@ -66,10 +67,10 @@ class StoredHold(msgspec.Struct, frozen=True, array_like=True):
 
 
 CANCELLED = "cancelled <> ''"  # an index has this condition, and is used only if a query repeats it literally
-_TEXTS = "request kind project flavor message lacks wakes decision story move"
+_TEXTS = "request kind project flavor message lacks wakes wakes_on decision story move"
 _STORED = dict.fromkeys(_TEXTS.split(), "str")
 _STORED |= {"priority": "int", "since": "float", "until": "float", "instances": "int", "seen": "int"}
-_CHANGING = "request kind seen lacks wakes decision flavor message"
+_CHANGING = "request kind seen lacks wakes wakes_on decision flavor message"
 _JUDGED = {name: _STORED[name] for name in _CHANGING.split()}
 
 
@@ -89,8 +90,9 @@ _INSERT_BUILDS = sql("""
     ON CONFLICT (build) DO UPDATE SET request = excluded.request RETURNING build
 """)
 _LOOKED_AT = sql(f"""
-    UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes, decision = n.decision,
-    flavor = n.flavor, message = CASE WHEN n.message = '' THEN parked.message ELSE n.message END
+    UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes,
+    wakes_on = n.wakes_on, decision = n.decision, flavor = n.flavor,
+    message = CASE WHEN n.message = '' THEN parked.message ELSE n.message END
     FROM {{n: {_columns(_JUDGED)}}} WHERE parked.request = n.request RETURNING parked.request
 """)
 _REWRITE = sql("""
@@ -107,7 +109,7 @@ _ONE_OF_EACH = sql("""
     ON CONFLICT (build) DO UPDATE SET move = moving_builds.move RETURNING build, move
 """)
 _DELETE_BUILD = sql("DELETE FROM parked_builds WHERE build IN (SELECT n.id FROM {n: id str}) RETURNING build")
-_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story, move, strikes"
+_KEPT = "request, kind, since, until, seen, message, lacks, wakes, wakes_on, decision, story, move, strikes"
 _OF_OWNER = sql("SELECT request FROM parked WHERE owner = :owner")
 _ADOPT = sql(f"""
     UPDATE parked SET owner = :owner,
@@ -146,7 +148,7 @@ SERVED = sql("UPDATE schedulers SET served = :served, paces = :paces WHERE owner
 # Deletes the record of an owner that has sent no heartbeat since `beat`.
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
-_PLAIN = ("kind", "since", "until", "seen", "lacks", "wakes", "strikes")
+_PLAIN = ("kind", "since", "until", "seen", "lacks", "wakes", "wakes_on", "strikes")
 
 _by_request = attrgetter("request")
 _encode = msgspec.json.Encoder().encode
@@ -310,6 +312,7 @@ def _row(request: ParkedRequest) -> dict[str, Any]:
         "message": _encode(start or message).decode(),
         "lacks": request.lacks,
         "wakes": request.wakes,
+        "wakes_on": request.wakes_on,
         "decision": _encode(request.decision).decode(),
         "story": _encode(request.story).decode(),
         "move": start.asked.kind if start is not None else "",

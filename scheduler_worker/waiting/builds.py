@@ -11,12 +11,11 @@ from bus.decisions import CRASHED, Decision
 from bus.messages import BuildPlaced, BuildRequested
 from bus.vocabulary import Id
 from scheduler_worker.core import events
-from scheduler_worker.core.events import Begun
-from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.order import Order, Verdict
 from scheduler_worker.core.request import with_instances
 from scheduler_worker.dependencies import log
-from scheduler_worker.orders import put_off
-from scheduler_worker.placing import Scheduler, Verdict
+from scheduler_worker.orders import postponed
+from scheduler_worker.placing import PlacingOutcome, Scheduler
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.waiting.queue import (
@@ -29,7 +28,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import decision_of, expired_order
+from scheduler_worker.waiting.reasons import decision_of, expired_order, wakes_of
 from scheduler_worker.waiting.store import Marked, Marks, WaitingStore
 
 ENDED_BEFORE = "it has ended before"
@@ -47,50 +46,50 @@ class WaitingBuilds:
         preemption = self._scheduler.preemption
         return preemption is not None and entry.start is None and preemption.permits(entry.message)
 
-    async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
+    async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
         """Place new requests or store them as waiting. Return for each its messages, `Retry` or `Poison`."""
         scheduler, store = self._scheduler, self._store
         now, seen = self._scheduler.clock.now(), scheduler.source.seen
         store.queues.settle(self._scheduler.clock.monotonic())
         mark, moved = store.queues.mark, store.marks
-        begun = scheduler.begin(requests)
-        orders = [order for order, _ in begun]
-        verdicts: list[Verdict | None] = list(put_off(orders, scheduler.clock))
+        orders = scheduler.begin(requests)
+        outcomes: list[PlacingOutcome | None] = list(postponed(orders, scheduler.clock))
         trying: list[int] = []
         waits: list[tuple[int, ParkedRequest, int | None]] = []
-        for index, (order, event) in enumerate(begun):
+        for index, order in enumerate(orders):
             request = order.request
-            if verdicts[index] is not None:
+            if outcomes[index] is not None:
                 continue
             if (known := store.requests.get(request.request)) is not None:
                 # An earlier delivery has stored it, perhaps without publishing the ends of other instances.
                 ended = {*order.instances}.difference(known.message.instances)
-                verdicts[index] = await self._answer_again(order, ended) if ended else ()
-            elif not event.refusal and request.wait and store.is_behind(order, now):
+                outcomes[index] = await self._answer_again(order, ended) if ended else ()
+            elif not order.verdict.invalid and request.wait and store.is_behind(order, now):
                 waits.append((index, store.behind(order, now, seen, stored_context(requests[index])), None))
             else:
                 trying.append(index)
-        ends = await scheduler.place([begun[index] for index in trying])
+        ends = await scheduler.place([orders[index] for index in trying])
         for index, end in zip(trying, ends, strict=True):
             order = orders[index]
             if isinstance(end, events.Park):
                 context = stored_context(requests[index])
-                entry = store.waiting(order, now, seen, end.why, decision_of(end), context)
+                decision, wakes_on = decision_of(end), wakes_of(end)
+                entry = store.waiting(order, now, seen, end.why, decision, context, wakes_on)
                 waits.append((index, entry, mark))
             else:
-                verdicts[index] = scheduler.verdict(order.request.request, end)
+                outcomes[index] = scheduler.outcome(order.request.request, end)
         if store.requests:
-            store.on_placed([orders[index] for index in trying if _gives_hosts(verdicts[index])])
+            store.on_placed([orders[index] for index in trying if _gives_hosts(outcomes[index])])
         again = await self._store_waiting([(orders[number], entry, at) for number, entry, at in waits], moved)
-        for (index, *_), verdict in zip(waits, again, strict=True):
-            verdicts[index] = verdict
-        messages = [verdict if isinstance(verdict, list | tuple) else () for verdict in verdicts]
+        for (index, *_), outcome in zip(waits, again, strict=True):
+            outcomes[index] = outcome
+        messages = [outcome if isinstance(outcome, list | tuple) else () for outcome in outcomes]
         await store.refusals.add_builds(list(zip(requests, messages, strict=True)))
-        return [verdict if verdict is not None else () for verdict in verdicts]
+        return [outcome if outcome is not None else () for outcome in outcomes]
 
     async def _store_waiting(
         self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], marks: Marks
-    ) -> list[Verdict]:
+    ) -> list[PlacingOutcome]:
         """Store requests that must wait; for a redelivered request return its earlier results again."""
         if not waits:
             return []
@@ -100,7 +99,7 @@ class WaitingBuilds:
             results = answer.results if isinstance(answer, events.FenceAnswers) else ()
             before.append({instance for instance, result in results if isinstance(result, Held | Retired)})
         keeping: list[Marked] = []
-        again: list[Verdict] = []
+        again: list[PlacingOutcome] = []
         for (order, entry, mark), elsewhere in zip(waits, before, strict=True):
             again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
             left = tuple(instance for instance in order.instances if instance not in elsewhere)
@@ -117,15 +116,15 @@ class WaitingBuilds:
         kind = sight.kind(message, order.alternatives, message.project)
         return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
 
-    async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
+    async def _answer_again(self, order: Order, elsewhere: set[Id]) -> PlacingOutcome:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)
-        again = structs.replace(order, instances=instances, reason=ENDED_BEFORE)
-        [end] = await self._scheduler.place([(again, events.Begun())])
-        return self._scheduler.verdict(order.request.request, end)
+        again = structs.replace(order, instances=instances, verdict=Verdict(reason=ENDED_BEFORE))
+        [end] = await self._scheduler.place([again])
+        return self._scheduler.outcome(order.request.request, end)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        begun = self._scheduler.begin([item.parked.message for item in woken])
-        ends = await self._scheduler.place(self._narrowed(woken, begun))
+        orders = self._scheduler.begin([item.parked.message for item in woken])
+        ends = await self._scheduler.place(self._narrowed(woken, orders))
         return await self._results([item.parked for item in woken], ends)
 
     async def claimed(self, entries: Sequence[ParkedRequest]) -> list[tuple[ParkedRequest, Evaluated]]:
@@ -133,19 +132,19 @@ class WaitingBuilds:
         ending = self._scheduler.ending
         held = await ending.held(instance for entry in entries for instance in entry.message.instances)
         found = [entry for entry in entries if held.keys() >= {*entry.message.instances}]
-        begun = self._scheduler.begin([entry.message for entry in found])
+        orders = self._scheduler.begin([entry.message for entry in found])
         again = [
-            (structs.replace(order, reason=ENDED_BEFORE, since=entry.since), Begun())
-            for entry, (order, _) in zip(found, begun, strict=True)
+            structs.replace(_waiting_since(order, entry), verdict=Verdict(reason=ENDED_BEFORE))
+            for entry, order in zip(found, orders, strict=True)
         ]
         ends = await self._scheduler.place(again) if again else []
         return list(zip(found, await self._results(found, ends), strict=True))
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        begun = self._scheduler.begin([item.parked.message for item in expired])
-        ends = await self._scheduler.place(self._narrowed(expired, begun))
+        orders = self._scheduler.begin([item.parked.message for item in expired])
+        ends = await self._scheduler.place(self._narrowed(expired, orders))
         last = [
-            (index, (expired_order(begun[index][0], expired[index].parked, end), events.Begun()))
+            (index, expired_order(orders[index], expired[index].parked, end))
             for index, end in enumerate(ends)
             if isinstance(end, events.Park)
         ]
@@ -157,22 +156,21 @@ class WaitingBuilds:
     async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
         """End waiting requests without an evaluation; builds that hold hosts already are published."""
         entries = [item.parked for item in woken]
-        begun = self._narrowed(woken, self._scheduler.begin([entry.message for entry in entries]))
-        failed = {"reason": why, "decision": Decision(code=CRASHED), "unexplained": True}
-        ending = [(structs.replace(order, **failed), Begun()) for order, _ in begun]
+        orders = self._narrowed(woken, self._scheduler.begin([entry.message for entry in entries]))
+        failed = Verdict(reason=why, decision=Decision(code=CRASHED))
+        ending = [
+            structs.replace(order, verdict=structs.replace(failed, lacks_remedies=bool(order.attempts)))
+            for order in orders
+        ]
         return await self._results(entries, await self._scheduler.place(ending))
 
-    def _narrowed(self, woken: Sequence[Woken], begun: Sequence[Begins]) -> list[Begins]:
-        return [
-            (
-                structs.replace(
-                    without_roots(order, item.excluding, self._store.why_reserved_to(order.request.project)),
-                    since=item.parked.since,
-                ),
-                event,
-            )
-            for item, (order, event) in zip(woken, begun, strict=True)
-        ]
+    def _narrowed(self, woken: Sequence[Woken], orders: Sequence[Order]) -> list[Order]:
+        narrowed = []
+        for item, order in zip(woken, orders, strict=True):
+            why = self._store.why_reserved_to(order.request.project)
+            order = without_roots(order, item.excluding, why)
+            narrowed.append(_waiting_since(order, item.parked))
+        return narrowed
 
     async def _results(self, entries: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
         results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
@@ -183,10 +181,10 @@ class WaitingBuilds:
 
     def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
         match end:
-            case events.PublishEnds(messages=messages):
+            case events.Publish(messages=messages):
                 return Ended(messages)
-            case events.Park(shorts=shorts, why=why) if shorts or end.over_quota:
-                return StillWaiting(why, decision_of(end))
+            case events.Park(shorts=shorts, why=why) if shorts or end.refusal:
+                return StillWaiting(why, decision_of(end), wakes_on=wakes_of(end))
             case events.Park():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)
             case events.ComeAgain(least=least, most=most):
@@ -198,5 +196,9 @@ class WaitingBuilds:
                 return RetryLater(PATIENCE)
 
 
-def _gives_hosts(verdict: Verdict | None) -> bool:
-    return isinstance(verdict, list | tuple) and any(isinstance(each, BuildPlaced) for each in verdict)
+def _waiting_since(order: Order, entry: ParkedRequest) -> Order:
+    return structs.replace(order, times=structs.replace(order.times, waiting_since=entry.since))
+
+
+def _gives_hosts(outcome: PlacingOutcome | None) -> bool:
+    return isinstance(outcome, list | tuple) and any(isinstance(each, BuildPlaced) for each in outcome)

@@ -14,7 +14,7 @@ from bus.context import resumed
 from bus.decisions import BACKLOG, Decision
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
-from bus.moves import SHELVED, MoveRefused
+from bus.moves import MoveRefused
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Id
 from scheduler_worker.core.held_claim import place_of
@@ -162,7 +162,7 @@ class Cancelling:
                 case Retired(unplaceable=True, why=cause):
                     fenced.ended.append(build)
                     fenced.before[build] = cause
-                case Retired(why=cause, cell=cell) if cause == SHELVED and cell:
+                case Retired(revivable=True, cell=cell) if cell:
                     fenced.shelved[build] = cell
                 case Retired(why=cause):
                     fenced.ended_builds[build] = cause

@@ -23,7 +23,7 @@ class HostChanges:
         self._shared: frozenset[str] = frozenset()  # resource classes of sharing providers
         scheduler.source.watch_for_more(self._changed)
         scheduler.source.watch(self._touched)
-        scheduler.source.watch_quotas(store.on_quotas)
+        scheduler.source.watch_wakes(store.on_wakes)
 
     def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
         store, queues = self.store, self.store.queues
@@ -43,7 +43,7 @@ class HostChanges:
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
         if len(self.store.queues):
             self.scheduler.pending.expire()
-        if self.store.related.around(roots):
+        if self.store.related.include(roots):
             self._recheck()
 
     async def handle_merged(self, merged: HeartbeatsMerged) -> None:

@@ -197,16 +197,14 @@ def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Orde
     """Return a copy of an order that may not use the given hosts; `why` returns why a host is excluded."""
     if not roots:
         return order
-    alternatives = [
-        replace(
+    return order.changed(
+        lambda alternative: replace(
             alternative,
             question=without(alternative.question, roots),
             reserved=alternative.reserved.union(roots),
             why_reserved=why,
         )
-        for alternative in order.alternatives
-    ]
-    return msgspec.structs.replace(order, alternatives=tuple(alternatives))
+    )
 
 
 def needs_of(request: BuildRequested) -> int:

@@ -6,13 +6,13 @@ from bus.context import stored_context
 from bus.decisions import CRASHED
 from bus.moves import MoveRequested
 from bus.vocabulary import Id
-from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
+from scheduler_worker.core.events import ComeAgain, DeadLetterRequest
 from scheduler_worker.core.move_start import Barred
 from scheduler_worker.core.move_state import SeenThrough, Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
 from scheduler_worker.dependencies import log
-from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
+from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.queue import (
     PATIENCE,
@@ -24,7 +24,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import decision_of, expired_order, waited_for
+from scheduler_worker.waiting.reasons import decision_of, expired_order, waited_for, wakes_of
 from scheduler_worker.waiting.store import Marked, WaitingStore
 
 LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
@@ -40,7 +40,7 @@ class WaitingMoves:
         self.undo_placed: UndoPlaced = courses.undoing.undo_placed
         self._looked_at: set[Id] = set()  # moves read since all waiting moves were last read
 
-    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
+    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
         """Begin, refuse or store new moves. Return for each its messages, `Retry` or `Poison`."""
         store = self._store
         courses = [MoveCourse(request) for request in requests]
@@ -60,7 +60,8 @@ class WaitingMoves:
             context, park = stored_context(course.asked), course.state.park
             if park is None:
                 return store.behind(course.order, now, seen, context)
-            return store.waiting(course.order, now, seen, park.why, decision_of(park), context)
+            wakes_on = wakes_of(park)
+            return store.waiting(course.order, now, seen, park.why, decision_of(park), context, wakes_on)
 
         async def park(waiting: Sequence[MoveCourse]) -> None:
             await self._courses.came_before(waiting)
@@ -103,7 +104,7 @@ class WaitingMoves:
                 course.take(Stopped(Barred(code="waited", why=why)))
         await self._courses.begin(courses)
         ending = [
-            (course, (expired_order(course.order, item.parked, course.state.park), Begun()))
+            (course, expired_order(course.order, item.parked, course.state.park))
             for course, item in zip(courses, expired, strict=True)
             if course.state.park is not None and course.order is not None and course.state.begins
         ]
@@ -159,8 +160,9 @@ class WaitingMoves:
         if state.park is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
         self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
-        if state.park.shorts or state.park.over_quota:
-            return StillWaiting(state.park.why, decision_of(state.park), state.start)
+        if state.park.shorts or state.park.refusal:
+            park = state.park
+            return StillWaiting(park.why, decision_of(park), state.start, wakes_of(park))
         return RetryLater(SOON, state.start)
 
 

@@ -135,7 +135,7 @@ class WaitingOwner:
         store = self._store
         store.unknown_commits += 1
         store.doubt(())
-        store.on_quotas({""})
+        store.on_wakes({""})
         store.queues.sweep(self._clock.monotonic())
         store.wake()
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from bus.clock import Clock
 from bus.context import resumed
-from bus.decisions import OVER_QUOTA, Decision
+from bus.decisions import Decision
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
@@ -61,6 +61,7 @@ class StillWaiting(Struct, frozen=True):
     lacks: str
     decision: Decision
     start: MoveStart | None = None  # for a move: its present data
+    wakes_on: str = ""  # key of the commits that may help, if a rule refused the claim
 
 
 class RetryLater(Struct, frozen=True):
@@ -132,7 +133,7 @@ class WaitingQueue:
 
     def recheck(self) -> None:
         """Let the instances that waiting requests name, and the builds of waiting moves, be read again."""
-        self.store.related.stirred = True
+        self.store.related.is_outdated = True
         for entry in self.store.requests.values():
             if entry.start is not None:
                 self._lane(entry).recheck = True
@@ -173,7 +174,7 @@ class WaitingQueue:
         self._preempting = []
 
     def _unexplained(self) -> list[ParkedRequest]:
-        """Return waiting requests, at most a batch, whose reason is outdated: a quota that was lifted."""
+        """Return waiting requests, at most a batch, whose reason is outdated: no rule refuses them now."""
         store = self.store
         some = sorted(store.unexplained)[:BATCH]
         store.unexplained.difference_update(some)
@@ -222,7 +223,7 @@ class WaitingQueue:
         self.store.doubt(item.parked for item in woken if item.parked.request in self.store.requests)
 
     async def _place(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
-        seen, quota_mark = self.store.sight.source.seen, self.store.quota_waits.mark
+        seen, wakes_mark = self.store.sight.source.seen, self.store.rule_waits.mark
         results = await self._suspects.evaluate(evaluator.evaluate, evaluator.fail, woken)
         for item, result in zip(woken, results, strict=True):
             request = item.parked.request
@@ -230,9 +231,9 @@ class WaitingQueue:
                 self._tries.pop(request, None)
                 if request not in self.store.requests:  # the request was cancelled during the evaluation
                     continue
-                if result.decision.code != OVER_QUOTA:
+                if not result.wakes_on:
                     self.store.queues.requeue(request)
-                elif not self.store.hold(item.parked, quota_mark):
+                elif not self.store.hold(item.parked, result.wakes_on, wakes_mark):
                     self.store.queues.requeue(request, self._clock.monotonic())
             elif isinstance(result, RetryLater):
                 # The pause doubles with each failure, because a change wakes the request earlier.
@@ -254,7 +255,14 @@ class WaitingQueue:
             if isinstance(result, StillWaiting) and result.lacks[:MAX_CAUSE] != left.lacks:
                 lacks = result.lacks[:MAX_CAUSE]
                 wakes = store.wakes(left.kind, result.decision)
-                other = replace(left, lacks=lacks, seen=seen, decision=result.decision, wakes=wakes)
+                other = replace(
+                    left,
+                    lacks=lacks,
+                    seen=seen,
+                    decision=result.decision,
+                    wakes=wakes,
+                    wakes_on=result.wakes_on,
+                )
                 store.requests[entry.request] = other
             if result.start is not None and result.start != left.start:
                 message = result.start.request()
@@ -263,8 +271,8 @@ class WaitingQueue:
                 store.wake()
             if other is not left:
                 changed.append(other)
-            if isinstance(result, StillWaiting) and result.decision.code != OVER_QUOTA:
-                changed += store.quota_lifted(other)
+            if isinstance(result, StillWaiting) and not result.wakes_on:
+                changed += store.refusal_lifted(other)
         await self._publish(evaluator, results)
         await store.lacking(changed)
 

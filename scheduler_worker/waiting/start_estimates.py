@@ -18,7 +18,6 @@ from bus.queries import WaitingRequest
 from bus.vocabulary import Id
 from scheduler_worker.core.backlog_paces import BacklogPace
 from scheduler_worker.core.calibration import P50, P90, Calibration, StartEstimate
-from scheduler_worker.core.quota_waits import QUOTA_WAKES
 from scheduler_worker.core.start_times import ClassHistory, StartTimes, estimate
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.store.parked import OtherScheduler, ParkedRequest
@@ -63,13 +62,12 @@ class StartEstimates:
         now, priority = self._clock.monotonic(), entry.message.priority
         self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
 
-    def enter_quota(self, entry: ParkedRequest, position: int) -> None:
-        """Record that a request waits for its project's quota. Its start is estimated from how fast equal
-        requests of its project have started.
+    def enter_refused(self, entry: ParkedRequest, wakes_on: str, position: int) -> None:
+        """Record that a request waits for commits with the key `wakes_on`. Its start is estimated from how
+        fast equal requests with the same key have started.
         """
-        project, now = entry.message.project, self._clock.monotonic()
-        kind, lacks = _quota_kind(entry.kind, project), f"quota of {project}"
-        self.times.enter(entry.request, kind, lacks, entry.message.priority, position, now)
+        kind, now = _refused_kind(entry.kind, wakes_on), self._clock.monotonic()
+        self.times.enter(entry.request, kind, wakes_on, entry.message.priority, position, now)
 
     def of_first(self, entry: ParkedRequest) -> StartEstimate | None:
         """Return when the first request of a queue starts, as seconds from now; None: unknown."""
@@ -131,8 +129,8 @@ class StartEstimates:
         now, answers = self._clock.now(), list[WaitingRequest]()
         for request, owner in listed:
             kind, priority = request.kind, request.priority
-            if request.wakes == QUOTA_WAKES:
-                kind = _quota_kind(kind, request.project)
+            if request.wakes_on:
+                kind = _refused_kind(kind, request.wakes_on)
             if kind == request.kind and request.request in queues:
                 position, _ = queues.place(request.request)
                 start = self.times.estimate(kind, priority, position, self._clock.monotonic())
@@ -178,8 +176,8 @@ def _with_start(request: WaitingRequest, start: StartEstimate | None, now: float
     return structs.replace(request, start_p50=now + start.p50, start_p90=now + start.p90)
 
 
-def _quota_kind(kind: str, project: str) -> str:
-    return f"{kind} {project}"
+def _refused_kind(kind: str, wakes_on: str) -> str:
+    return f"{kind} {wakes_on}"
 
 
 def _position(request: WaitingRequest, kind: str, histories: Mapping[str, Histories], owner: str) -> int:

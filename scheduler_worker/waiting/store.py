@@ -13,25 +13,27 @@ import msgspec
 
 from bus.clock import moment_text
 from bus.context import StoredContext
-from bus.decisions import OVER_QUOTA, Decision
+from bus.decisions import WAKES, Decision
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
+from scheduler_worker.core.move_purpose import MovePurpose, asked_by
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.quota_waits import QUOTA_WAKES, QuotaWaits
 from scheduler_worker.core.reserved_hosts import Root, Roots
+from scheduler_worker.core.rule_waits import RuleWaits
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
-from scheduler_worker.orders import RelatedHosts, names_other_instances
+from scheduler_worker.orders import names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest, StoredHold
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+from scheduler_worker.waiting.related_hosts import RelatedHosts
 from scheduler_worker.waiting.start_estimates import StartEstimates
 
 BEHIND = "equal requests came before it"
@@ -41,7 +43,7 @@ class Marks(NamedTuple):
     """Counts of changes at the start of an evaluation, to notice changes during it."""
 
     regroupings: int  # number of times that all equivalence classes were computed again
-    quota_wakes: int
+    rule_wakes: int
 
 
 # a request, and the mark (`WaitingQueues.mark`) of the search that found no host for it
@@ -63,7 +65,7 @@ class WaitingStore:
             self.sizes.of_request,
         )
         self.queues = WaitingQueues(self.sight, scheduler.held_share, self._has_chance)
-        self.quota_waits = QuotaWaits()
+        self.rule_waits = RuleWaits()
         self.requests: dict[Id, ParkedRequest] = {}
         self.refusals = RefusalRecords(database, scheduler.clock)
         self.related = RelatedHosts(scheduler.resolved)
@@ -81,13 +83,13 @@ class WaitingStore:
         # messages.
         self.unsure: set[Id] = set()
         self.check_unsure = False
-        # Requests that do not wait for quota any more: they are evaluated once even if no host seems to fit,
-        # because their reason names the quota.
+        # Requests that no rule refuses any more: they are evaluated once even if no host seems to fit,
+        # because their reason names the rule.
         self.unexplained: set[Id] = set()
         self.regroupings = 0  # number of times that all equivalence classes were computed again
         self.regroup = False  # True if all equivalence classes must be computed again
         self._clock = scheduler.clock
-        self._begin = scheduler.begin_stored
+        self._scheduler = scheduler
         self._changed = changed
         self._add = retrying(self._clock)(self._add_once)
 
@@ -97,7 +99,7 @@ class WaitingStore:
         self.requests[entry.request] = entry
         self.starts.enter(entry, *self.queues.place(entry.request))
         if names_other_instances(entry.message):
-            self.related.stirred = True
+            self.related.is_outdated = True
         self._moved()
 
     def _enqueue(self, entry: ParkedRequest, mark: int | None = None) -> None:
@@ -106,9 +108,12 @@ class WaitingStore:
 
     def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
-        order, event = self._begin(entry)
-        if event.refusal:  # the request is invalid now, for example because a host was deleted
-            entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
+        if entry.start is not None:
+            [order] = self._scheduler.begin_for([asked_by(entry.start)])
+        else:
+            [order] = self._scheduler.begin([entry.message])
+        if order.verdict.invalid:  # for example because a host was deleted
+            entry = replace(entry, until=self._clock.now(), lacks=order.verdict.invalid)
         kind = self.kind(order)
         self._remove([entry.request])
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
@@ -135,25 +140,25 @@ class WaitingStore:
             self.requests.pop(request, None)
             self.unexplained.discard(request)
             self.queues.leave(request)
-            if (following := self.quota_waits.leave(request)) is not None:
+            if (following := self.rule_waits.leave(request)) is not None:
                 self._try_again([following])
         if requests:
             self._moved()
 
     @property
     def marks(self) -> Marks:
-        return Marks(self.regroupings, self.quota_waits.mark)
+        return Marks(self.regroupings, self.rule_waits.mark)
 
-    def hold(self, entry: ParkedRequest, mark: int) -> bool:
-        """Let a request that a quota refused, and all equal requests of its project, wait until the project's
-        usage or quota changes. Return False without effect if requests that wait for the quota were woken
-        since `mark`, a count of wakes.
+    def hold(self, entry: ParkedRequest, wakes_on: str, mark: int) -> bool:
+        """Let a request that a rule refused, and all equal requests of its project, wait for a commit with
+        the key `wakes_on`. Return False without effect if requests that wait for this key were woken since
+        `mark`, a count of wakes.
         """
         project, kind = entry.message.project, entry.kind
-        if self.quota_waits.woken_since(project, mark):
+        if self.rule_waits.woken_since(wakes_on, mark):
             return False
         equal = [entry]
-        if not self.quota_waits.holds(project, kind):
+        if not self.rule_waits.holds(project, kind):
             equal += [
                 other
                 for other in self.requests.values()
@@ -164,26 +169,27 @@ class WaitingStore:
             ]
         for each in equal:
             self.queues.leave(each.request)
-            self.quota_waits.hold(each.key, project, kind)
-            self.starts.enter_quota(each, self.quota_waits.position(each.key))
+            self.rule_waits.hold(each.key, project, kind, wakes_on)
+            self.starts.enter_refused(each, wakes_on, self.rule_waits.position(each.key))
         self._moved()
         return True
 
-    def on_quotas(self, projects: Collection[str]) -> None:
-        """Try requests again that wait for quota: their projects released resources, or a quota changed."""
-        self._try_again(self.quota_waits.wake(projects))
+    def on_wakes(self, keys: Collection[str]) -> None:
+        """Try requests again that wait for a commit with one of the keys."""
+        self._try_again(self.rule_waits.wake(keys))
 
-    def quota_lifted(self, first: ParkedRequest) -> list[ParkedRequest]:
-        """Let the requests equal to `first` wait for capacity, too, if they waited for quota: `first` was
-        tried again, and not its project's quota refused it. Return them with the new reason.
+    def refusal_lifted(self, first: ParkedRequest) -> list[ParkedRequest]:
+        """Let the requests equal to `first` wait for capacity, too, if a rule had refused them: `first` was
+        tried again, and no rule refused it. Return them with the new reason.
         """
         lifted = list[ParkedRequest]()
-        for request in self.quota_waits.lift(first.message.project, first.kind):
+        for request in self.rule_waits.lift(first.message.project, first.kind):
             entry = replace(
                 self.requests[request],
                 lacks=f"{BEHIND}: {first.lacks}"[:MAX_CAUSE],
                 decision=first.decision,
                 wakes=first.wakes,
+                wakes_on="",
             )
             self.enter(entry)
             lifted.append(entry)
@@ -220,7 +226,7 @@ class WaitingStore:
         """Evaluate waiting requests again if instances that they name moved; end requests with a deleted
         server group.
         """
-        if not self.related.stirred:
+        if not self.related.is_outdated:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
         moved, impossible = await self.related.moved({entry.kind: entry.message for entry in naming})
@@ -241,53 +247,61 @@ class WaitingStore:
 
     def _moved(self) -> None:
         WAITING_NOW.set(len(self.requests))
-        QUOTA_WAITING.set(len(self.quota_waits))
+        QUOTA_WAITING.set(len(self.rule_waits))
         self._changed()
 
     def kind(self, order: Order) -> str:
-        return self.sight.kind(order.request, order.alternatives, order.sharing_project)
+        return self.sight.kind(order.request, order.alternatives, sharing_project(order))
 
     def wakes(self, kind: str, decision: Decision) -> str:
         """Describe for operators which change lets a request with this `decision` be tried again."""
-        return QUOTA_WAKES if decision.code == OVER_QUOTA else self.sight.wakes(kind)
+        return WAKES.get(decision.code) or self.sight.wakes(kind)
 
     def is_behind(self, order: Order, now: float) -> bool:
         if not self.requests:
             return False
         kind = self.kind(order)
-        held = self.quota_waits.holds(order.request.project, kind)
+        held = self.rule_waits.holds(order.request.project, kind)
         return held or self.queues.ahead(kind, contender_of(order, now))
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Return the row of a request that is to wait without a search: requests of its equivalence class
         wait already, so no host fits it."""
         kind, project = self.kind(order), order.request.project
-        held = self.quota_waits.first(project, kind)
+        held = self.rule_waits.first(project, kind)
         known = self.requests.get(held or self.queues.first(kind) or "")
-        why, decision = BEHIND, Decision(code="line")
+        why, decision, wakes_on = BEHIND, Decision(code="line"), ""
         if known is None:
             return self.waiting(order, now, seen, why, decision, context)
-        # A request that waits for quota and is first in a class queue is about to be tried: its reason is
+        # A request that a rule refused and that is first in a class queue is about to be tried: its reason is
         # outdated.
-        if held or known.decision.code != OVER_QUOTA:
-            decision = known.decision
-        return self.waiting(order, now, seen, f"{why}: {known.lacks}", decision, context)
+        if held or not known.wakes_on:
+            decision, wakes_on = known.decision, known.wakes_on
+        return self.waiting(order, now, seen, f"{why}: {known.lacks}", decision, context, wakes_on)
 
     def waiting(
-        self, order: Order, now: float, seen: int, why: str, decision: Decision, context: StoredContext
+        self,
+        order: Order,
+        now: float,
+        seen: int,
+        why: str,
+        decision: Decision,
+        context: StoredContext,
+        wakes_on: str = "",
     ) -> ParkedRequest:
         kind = self.kind(order)
         return ParkedRequest(
             message=order.request,
             kind=kind,
-            since=order.waits_since(now),
+            since=waits_since(order, now),
             until=now + seconds_of(order.request.wait),
             seen=seen,
             lacks=why[:MAX_CAUSE],
             wakes=self.wakes(kind, decision),
+            wakes_on=wakes_on,
             decision=decision,
             story=context,
-            start=order.move,
+            start=order.purpose.start if isinstance(order.purpose, MovePurpose) else None,
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
@@ -299,7 +313,7 @@ class WaitingStore:
                 continue
             if marks.regroupings == self.regroupings:
                 self.enter(entry, mark)
-                if entry.decision.code == OVER_QUOTA and not self.hold(entry, marks.quota_wakes):
+                if entry.wakes_on and not self.hold(entry, entry.wakes_on, marks.rule_wakes):
                     self.queues.requeue(entry.request, self._clock.monotonic())
             else:
                 self.enter_again(entry)
@@ -446,4 +460,17 @@ class WaitingStore:
 
 
 def contender_of(order: Order, now: float) -> Contender:
-    return Contender(order.sharing_project, order.request.priority, order.waits_since(now))
+    return Contender(sharing_project(order), order.request.priority, waits_since(order, now))
+
+
+def sharing_project(order: Order) -> str:
+    """Return the project whose share decides the turn of an order; none for moves."""
+    return order.request.project if order.purpose.boots else ""
+
+
+def waits_since(order: Order, now: float) -> float:
+    """Return when an order began to wait: for a preempted instance, the time of its original request; as a
+    rule `now`.
+    """
+    since = order.times.waiting_since
+    return min(since, now) if since else now

@@ -186,7 +186,7 @@ async def test_an_open_page_shows_changed_quotas_and_waiting_requests(
 
         async def announced() -> bool:
             """Publish placement's change, which is repeated until the page has subscribed."""
-            await patient.bus.publish(PlacementChanged(number=1, changes=(), projects=("p1",)))
+            await patient.bus.publish(PlacementChanged(number=1, changes=(), wakes=("quota:p1",)))
             return ">p1</a>" in "".join(told)
 
         await until(announced)

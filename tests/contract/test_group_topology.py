@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.claims import Claimed, Refused, TopologyViolated
+from bus.claims import Claimed, Refused, RuleRefused
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from placement_worker import Placement
@@ -29,15 +29,14 @@ async def make(placement: Placement, topology: DomainConstraints) -> None:
     await placement.server_groups.edit(GroupEditRequested(edit=edit))
 
 
-def violated(host: int, constraint: str, required: str = "", members: int = 0) -> TopologyViolated:
-    return TopologyViolated(
-        provider=uid(host, "a"),
-        group=GROUP,
-        constraint=constraint,
-        label=RACKS[host],
-        required=required,
-        members=members,
-    )
+def violated(host: int, constraint: str, required: str = "", members: int = 0) -> RuleRefused:
+    root, label = uid(host, "a"), RACKS[host]
+    why = "the host has no label of this level"
+    if label:
+        there = f"members of the group in {required}" if required else f"{members} members there"
+        why = f"it is in {label}, {there}"
+    why = f"{root}: {constraint}: {why}"
+    return RuleRefused(rule="topology", code="topology", why=why, provider=root)
 
 
 async def test_a_packed_group_stays_in_the_rack_of_its_members(placement: Placement) -> None:
@@ -98,10 +97,10 @@ async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement
     topology = DomainConstraints(pack="rack")
     await take(placement, a_claim(1, on_hosts(1), group=GROUP, topology=topology))
     later = placement.clock.now() + 1
-    await placement.claims.prune(later)
+    await placement.server_groups.prune(later)
     assert (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
     await placement.claims.release_many([a_release(1, 1)])
-    await placement.claims.prune(later)
+    await placement.server_groups.prune(later)
     assert not (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
 
 

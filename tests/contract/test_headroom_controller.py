@@ -28,7 +28,7 @@ from bus.reservations import (
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
-from scheduler_worker.core.events import Begun
+from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
 from tests.support.ids import uid
@@ -276,9 +276,10 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
         spec = BuildSpec(flavor=Flavor(name="pinned"))
         start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
         wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
-        order = Order(request=a_request(1), alternatives=(wish,), instances=(MOVE,), bytes=0, move=start)
-        [(order, _)] = await scheduler.drawn.resolve([(order, Begun())])
-        first = order.alternatives[0].draw
+        purpose = MovePurpose(start)
+        order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
+        [order] = await scheduler.drawn.resolve([order])
+        first = order.preferred.draw
         assert first is not None
         drawn += [slot.held for slot in first.slots]
     assert len(slots) == 2 and sorted(map(len, drawn)) == [1, 2]

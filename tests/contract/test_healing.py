@@ -514,7 +514,9 @@ async def test_if_its_release_was_lost_the_allocations_of_a_shelved_build_are_re
         assert await berth() == "nothing is wrong\n"
         async with Bus(composition.transport(settings, "test")) as bus:
             boot = an_order(a_claim(BUILD, on_hosts(1)))
-            assert (await bus.asker(CLAIM)(boot)).results == (Retired(why=SHELVED, cell="c1"),)
+            assert (await bus.asker(CLAIM)(boot)).results == (
+                Retired(why=SHELVED, cell="c1", revivable=True),
+            )
             unshelve = an_order(a_claim(BUILD, on_hosts(1), begins=2))
             assert isinstance((await bus.asker(CLAIM)(unshelve)).results[0], Claimed)
 

@@ -5,10 +5,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import CLEANUP, Choice, Claimed, ClaimRequested, ClaimResult, Held, Refused, Released, Retired
+from bus.claims import (
+    CLEANUP,
+    Choice,
+    Claimed,
+    ClaimRequested,
+    ClaimResult,
+    Held,
+    Refused,
+    Released,
+    Retired,
+    RuleRefused,
+)
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.moves import SHELVED
-from bus.preemption import FindPreemptions, NotPreemptible, OverBudget, Preempts, Victim
+from bus.preemption import FindPreemptions, Preempts, Victim
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -19,8 +30,8 @@ from bus.reservations import (
 )
 from bus.resources import FindAllocations
 from placement_worker import Placement
+from placement_worker.rules.preemption import VICTIMS
 from placement_worker.store.audit import breaches
-from placement_worker.transactions import VICTIMS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
 from tests.support.placement_calls import must_take
@@ -67,9 +78,9 @@ async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(pla
     assert await held(placement) == {
         uid(HIGH): (4, "INSTANCE"), uid(LOWER): (2, "INSTANCE"), uid(HOLDER): (2, CLEANUP)
     }  # fmt: skip
-    [found] = (await placement.claims.find_preemptions(FindPreemptions(victims=(uid(LOW),)))).preemptions
+    [found] = (await placement.preemptions.find(FindPreemptions(victims=(uid(LOW),)))).preemptions
     assert (found.by, found.priority, found.project, found.victim) == (uid(HIGH), 7, "p1", a_victim())
-    assert (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions == (found,)
+    assert (await placement.preemptions.find(FindPreemptions(by=(uid(HIGH),)))).preemptions == (found,)
     assert await is_sound(placement)
 
 
@@ -78,10 +89,10 @@ async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placemen
     both = taking(a_victim(), a_victim(LOWER, HOLDER2))
     await take(placement, HIGH, 8, preempts=both)
     for latest in (1, 2):
-        found = await placement.claims.find_preemptions(FindPreemptions(latest=latest))
+        found = await placement.preemptions.find(FindPreemptions(latest=latest))
         assert len(found.preemptions) == latest and found.used == {"p1": 2}
     for project, used in (("p1", {"p1": 2}), ("p2", {}), (None, {})):
-        assert (await placement.claims.find_preemptions(FindPreemptions(project=project))).used == used
+        assert (await placement.preemptions.find(FindPreemptions(project=project))).used == used
     assert VICTIMS.labels(0)._value.get() - counted == 2
 
 
@@ -104,7 +115,7 @@ async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
 async def test_a_requeued_victim_is_shelved_and_only_a_move_places_it_again(placement: Placement) -> None:
     await take(placement, HIGH, 4, preempts=taking(a_victim(requeue=True)))
     retired = await take(placement, LOW, 1)
-    assert isinstance(retired, Retired) and retired.why == SHELVED
+    assert isinstance(retired, Retired) and (retired.why, retired.revivable) == (SHELVED, True)
     again = a_claim(LOW, on_hosts(2, VCPU=6), begins=9)
     await must_take(placement, again)
     assert await is_sound(placement)
@@ -125,9 +136,10 @@ async def test_nothing_changes_if_a_victim_has_changed(
     refused = await take(placement, HIGH, vcpus, preempts=taking(*victims))
     assert isinstance(refused, Refused)
     [refusal] = refused.refusals
-    assert isinstance(refusal, NotPreemptible) and refusal.why == why
+    assert isinstance(refusal, RuleRefused) and refusal.code == "not_preemptible"
+    assert refusal.why.endswith(f"cannot be preempted: {why}")
     assert await held(placement) == before
-    assert not (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions
+    assert not (await placement.preemptions.find(FindPreemptions(by=(uid(HIGH),)))).preemptions
     assert await is_sound(placement)
 
 
@@ -165,7 +177,7 @@ async def test_an_instance_that_draws_from_a_reservation_is_protected(placement:
     answers = [(await placement.claims.claim_many([ClaimRequested(claims=(each,))]))[0] for each in claims]
     refused = answers[-1].results[0]
     assert isinstance(refused, Refused)
-    assert refused.refusals == (NotPreemptible(consumer=uid(6), why="it draws from a reservation"),)
+    assert str(refused.refusals[0]) == f"{uid(6)} cannot be preempted: it draws from a reservation"
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(6), uid(LOW))))
     assert {each.id: each.protected for each in found.consumers} == {uid(6): True, uid(LOW): False}
 
@@ -175,7 +187,9 @@ async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placemen
     limited = {"preempts": taking(a_victim(LOWER, HOLDER2), budget=1)}
     refused = await take(placement, 8, 2, **limited)
     assert isinstance(refused, Refused)
-    assert refused.refusals == (OverBudget(project="p1", used=1, budget=1, needs=1),)
+    why = "project p1 has preempted 1 instances in one hour, at most 1, and the request needs 1"
+    over = RuleRefused(rule="preemption", code="preemption_budget", why=why, final=True)
+    assert refused.refusals == (over,)
     assert isinstance(await take(placement, 8, 2, project="p2", **limited), Claimed)
 
 

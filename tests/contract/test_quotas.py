@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bus.claims import CLEANUP, Claimed, ClaimRequested, Refused, ReleaseRequested
+from bus.claims import CLEANUP, Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import (
     DEFAULT,
@@ -122,13 +122,17 @@ async def test_pages_of_projects_begin_with_the_default(placement: Placement) ->
 # Checked in claims
 
 
+def refusal(over: OverQuota) -> RuleRefused:
+    return RuleRefused(rule="quotas", code="quota", why=str(over), wakes_on=f"quota:{over.project}")
+
+
 async def test_a_claim_up_to_the_limit_succeeds_and_one_beyond_is_refused(placement: Placement) -> None:
     await limit(placement, VCPU=4)
     [within] = await take(placement, a_claim(1, on_hosts(1, VCPU=4)))
     [beyond] = await take(placement, a_claim(2, on_hosts(2, VCPU=1)))
     assert isinstance(within, Claimed)
     over = OverQuota(project="p1", resource="VCPU", limit=4, used=4, asked=1)
-    assert beyond == Refused(refusals=(over,))
+    assert beyond == Refused(refusals=(refusal(over),))
     assert (await quota(placement)).used == {"VCPU": 4, INSTANCES: 1}
 
 
@@ -142,7 +146,7 @@ async def test_bare_metal_nodes_of_a_class_are_limited(placement: Placement) -> 
     [second] = await take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
     [other] = await take(placement, a_claim(3, on_hosts(13, CUSTOM_BAREMETAL_SILVER=1)))
     over = OverQuota(project="p1", resource="CUSTOM_BAREMETAL_GOLD", limit=1, used=1, asked=1)
-    assert second == Refused(refusals=(over,))
+    assert second == Refused(refusals=(refusal(over),))
     assert isinstance(first, Claimed) and isinstance(other, Claimed)
     await release(placement, a_release(1, 1, "deleted", keep=7))
     await must_take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
@@ -166,7 +170,7 @@ async def test_a_refusal_of_several_instances_states_the_usage_before_and_all_th
     refused = await take(placement, *claims)
     over = OverQuota(project="p1", resource="VCPU", limit=4, used=1, asked=6)
     assert [result.refusals for result in refused if isinstance(result, Refused) and result.refusals] == [
-        (over,), (over,),
+        (refusal(over),), (refusal(over),),
     ]  # fmt: skip
     assert (await quota(placement)).used["VCPU"] == over.used
 
@@ -179,7 +183,7 @@ async def test_a_refusal_of_members_of_a_group_states_those_before(placement: Pl
     await must_take(placement, a_claim(9, on_hosts(1), group=group))
     refused = await take(placement, *[a_claim(number, on_hosts(1), group=group) for number in (1, 2, 3)])
     over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=1, asked=3)
-    assert (over,) in [result.refusals for result in refused if isinstance(result, Refused)]
+    assert (refusal(over),) in [result.refusals for result in refused if isinstance(result, Refused)]
     assert (await quota(placement)).used[GROUP_MEMBERS] == over.used
 
 
@@ -240,7 +244,7 @@ async def test_members_of_a_server_group_are_limited(placement: Placement) -> No
         await must_take(placement, a_claim(number, on_hosts(1), group=group))
     [third] = await take(placement, a_claim(3, on_hosts(1), group=group))
     over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=2, asked=1)
-    assert third == Refused(refusals=(over,))
+    assert third == Refused(refusals=(refusal(over),))
     await must_take(placement, a_claim(3, on_hosts(1)))
 
 
@@ -288,9 +292,7 @@ async def test_concurrent_claims_of_two_processes_never_exceed_a_limit(placement
 
 async def changes_after(placement: Placement, number: int) -> list[PlacementChanged]:
     return [
-        change
-        for change in (await placement.log.memory._reader.changes(number, 100)).changes
-        if change.projects
+        change for change in (await placement.log.memory._reader.changes(number, 100)).changes if change.wakes
     ]
 
 
@@ -303,14 +305,14 @@ async def test_the_change_log_names_projects_that_released_something_or_got_anot
     await release(placement, a_release(1, 1), a_release(2, 1))
     await limit(placement, VCPU=5)
     await limit(placement, DEFAULT, VCPU=9)
-    named = [change.projects for change in await changes_after(placement, start)]
-    assert named == [("p1",), ("p1",), (DEFAULT,)]
+    named = [change.wakes for change in await changes_after(placement, start)]
+    assert named == [("quota:p1",), ("quota:p1",), ("quota:",)]
 
 
 async def test_watchers_learn_of_projects_that_may_use_less(placement: Placement) -> None:
-    projects: list[set[str]] = []
-    placement.memory.watch_quotas(lambda named: projects.append(set(named)))
+    keys: list[set[str]] = []
+    placement.memory.watch_wakes(lambda named: keys.append(set(named)))
     await limit(placement, VCPU=4)
     await take(placement, a_claim(1, on_hosts(1)))
     await release(placement, a_release(1, 1))
-    assert projects == [{"p1"}, {"p1"}]
+    assert keys == [{"quota:p1"}, {"quota:p1"}]

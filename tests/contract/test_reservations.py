@@ -13,10 +13,10 @@ from bus.claims import (
     Full,
     Held,
     Moved,
-    NotReserved,
     Refused,
     Released,
     ReleaseRequested,
+    RuleRefused,
 )
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
@@ -100,7 +100,7 @@ async def release(placement: Placement, consumer: int, **fields: Any) -> None:
 def why(result: ClaimResult) -> str:
     assert isinstance(result, Refused)
     [refusal] = result.refusals
-    assert isinstance(refusal, NotReserved), refusal
+    assert isinstance(refusal, RuleRefused) and refusal.rule == "reservations", refusal
     return refusal.why
 
 
@@ -320,7 +320,7 @@ async def test_a_slot_whose_record_cannot_be_deleted_keeps_its_capacity(
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as broken, pytest.raises(Unavailable):
-        broken.setattr(stored, "forget_empty_slots", away)
+        broken.setattr(stored.FORGET_EMPTY, "of", lambda *_: away)
         await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))
     assert [held for held, _ in (await slots(placement)).values()] != [{}]
     await edit(placement, ForgetSlots(reservation=R1, slots=(S1,)))
@@ -385,7 +385,7 @@ async def test_a_query_for_an_id_finds_what_else_has_it(placement: Placement) ->
     await take(placement, draws(2))  # the slot holds nothing any more
     group = MakeGroup(group=uid(3, "9"), name="web", policy="affinity", project="p2")
     await placement.server_groups.edit(GroupEditRequested(edit=group))
-    shelved = ReleaseRequested(consumer=uid(5), generation=None, retire=SHELVED, cell="c1")
+    shelved = ReleaseRequested(consumer=uid(5), generation=None, retire=SHELVED, revivable=True, cell="c1")
     await placement.claims.release_many([shelved])
     ids = (R1, S1, uid(2), uid(3, "9"), uid(5), uid(6))
     found = await placement.lookups.allocations(FindAllocations(consumers=ids, others=True))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.claims import CLEANUP, Claimed, GroupPolicyViolated, Held, Refused, ReleaseRequested
+from bus.claims import CLEANUP, Claimed, Held, Refused, ReleaseRequested, RuleRefused
 from bus.groups import (
     DropGroup,
     FindGroups,
@@ -48,8 +48,9 @@ async def release(placement: Placement, *orders: ReleaseRequested) -> None:
     await placement.claims.release_many(orders)
 
 
-def crowded(root: str, members: int = 1, policy: GroupPolicy = "anti-affinity") -> GroupPolicyViolated:
-    return GroupPolicyViolated(provider=root, group=GROUP, policy=policy, members=members)
+def crowded(root: str, members: int = 1, policy: GroupPolicy = "anti-affinity") -> RuleRefused:
+    why = f"{root}: {policy}: {members or 'no'} members of server group {GROUP} there"
+    return RuleRefused(rule="groups", code="server_group", why=why, provider=root)
 
 
 # Creation, queries and deletion

@@ -33,7 +33,7 @@ from bus.vocabulary import Contended
 from bus.what_if import WhatIf
 from scheduler_worker.core.backlog_paces import BacklogPace
 from scheduler_worker.core.events import End
-from scheduler_worker.core.order import CANCELLED, Begins
+from scheduler_worker.core.order import CANCELLED, Order
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import backlog, parked
 from scheduler_worker.waiting.owner import SILENT_SECONDS
@@ -425,11 +425,11 @@ async def test_a_waiting_request_whose_evaluation_ends_its_scheduler_fails_after
 ) -> None:
     ended, place = asyncio.Event(), Scheduler.place
 
-    async def deadly(self: Scheduler, begun: Sequence[Begins]) -> list[End]:
-        if any(order.request.request == uid(2, "a") and not order.reason for order, _ in begun):
+    async def deadly(self: Scheduler, orders: Sequence[Order]) -> list[End]:
+        if any(order.request.request == uid(2, "a") and not order.verdict.reason for order in orders):
             ended.set()
             await asyncio.Event().wait()  # until the scheduler is killed
-        return await place(self, begun)
+        return await place(self, orders)
 
     async with waiting_world("s0") as world:
         for number in (1, 2, 3):

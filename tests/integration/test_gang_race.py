@@ -98,7 +98,7 @@ async def placed_by(scheduler: Scheduler, gang: BuildRequested, chance: random.R
         [verdict] = await scheduler.place_many([gang])
         if not isinstance(verdict, Retry):
             assert not isinstance(verdict, Poison), verdict
-            return list(verdict)
+            return [each for each in verdict if isinstance(each, BuildPlaced | BuildUnplaceable)]
         await asyncio.sleep(chance.random() * 0.02)  # the order of retries is by chance
     raise AssertionError(f"{gang.request} did not end: {verdict}")
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bus.claims import Claimed, ClaimRequested, ClaimResult, GroupPolicyViolated, Held, Refused
+from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
 from bus.domains import DomainConstraints
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.sql.failures import explained
@@ -101,7 +101,7 @@ async def test_concurrent_anti_affinity_claims_fill_the_hosts_exactly(
             for result in results:
                 if not isinstance(result, Claimed):
                     assert isinstance(result, Refused), result
-                    assert {type(refusal) for refusal in result.refusals} == {GroupPolicyViolated}
+                    assert {type(refusal) for refusal in result.refusals} == {RuleRefused}
 
         await watched(racers[0], all_at_once())
         where = [root for roots in (await group_of(racers[0])).members.values() for root in roots]

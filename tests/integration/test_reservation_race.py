@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bus.claims import Choice, Claimed, ConsumerClaim, NotReserved, Refused, Released
+from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, RuleRefused
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -77,7 +77,7 @@ async def draw_and_release(placement: Placement, worker: int, slots: list[str]) 
                 held.add(consumer)
             else:
                 assert isinstance(result, Refused), result
-                assert all(isinstance(refusal, NotReserved) for refusal in result.refusals)
+                assert all(isinstance(refusal, RuleRefused) for refusal in result.refusals)
                 refused += 1
         ending = chance.sample(sorted(held), len(held) // 2)
         held.difference_update(ending)

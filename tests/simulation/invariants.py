@@ -152,7 +152,7 @@ def check_waiting(world: "SimulatedWorld") -> None:
             and room.next_retry() is None
             and not changes.scheduler.pending.unsettled
         )
-        still = still and changes.store.related.settled
+        still = still and changes.store.related.is_current
         if len(room) and still and changes.store.sight.source.seen >= last:
             _check_none_fits(changes, placement)
             world.waiting_seen += len(room)

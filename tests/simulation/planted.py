@@ -101,15 +101,15 @@ def _leftovers_released() -> Sequence[Any]:
 
 
 def _source_released() -> Sequence[Any]:
-    leave_to = capacity._leave_to
+    leave = ClaimWorld.leave
 
-    def left_to_none(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
+    def left_to_none(world: ClaimWorld, holder: Holder, heir: Holder, type_: str) -> None:
         if type_ == MIGRATION:
-            world.hold(holder, 0, {}, None, holder.group)
+            world.hold(holder, 0, {}, None)
         else:
-            leave_to(world, holder, holder_consumer, type_)
+            leave(world, holder, heir, type_)
 
-    return [patch.object(capacity, "_leave_to", left_to_none)]
+    return [patch.object(ClaimWorld, "leave", left_to_none)]
 
 
 def _source_not_stopped() -> Sequence[Any]:
@@ -283,7 +283,8 @@ PLANTED: Mapping[str, PlantedBug] = {
         _handed_over_and_forgotten, moves=False,
     ),
     "move-source": PlantedBug(
-        "placement_worker.core.capacity._leave_to: a move holds its source", _source_released, moves=True
+        "placement_worker.core.claim_world.ClaimWorld.leave: a move holds its source",
+        _source_released, moves=True,
     ),
     "source-stopped": PlantedBug(
         "compute_sim.core.phases: a guest starts after its source has stopped", _source_not_stopped,

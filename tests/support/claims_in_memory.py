@@ -24,6 +24,7 @@ class ClaimsInMemory:
         self.held: dict[str, Holding] = {}
         self.retired: dict[str, str] = {}  # consumer → reason
         self.unplaceable: set[str] = set()
+        self.revivable: set[str] = set()
         self.free: dict[str, dict[str, int]] = {}
         self.number = 0
 
@@ -70,7 +71,8 @@ class ClaimsInMemory:
             providers[uuid] = ClaimedProvider(1, uuid, uuid, 1, 1, 1, stocks)
         holders = {consumer: Holder(consumer, 1, *it) for consumer, it in held.items()}
         ended = {
-            one: Retired(why=why, unplaceable=one in self.unplaceable) for one, why in self.retired.items()
+            one: Retired(why=why, unplaceable=one in self.unplaceable, revivable=one in self.revivable)
+            for one, why in self.retired.items()
         }
         return ClaimWorld(providers, holders, ended)
 
@@ -88,3 +90,5 @@ class ClaimsInMemory:
             del self.retired[consumer]
         self.retired |= {consumer: retired.why for consumer, retired in world.tombstones.items()}
         self.unplaceable |= {consumer for consumer, it in world.tombstones.items() if it.unplaceable}
+        self.revivable -= world.tombstones.keys()
+        self.revivable |= {consumer for consumer, it in world.tombstones.items() if it.revivable}

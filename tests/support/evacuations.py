@@ -11,12 +11,15 @@ from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.queries import Candidate, FindCandidates
 from bus.requests import Flavor, ResourceGroup
 from bus.reservations import Reservation, ReservedSlot
+from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from placement_worker import IndexedSource
 from placement_worker.core.capacity import claim
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 from placement_worker.core.index import Index
 from placement_worker.core.reservations import ReservationWorld, SlotRecord
+from placement_worker.rules.reservations import ReservationRule
+from placement_worker.store.numbered_names import Book
 from scheduler_worker.core.drawing import SlotAssignments, drawing_on
 from scheduler_worker.core.fitting import ALL_WAYS
 from scheduler_worker.core.rule import Alternative
@@ -25,6 +28,8 @@ from tests.support.index_source import FilledMemory
 from tests.support.rule_builders import a_wish
 
 HEADROOM = Reservation(id=uid(1, "7"), name="headroom", flavor=Flavor(name="any"), use="failover")
+
+RULE = ReservationRule(Database("sqlite+aiosqlite://"), Book())
 
 Amounts = Mapping[str, int]
 Held = tuple[str, Allocations]  # root and allocations
@@ -119,7 +124,7 @@ class HostsToLose:
         records = {slot: SlotRecord(slot, HEADROOM.id, "", held) for slot, (_, held) in self.slots.items()}
         holders = {id_: Holder(id_, 1, 1, held) for id_, (_, held) in everything.items()}
         reserved = ReservationWorld(1.0, {HEADROOM.id: HEADROOM}, records, records.keys())
-        return ClaimWorld(providers, holders, {}, reserved=reserved)
+        return ClaimWorld(providers, holders, {}, rules=(RULE,), state={ReservationRule: reserved})
 
     def _ways(
         self, source: IndexedSource, wish: Alternative, roots: Sequence[str], chance: Random

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.candidates import OnChange, OnQuotas
+from bus.candidates import OnChange, OnWakes
 from bus.queries import Candidate, FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
@@ -28,7 +28,7 @@ class FilledMemory:
 
     def watch(self, on_change: OnChange) -> None: ...
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
+    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
 
     async def fresh(self) -> None: ...
 

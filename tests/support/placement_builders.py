@@ -12,6 +12,7 @@ from sqlalchemy import text
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import InventoryReported
+from bus.moves import SHELVED
 from bus.queries import FindCandidates
 from bus.reports import Inventory, ProviderReport
 from bus.requests import ResourceGroup
@@ -90,7 +91,12 @@ def a_release(
 ) -> ReleaseRequested:
     keeps = None if keep is None else uid(keep)
     return ReleaseRequested(
-        consumer=uid(consumer), generation=generation, retire=retire, fenced=fenced, keep=keeps
+        consumer=uid(consumer),
+        generation=generation,
+        retire=retire,
+        fenced=fenced,
+        keep=keeps,
+        revivable=retire == SHELVED,
     )
 
 

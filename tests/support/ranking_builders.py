@@ -13,6 +13,7 @@ from bus.requests import Flavor
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.order import Order
@@ -74,7 +75,14 @@ class Hall:
 
     def order(self, request: BuildRequested, group: ServerGroup | None = None) -> Order:
         alternative = replace(self.alternative(request), group=group)
-        return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)
+        return Order(
+            request,
+            ((alternative,),),
+            request.instances,
+            size=0,
+            purpose=BUILD,
+            alternates=request.alternates,
+        )
 
 
 def a_hall(

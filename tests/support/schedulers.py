@@ -16,7 +16,7 @@ from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
 from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict, StoreRefusals
+from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
@@ -55,7 +55,7 @@ async def messages_of(
     messages: list[BuildPlaced | BuildUnplaceable] = []
     for verdict in await scheduler.place_many(requests):
         assert not isinstance(verdict, Retry | Poison), verdict
-        messages += verdict
+        messages += [each for each in verdict if isinstance(each, BuildPlaced | BuildUnplaceable)]
     return messages
 
 
@@ -73,7 +73,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
         edit=_unused,
         edit_name=_unused,
         quotas=placement.quotas.find,
-        preemptions=placement.claims.find_preemptions,
+        preemptions=placement.preemptions.find,
         reservations=placement.reservations.find,
         edit_reservation=placement.reservations.edit,
     )
@@ -123,5 +123,5 @@ class MovesWithoutWaiting:
         self.courses = courses
         self.undo_placed = courses.undoing.undo_placed
 
-    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
+    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
         return await self.courses.place_new([MoveCourse(request) for request in requests])

@@ -12,7 +12,8 @@ from bus.requests import Flavor
 from bus.vocabulary import Id
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.attributes import RequestOptions
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.build_purpose import BUILD
+from scheduler_worker.core.order import Order, attempts_of
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.roles import own_group
 from tests.support.ids import uid
@@ -171,7 +172,8 @@ def asked_by(request: BuildRequested) -> dict[Id, Resources]:
 def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None) -> Order:
     """Return the order of a request whose server group has the given members."""
     alternatives = alternatives_of(request, RequestOptions(), hall.source.named)
-    order = Order(request=request, alternatives=alternatives, instances=request.instances, bytes=0)
+    attempts = attempts_of(request, alternatives)
+    order = Order(request, attempts, request.instances, size=0, purpose=BUILD, alternates=request.alternates)
     if not request.topology.levels:
         return order
     known = ServerGroup(

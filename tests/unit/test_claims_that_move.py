@@ -13,7 +13,6 @@ from bus.claims import (
     Claimed,
     ConsumerClaim,
     Held,
-    NoGroup,
     NothingHeld,
     OutsideCell,
     Refused,
@@ -26,11 +25,12 @@ from bus.moves import BEGUN, SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.group_places import GroupPlaces
-from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
+from placement_worker.core.group_places import GroupPlaces, no_group
+from placement_worker.rules.groups import GROUP
+from tests.support.claim_worlds import A, B, C, X, Y, Z, full, join, order, room, stock, wants, world
 from tests.support.ids import uid
 
-ASLEEP = Retired(why=SHELVED)
+ASLEEP = Retired(why=SHELVED, revivable=True)
 NOBODY: Mapping[str, str] = {}
 KEEP, LEFT = "keep", "left"
 MOVE, OTHER = "move", "other"  # names of moves
@@ -153,7 +153,10 @@ def test_a_move_begins_at_most_once_and_completely(
 
 def a_shelved_world() -> ClaimWorld:
     there = a_world()
-    assert release(ReleaseRequested(consumer=X, generation=4, retire=SHELVED), there) == Released()
+    assert (
+        release(ReleaseRequested(consumer=X, generation=4, retire=SHELVED, revivable=True), there)
+        == Released()
+    )
     return there
 
 
@@ -184,14 +187,20 @@ def test_an_unshelve_without_capacity_leaves_the_consumer_retired() -> None:
 
 def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() -> None:
     there = a_shelved_world()
-    assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == ASLEEP
+    assert (
+        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        == ASLEEP
+    )
     nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
     assert release(nowhere, there) == ASLEEP  # his boot was read again
     assert release(ReleaseRequested(consumer=X, generation=None, retire="deleted"), there) == Released()
     assert there.tombstones == {X: Retired(why="deleted")} and there.woken == {X}
     moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
     assert moved == (Retired(why="deleted"),)
-    assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == moved[0]
+    assert (
+        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        == moved[0]
+    )
 
 
 @pytest.mark.parametrize("name", [MOVE, KEEP])
@@ -232,7 +241,7 @@ TAKEN: dict[str, tuple[ConsumerClaim, dict[str, str], Any, dict[str, str]]] = {
     "of itself": (takes_over(X), {}, is_held(B), {X: B, KEEP: A}),
     "kept by the same holder": (takes_over(keep=KEEP), {}, is_held(B), {X: B, KEEP: A}),
     "into an unknown group": (
-        takes_over(group="none"), {}, Refused(refusals=(NoGroup(group="none"),)), {X: B, KEEP: A}
+        takes_over(group="none"), {}, Refused(refusals=(no_group("none"),)), {X: B, KEEP: A}
     ),
 }  # fmt: skip
 
@@ -242,6 +251,7 @@ def test_taking_over_moves_all_allocations_of_the_holder_or_none(
     one: ConsumerClaim, more: dict[str, str], answer: object, then: dict[str, str]
 ) -> None:
     there = a_world({X: B, KEEP: A} | more, capacity=10)
+    join(there)
     assert claim(order(one), there) == (answer,)
     assert held(there) == then and there.tombstones == {}
     if answer != DONE:
@@ -281,11 +291,12 @@ def test_claims_of_the_same_order_do_not_get_the_place_in_between() -> None:
 
 
 def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
-    group = there.groups[7] = GroupPlaces(7, "g", "web", "p", policy, 1)
+    group = GroupPlaces(7, "g", "web", "p", policy, 1)
+    join(there, group)
     for name in (X, KEEP):
         holder = there.holders[name]
         if holder.held:
-            holder.group = holder.group_was = 7
+            holder.marks[GROUP] = 7
             holder.keeps_for = X if name == KEEP else None
             group.put(name, frozenset(holder.held), holder.keeps_for)
     return group
@@ -297,7 +308,7 @@ def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
     assert claim(order(moves(A)), there) == (DONE,)
     assert group.places == {X: {A}, KEEP: {A}} and group.holder_consumers == {KEEP: X}
     assert list(group.breaches()) == []
-    there.holders[Y].group = 7
+    there.holders[Y].marks[GROUP] = 7
     assert [type(result) for result in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
     assert claim(order(takes_over(generation=5, keep=LEFT)), there)
     assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
@@ -306,10 +317,10 @@ def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
 def test_an_instance_rejoins_the_group_of_its_holder() -> None:
     there = moved()
     group = grouped(there)
-    there.holders[X].group = there.holders[X].group_was = None
+    there.holders[X].marks[GROUP] = None
     group.drop(X)
     assert claim(order(takes_over()), there) == (DONE,)
-    assert there.holders[X].group == 7
+    assert there.holders[X].marks[GROUP] == 7
     assert group.places == {X: {A}} and group.holder_consumers == {}
 
 

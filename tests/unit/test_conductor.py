@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from bus.claims import (
     Claimed,
     Full,
-    GroupPolicyViolated,
     Held,
     Moved,
     OutsideCell,
@@ -18,6 +17,7 @@ from bus.claims import (
     Released,
     ReleaseRequested,
     Retired,
+    RuleRefused,
 )
 from bus.decisions import Decision, Record
 from bus.messages import Attempt, BuildDeleted, BuildEnded, DestroyOrdered, HostFailed
@@ -72,7 +72,7 @@ ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 SWAPPED = SwapAnswered(1, claimed())
 RELEASED_IN_SWAP = ReleaseAnswer("swapping", Released())
 FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
-CROWDED = GroupPolicyViolated(provider="p", group="g", policy="anti-affinity", members=1)
+CROWDED = RuleRefused(rule="groups", code="server_group", why="p: anti-affinity", provider="p")
 
 BUILDING = after(PLACED)
 SECOND_BUILDING = after(PLACED, FAILED, SWAPPED)
@@ -272,7 +272,7 @@ SWAPS: dict[str, tuple[Any, ...]] = {
     ),
     "second, its server group kept it from the first": (
         claimed(1, 2, CROWDED), "building: destroy 1 at host0; build 2 at host2",
-        ["host1 refused: p: anti-affinity: 1 members of server group g there"],
+        ["host1 refused: p: anti-affinity"],
     ),
     "had happened before a crash": (held(1, 2), "building: destroy 1 at host0; build 2 at host1", []),
     "had happened before a crash, the first was refused": (

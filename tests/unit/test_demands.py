@@ -23,7 +23,6 @@ from scheduler_worker.core.attributes import (
     meets,
     parsed,
 )
-from scheduler_worker.core.events import Begun
 from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
@@ -335,9 +334,9 @@ def test_requests_with_equal_alternatives(
     one: dict[str, object], other: dict[str, object], alike: bool
 ) -> None:
     made = orders()
-    first, _ = made.begin(a_request(1, **one), 0.0)  # type: ignore[arg-type]
-    second, _ = made.begin(a_request(2, **other), 0.0)  # type: ignore[arg-type]
-    assert (first.alternatives is second.alternatives) == alike
+    first = made.begin(a_request(1, **one), 0.0)  # type: ignore[arg-type]
+    second = made.begin(a_request(2, **other), 0.0)  # type: ignore[arg-type]
+    assert (first.attempts is second.attempts) == alike
 
 
 @pytest.mark.parametrize(
@@ -355,16 +354,16 @@ def test_an_invalid_request_is_refused_after_an_equal_valid_one(
     well: BuildRequested, wrong: BuildRequested, says: str
 ) -> None:
     made = orders()
-    _, begun = made.begin(well, 0.0)
-    assert not begun.refusal
-    _, begun = made.begin(wrong, 0.0)
-    assert says in begun.refusal
+    order = made.begin(well, 0.0)
+    assert not order.verdict.invalid
+    order = made.begin(wrong, 0.0)
+    assert says in order.verdict.invalid
 
 
 def test_alternatives_of_a_request_contain_nothing_of_its_owner() -> None:
     made = orders()
-    order, _ = made.begin(a_request(1, reply_to="me"), 0.0)
-    read = order.alternatives[0].request
+    order = made.begin(a_request(1, reply_to="me"), 0.0)
+    read = order.preferred.request
     assert (read.request, read.instances, read.reply_to) == ("", (), "")
     assert order.request == a_request(1, reply_to="me")
 
@@ -375,7 +374,7 @@ def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
 
     def alternatives(number: int) -> object:
         large = Flavor(name="large", vcpus=1, extra_specs={f"note{n}": f"{number:01000}" for n in range(40)})
-        return made.begin(a_request(1, flavor=large), 0.0)[0].alternatives
+        return made.begin(a_request(1, flavor=large), 0.0).attempts
 
     first = alternatives(1)
     assert alternatives(1) is first
@@ -387,11 +386,11 @@ def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
 def test_a_retried_order_uses_the_current_cells() -> None:
     source = RecordingSource([a_candidate(1)], {})
     made = Orders(source, RequestOptions(), ChoicePolicy())
-    order, _ = made.begin(a_request(1), 0.0)
+    order = made.begin(a_request(1), 0.0)
     for enabled in (False, True):
         source.memory.index.cell_facts = {"c1": RegisteredCell(name="c1", enabled=enabled)}
         made._received((), ("c1",))
         closed = () if enabled else ("c1",)
-        order, _ = made.again(order, Begun())
+        order = made.again(order)
         assert order.alternative.question.not_cells == closed
-        assert made.begin(a_request(2), 0.0)[0].alternative.question.not_cells == closed
+        assert made.begin(a_request(2), 0.0).alternative.question.not_cells == closed

@@ -26,7 +26,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.host_map import HostsNow
-from scheduler_worker.core.order import Order, also_asked
+from scheduler_worker.core.order import Order, further_constraints
 from scheduler_worker.core.ranking_order import drawn, tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
 from scheduler_worker.core.scale import Pick, replay
@@ -514,7 +514,7 @@ def test_results_of_replayed_records(record: Record, host: RecordedHost | None) 
     ],
 )
 def test_a_record_contains_the_constraints_of_the_request(fields: dict[str, Any], said: bytes | None) -> None:
-    asked = also_asked(a_request(1, flavor=SMALL, **fields))
+    asked = further_constraints(a_request(1, flavor=SMALL, **fields))
     if said is None:
         assert asked is not None and asked.hints == fields["hints"]
     else:

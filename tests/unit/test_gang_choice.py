@@ -76,10 +76,10 @@ def test_each_alternate_keeps_the_constraints_in_place_of_its_instance(part: int
         order, chosen, _ = choose(cloud, request)
         placed = placed_by(order, chosen)
         for instance, pick in zip(order.instances, chosen.picks, strict=False):
-            for spare in pick.spares:
+            for way in pick.alternates:
                 seen += 1
-                moved = {**placed, instance: spare.root}
-                assert spare.root != placed[instance]
+                moved = {**placed, instance: way.root}
+                assert way.root != placed[instance]
                 assert cloud.keeps(request.topology, moved), seed
                 assert not cloud.oversold(asked_by(request), moved), seed
     assert seen

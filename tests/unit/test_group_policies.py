@@ -6,21 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from bus.claims import (
-    Choice,
-    Claimed,
-    ClaimRequested,
-    ConsumerClaim,
-    GroupPolicyViolated,
-    NoGroup,
-    Refused,
-    ReleaseRequested,
-)
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
 from bus.groups import GroupPolicy
 from bus.vocabulary import Allocations
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
-from placement_worker.core.group_places import GroupPlaces
+from placement_worker.core.group_places import GroupPlaces, no_group
+from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
+from tests.support.claim_worlds import join
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
@@ -73,25 +66,27 @@ def test_a_group_policy_admits_a_member_or_gives_the_reason(
         assert said is None
     else:
         root, members = refused
-        assert said == GroupPolicyViolated(provider=root, group="group-7", policy=policy, members=members)
+        assert said is not None and said.provider == root
+        assert said.why == f"{root}: {policy}: {members or 'no'} members of server group group-7 there"
 
 
 @pytest.mark.parametrize(
-    ("who", "most", "places", "members"),
+    ("who", "most", "places", "is_refused"),
     [
-        (X, 1, {MINE: (A,)}, None),
-        (Y, 1, {MINE: (A,)}, 1),
-        (Y, 1, {X: (A,), MINE: (A,)}, 1),  # of one instance, however often it is there
-        (Y, 2, {X: (A,), MINE: (A,)}, None),
-        (X, 1, {Y: (A,), MINE: (A,)}, 1),
-        (X, 1, {KEPT: (A,)}, 1),
+        (X, 1, {MINE: (A,)}, False),
+        (Y, 1, {MINE: (A,)}, True),
+        (Y, 1, {X: (A,), MINE: (A,)}, True),  # of one instance, however often it is there
+        (Y, 2, {X: (A,), MINE: (A,)}, False),
+        (X, 1, {Y: (A,), MINE: (A,)}, True),
+        (X, 1, {KEPT: (A,)}, True),
     ],
 )
 def test_a_holder_consumer_does_not_block_its_own_instance(
-    who: str, most: int, places: Mapping[str, tuple[str, ...]], members: int | None
+    who: str, most: int, places: Mapping[str, tuple[str, ...]], is_refused: bool
 ) -> None:
     refused = group("anti-affinity", places, most).refusal(frozenset((A,)), who)
-    assert (refused and refused.members) == members
+    assert (refused is not None) == is_refused
+    assert refused is None or "1 members of server group" in refused.why
 
 
 @pytest.mark.parametrize(
@@ -148,10 +143,14 @@ def world(*groups: GroupPlaces, sharing: set[str] | None = None) -> ClaimWorld:
         )
     names = (X, Y, Z, KEPT, *(f"{who} {index}" for who in (X, Y, Z) for index in (1, 2)))
     holders = {name: Holder(name, number) for number, name in enumerate(names)}
-    named = {group.uuid: group.id for group in groups}
-    return ClaimWorld(
-        capacities, holders, {}, {group.id: group for group in groups}, named, sharing or {"pool"}
-    )
+    there = ClaimWorld(capacities, holders, {}, sharing=sharing or {"pool"})
+    join(there, *groups)
+    return there
+
+
+def groups_of(there: ClaimWorld) -> Mapping[int, GroupPlaces]:
+    state: GroupWorld = there.state[GroupRule]
+    return state.groups
 
 
 def on(*providers: str) -> Allocations:
@@ -182,7 +181,7 @@ def test_a_child_is_on_its_root_and_a_pool_is_nowhere() -> None:
     first = wants(X, on("a1", "pool"), group="group-7")
     second = wants(Y, on(A, "pool"), on("b1", "pool"), group="group-7")
     assert took(there, first, second) == [0, 1]
-    assert there.groups[7].places == {X: {A}, Y: {B}}
+    assert groups_of(there)[7].places == {X: {A}, Y: {B}}
 
 
 def test_an_order_that_fails_leaves_its_groups_as_they_were() -> None:
@@ -192,9 +191,9 @@ def test_an_order_that_fails_leaves_its_groups_as_they_were() -> None:
     moved = wants(X, on(B), generation=1, keep=KEPT)
     joins, fails = wants(Y, on(C), group="group-7"), wants(Z, {A: {"VCPU": 101}})
     assert took(there, moved, joins, fails) == [None, None, None]
-    assert there.groups == untouched.groups
-    assert {holder.uuid: holder.group for holder in there.holders.values()} == {
-        holder.uuid: holder.group for holder in untouched.holders.values()
+    assert groups_of(there) == groups_of(untouched)
+    assert {holder.uuid: holder.marks.get(GROUP) for holder in there.holders.values()} == {
+        holder.uuid: holder.marks.get(GROUP) for holder in untouched.holders.values()
     }
 
 
@@ -202,7 +201,10 @@ def test_a_member_may_join_another_group_with_another_claim() -> None:
     there = world(group("anti-affinity"), group("affinity", {Z: (B,)}, number=8))
     took(there, wants(X, on(A), group="group-7"))
     assert took(there, wants(X, on(A), on(B), generation=1, group="group-8")) == [1]
-    assert (there.groups[7].places, there.groups[8].places) == ({}, {Z: frozenset((B,)), X: frozenset((B,))})
+    assert (groups_of(there)[7].places, groups_of(there)[8].places) == (
+        {},
+        {Z: frozenset((B,)), X: frozenset((B,))},
+    )
 
 
 def test_a_consumer_that_releases_everything_leaves_its_group() -> None:
@@ -220,16 +222,12 @@ def test_a_group_of_another_project_is_refused(name: str, project: str, there: b
     order = ClaimRequested(claims=(wants(X, on(A), on(B), group=name, project=project),))
     results = claim(order, world(group("anti-affinity")))
     assert results is not None
-    assert (
-        isinstance(results[0], Claimed)
-        if there
-        else results == (Refused(refusals=(NoGroup(group=name),) * 2),)
-    )
+    assert isinstance(results[0], Claimed) if there else results == (Refused(refusals=(no_group(name),) * 2),)
 
 
 def test_a_dropped_group_restricts_no_claim() -> None:
     there = world()
-    there.holders[X] = Holder(X, 1, 1, on(A), group=7, group_was=7)
+    there.holders[X] = Holder(X, 1, 1, on(A), marks={GROUP: 7})
     there.providers[A].stocks["VCPU"].used = 1  # type: ignore[union-attr]
     assert took(there, wants(X, on(B), generation=1)) == [0]
 
@@ -316,7 +314,7 @@ def test_random_claims_moves_and_releases_go_as_on_paper(policy: GroupPolicy, se
             generations[who] = generations.get(who, 0) + 1
             done["swapped" if swaps else "claimed"] += 1
         if policy != "affinity":
-            assert list(there.groups[7].breaches()) == []
+            assert list(groups_of(there)[7].breaches()) == []
     assert done["claimed"] and done["swapped"] and done["released"] and done["back"]
     if policy == "soft-affinity":
         assert not done["refused"]

@@ -22,7 +22,7 @@ from placement_worker.core.forms import node_of
 from placement_worker.core.headroom import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState
-from scheduler_worker.core.events import Begun
+from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
 from scheduler_worker.drawn_reservations import DrawnReservations
@@ -377,6 +377,7 @@ async def test_an_evacuation_draws_first_from_slots_on_hosts_of_its_kind() -> No
     drawn = DrawnReservations(find, RecordingSource(hosts), Clock())
     drawn.learn([HEADROOM])
     move = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, on_host(1), BuildSpec(flavor=Flavor(name="small")))
-    order = Order(request=a_request(1), alternatives=(a_wish(),), instances=(MOVE,), bytes=0, move=move)
-    [(order, _)] = await drawn.resolve([(order, Begun())])
+    purpose = MovePurpose(move)
+    order = Order(a_request(1), attempts=((a_wish(),),), instances=(MOVE,), size=0, purpose=purpose)
+    [order] = await drawn.resolve([order])
     assert [each.question.roots for each in order.alternatives] == [(roots[2],), (roots[1], roots[2]), ()]

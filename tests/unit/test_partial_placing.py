@@ -263,7 +263,7 @@ def test_instances_next_to_another_instance_need_not_be_together() -> None:
     hall = a_hall(*ONE_EACH, policy=ChoicePolicy.from_names(weighers=["ram"]))
     order = an_order(hall, 2, group=None)
     alternative = replace(order.alternative, same=frozenset([uid(1, "c"), uid(2, "c")]))
-    assert chosen(hall, structs.replace(order, alternatives=(alternative,))) == ["host2", "host1"]
+    assert chosen(hall, structs.replace(order, attempts=((alternative,),))) == ["host2", "host1"]
 
 
 def test_the_record_names_better_hosts_without_capacity_for_all() -> None:

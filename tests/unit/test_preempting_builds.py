@@ -200,7 +200,7 @@ def test_a_requeue_is_requested_again_until_its_move_begins() -> None:
     begun, _ = after(shelved, a_move("unshelve", 2))
     assert move_in_progress(begun.parts) is not None and Vacate not in begun.parts
     deleted, _ = after(shelved, BuildDeleteRequested(build=LOW, cell=CELL))
-    deleted, _ = after(deleted, ReleaseAnswer("deleting", Retired(why="shelved")))
+    deleted, _ = after(deleted, ReleaseAnswer("deleting", Retired(why="shelved", revivable=True)))
     assert deleted.status == "deleted" and deleted.deadline == 0.0
 
 

@@ -44,8 +44,8 @@ def best_first(ranking: Ranking) -> list[str]:
     return hosts_of(pick)
 
 
-def spares(ranking: Ranking, several: int, beside: Collection[str] = (), cell: str = CELL) -> list[str]:
-    return [way.host for way in ranking.spares(cell, several, beside)]
+def alternates(ranking: Ranking, several: int, beside: Collection[str] = (), cell: str = CELL) -> list[str]:
+    return [way.host for way in ranking.alternates(cell, several, beside)]
 
 
 @pytest.mark.parametrize(("near", "strict"), [(0.0, True), (0.5, False)])
@@ -84,25 +84,25 @@ def test_alternates_are_the_next_best_hosts_and_not_reserved() -> None:
 def test_alternates_are_the_next_best_of_the_same_cell() -> None:
     ranking = ranked(free(1, 8192), free(2, 6000, cell="cell2"), free(3, 5000), free(4, 4000), free(5, 3000))
     chosen = take(ranking).root
-    assert spares(ranking, 2, {chosen}) == ["host3", "host4"]
-    assert spares(ranking, 2, {chosen}, cell="cell2") == ["host2"]
-    assert spares(ranking, 0) == []
+    assert alternates(ranking, 2, {chosen}) == ["host3", "host4"]
+    assert alternates(ranking, 2, {chosen}, cell="cell2") == ["host2"]
+    assert alternates(ranking, 0) == []
 
 
 def test_alternates_leave_out_every_host_chosen_for_the_request() -> None:
     ranking = ranked(*(free(number, 8192 - number) for number in range(4)))
     chosen = {take(ranking).root for _ in range(2)}
-    assert spares(ranking, 5, chosen) == ["host2", "host3"]
+    assert alternates(ranking, 5, chosen) == ["host2", "host3"]
 
 
 def test_an_alternate_named_often_counts_as_fuller() -> None:
     ranking = ranked(free(1, 4096), free(2, 4000), free(3, 2000))
-    assert [spares(ranking, 1)[0] for _ in range(4)] == ["host1", "host2", "host1", "host2"]
+    assert [alternates(ranking, 1)[0] for _ in range(4)] == ["host1", "host2", "host1", "host2"]
 
 
 def test_an_alternate_is_used_as_often_as_it_has_capacity() -> None:
     ranking = ranked(free(1, 2048), free(2, 1024))
-    assert [spares(ranking, 1) for _ in range(4)] == [["host1"], ["host2"], ["host1"], []]
+    assert [alternates(ranking, 1) for _ in range(4)] == [["host1"], ["host2"], ["host1"], []]
 
 
 PACKING = ChoicePolicy.from_names(weighers={"ram": -1.0})
@@ -130,17 +130,17 @@ def test_the_last_alternates_have_much_capacity(
     capacities: tuple[int, ...], several: int, expected: list[str] | None
 ) -> None:
     alike = best_first(packed(*capacities))[:several]
-    assert spares(packed(*capacities), several) == (expected or alike)
+    assert alternates(packed(*capacities), several) == (expected or alike)
 
 
 def test_roomy_alternates_are_spread_among_a_quarter_of_the_cell_by_the_request() -> None:
     capacities = (*range(1, 31), *[100] * 10)
     ranking = packed(*capacities)
-    named = Counter(host for _ in range(20) for host in spares(ranking, 2))
+    named = Counter(host for _ in range(20) for host in alternates(ranking, 2))
     assert set(named) == {f"host{position}" for position in range(31, 41)}
     assert set(named.values()) == {4}
-    assert len({spares(packed(*capacities, seed=str(seed)), 2)[1] for seed in range(30)}) > 5
-    assert spares(packed(*capacities), 2) == spares(packed(*capacities), 2)
+    assert len({alternates(packed(*capacities, seed=str(seed)), 2)[1] for seed in range(30)}) > 5
+    assert alternates(packed(*capacities), 2) == alternates(packed(*capacities), 2)
 
 
 def test_a_roomy_alternate_is_an_unused_permitted_host_of_the_cell() -> None:
@@ -149,33 +149,33 @@ def test_a_roomy_alternate_is_an_unused_permitted_host_of_the_cell() -> None:
     hosts.append(free(8, 102_400, vcpus=100, cell="cell2"))
     ranking = ranked(*hosts, states=[a_state(6, building=8)], policy=PACKING)
     five, seven = uid(5, "c"), uid(7, "c")
-    assert {spares(ranking, 2, {five})[1] for _ in range(6)} == {"host7"}
-    assert not {"host5", "host6", "host7", "host8"} & set(spares(ranking, 2, {five, seven}))
-    assert set(spares(ranking, 2)) == {"host5", "host7"}
-    avoiding = {way.host for way in ranking.spares(CELL, 2, {five}, [seven])}
+    assert {alternates(ranking, 2, {five})[1] for _ in range(6)} == {"host7"}
+    assert not {"host5", "host6", "host7", "host8"} & set(alternates(ranking, 2, {five, seven}))
+    assert set(alternates(ranking, 2)) == {"host5", "host7"}
+    avoiding = {way.host for way in ranking.alternates(CELL, 2, {five}, [seven])}
     assert len(avoiding) == 2 and "host7" not in avoiding
-    assert spares(ranking, 2, {five})[1] == "host7"
+    assert alternates(ranking, 2, {five})[1] == "host7"
 
 
 def test_each_cell_has_its_own_roomiest_hosts() -> None:
     hosts = [free(1, 1024, vcpus=9), free(2, 4096, vcpus=9), free(3, 9216, vcpus=9)]
     others = [free(position, 1024 * (2 * position), vcpus=50, cell="cell2") for position in (4, 5, 20)]
     ranking = ranked(*hosts, *others, policy=PACKING)
-    assert spares(ranking, 2) == ["host1", "host3"]
-    assert spares(ranking, 2, cell="cell2") == ["host4", "host20"]
-    assert spares(ranking, 2, cell="cell3") == []
+    assert alternates(ranking, 2) == ["host1", "host3"]
+    assert alternates(ranking, 2, cell="cell2") == ["host4", "host20"]
+    assert alternates(ranking, 2, cell="cell3") == []
     assert ranking.capacities.most("cell3") == 0 and ranking.capacities.emptiest("cell3", 0.0) == []
 
 
 def test_a_roomy_host_that_has_filled_is_not_used() -> None:
     hosts = [free(position, 1024, vcpus=9) for position in (1, 2, 3)]
     ranking = ranked(*hosts, free(4, 9216, vcpus=4), policy=PACKING)
-    assert spares(ranking, 2)[1] == "host4"
+    assert alternates(ranking, 2)[1] == "host4"
     picks = [take(ranking) for _ in range(7)]
     assert Counter(pick.root for pick in picks)[uid(4, "c")] == 4
-    assert spares(ranking, 2) == []
+    assert alternates(ranking, 2) == []
     ranking.put_back(picks[:2])
-    assert len(spares(ranking, 2)) == 2
+    assert len(alternates(ranking, 2)) == 2
 
 
 def test_the_record_has_the_scores_of_the_chosen_host() -> None:
@@ -270,7 +270,7 @@ def test_a_used_ranking_is_freed_without_garbage_collection() -> None:
     states = [a_state(number, enabled=number != 4) for number in range(6)]
     ranking = ranked(*(free(number, 4096) for number in range(6)), states=states)
     picks = [take(ranking, 3), take(ranking, 3)]
-    assert len(spares(ranking, 2)) == 2
+    assert len(alternates(ranking, 2)) == 2
     ranking.put_back(picks)
     assert ranking.verdicts.shortage().removals and ranking.verdicts.removals()
     used_up = weakref.ref(ranking)

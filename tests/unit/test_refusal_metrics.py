@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
-from bus.claims import Refused, TopologyViolated
+from bus.claims import Refused, RuleRefused
 from bus.decisions import Decision
 from bus.domains import DomainConstraints
 from bus.messages import BuildUnplaceable
@@ -12,9 +12,8 @@ from scheduler_worker import refusals
 from tests.support.scheduler_builders import a_request
 
 
-def counted(level: str, of: str) -> float:
-    labels = {"level": level, "of": of}
-    return REGISTRY.get_sample_value("berth_scheduler_topology_refusals_total", labels) or 0.0
+def counted(level: str) -> float:
+    return REGISTRY.get_sample_value("berth_scheduler_topology_refusals_total", {"level": level}) or 0.0
 
 
 def refused(topology: DomainConstraints | None = None, code: str = "topology") -> None:
@@ -24,26 +23,27 @@ def refused(topology: DomainConstraints | None = None, code: str = "topology") -
 
 
 def test_a_request_without_a_domain_counts_for_each_required_level() -> None:
-    before = [counted(level, "request") for level in ("rack", "row", "group")]
+    before = [counted(level) for level in ("rack", "row", "group")]
     refused(DomainConstraints(pack="row", spread="rack"))
     refused(DomainConstraints(pack="row", spread="rack", spread_strength="preferred"))
     refused()  # the topology of its server group
     refused(DomainConstraints(pack="rack"), code="room")
-    after = [counted(level, "request") for level in ("rack", "row", "group")]
+    after = [counted(level) for level in ("rack", "row", "group")]
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
 
 
-def test_a_claim_that_breaks_a_constraint_counts_for_its_level() -> None:
-    before = counted("rack", "claim")
-    violated = TopologyViolated(provider="p", group="g", constraint="pack rack", label="r1")
+def test_a_claim_that_a_rule_refuses_counts_by_its_code() -> None:
+    name, labels = "berth_scheduler_choices_refused_total", {"why": "topology"}
+    before = REGISTRY.get_sample_value(name, labels) or 0.0
+    violated = RuleRefused(rule="topology", code="topology", why="p: pack rack")
     refusals.count_claims([Refused(refusals=(violated,))])
-    assert counted("rack", "claim") == before + 1
+    assert REGISTRY.get_sample_value(name, labels) == before + 1
 
 
 def test_levels_of_requests_make_a_limited_number_of_label_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "_levels", set[str]())
     monkeypatch.setattr(refusals, "MOST_LEVELS", 2)
-    before = counted("other", "request")
+    before = counted("other")
     for level in ("rack", "row", "one", "two", "rack"):
         refused(DomainConstraints(pack=level))
-    assert counted("other", "request") == before + 2
+    assert counted("other") == before + 2

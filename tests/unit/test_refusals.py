@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
+from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS, REFUSED_CLAIMS
 from bus.host_health import DISABLED, HELD
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
@@ -166,7 +166,7 @@ def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> Non
     hall = three_hosts()
     order = hall.order(a_request(flavor=LARGE))
     alternative = dataclasses.replace(order.alternative, same=frozenset({uid(0, "a")}))
-    _, reason = refused(hall, replace(order, alternatives=(alternative,)))
+    _, reason = refused(hall, replace(order, attempts=((alternative,),)))
     assert reason.startswith("p0: 56 VCPU: asked 64, free 8. no valid host among 3: ")
 
 
@@ -193,14 +193,15 @@ def literal_codes() -> set[str]:
 def test_every_reason_code_is_in_the_table() -> None:
     codes = {rule.code for name, make in RULES.items() if (rule := make()).code != name}
     known = CONSTRAINTS.keys() | ENDS.keys()
-    assert literal_codes() | codes <= known | MOVES.keys() | PLANS.keys()
+    assert literal_codes() | codes <= known | MOVES.keys() | PLANS.keys() | REFUSED_CLAIMS.keys()
     assert not MOVES.keys() & known
     assert known & RULES.keys() == {"zone"}
     assert not CONSTRAINTS.keys() & ENDS.keys()
 
 
 @pytest.mark.parametrize(
-    ("table", "title"), [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole"), (MOVES, "Of moves")]
+    ("table", "title"),
+    [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole"), (MOVES, "Of moves"), (REFUSED_CLAIMS, "Of refused")],
 )
 def test_the_docs_have_the_same_table(table: dict[str, str], title: str) -> None:
     text = (ROOT / "docs" / "reasons.md").read_text()
@@ -554,7 +555,7 @@ def check_sentence(world: RandomCloud, request: BuildRequested, short: Shortage)
 
 def check_remedies(world: RandomCloud, order: Order) -> int:
     hall = world.hall()
-    said = helps(order.alternatives[0], hall.choosing(), "s", needed=order.needed)
+    said = helps(order.preferred, hall.choosing(), "s", needed=order.needed)
     for one in said:
         if "filter" in one:
             continue  # an operator's to change

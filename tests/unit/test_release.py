@@ -89,9 +89,10 @@ def test_every_data_file_of_a_package_is_in_the_wheel() -> None:
         ["git", "ls-files", *packages], cwd=ROOT, check=True, capture_output=True, text=True
     )
     for name in tracked.stdout.splitlines():
-        package, _, inside = name.partition("/")
+        package, *_, inside = name.removeprefix("features/").split("/", 1)
         patterns = [*data["*"], *data.get(package, [])]
-        if not name.endswith((".py", "README.md")):
+        is_of_feature = name.startswith("features/") and inside.startswith(("docs/", "tests/"))
+        if not name.endswith((".py", "README.md")) and not is_of_feature:
             assert any(fnmatch(inside, pattern) for pattern in patterns), name
 
 

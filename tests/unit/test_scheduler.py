@@ -10,13 +10,13 @@ from bus.candidates import SenselessQuery
 from bus.claims import (
     ClaimAnswered,
     ClaimRequested,
-    GroupPolicyViolated,
     Held,
     Moved,
     NoSuchProvider,
     Refused,
     ReleaseAnswered,
     ReleaseRequested,
+    RuleRefused,
 )
 from bus.context import handling
 from bus.decisions import Removal
@@ -327,7 +327,7 @@ async def test_a_host_that_refuses_again_and_again_is_named_once() -> None:
     placement = hosts(1)
 
     async def crowded(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        crowd = GroupPolicyViolated(provider=uid(0, "c"), group="g", policy="anti-affinity", members=1)
+        crowd = RuleRefused(rule="groups", code="server_group", why="anti-affinity", provider=uid(0, "c"))
         return [ClaimAnswered(results=(Refused(refusals=(crowd,)),)) for _ in orders]
 
     time = TurnedClock()

@@ -21,9 +21,10 @@ from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
+from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Joined
 from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Park
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.order import Order, attempts_of
 from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
 from scheduler_worker.core.ranking_order import mixed, slice_of
 from scheduler_worker.core.rejections import Shortage
@@ -105,12 +106,8 @@ NOTHING = Shortage(considered=3)
 
 def an_order(**request: object) -> Order:
     asked = a_request(1, **request)  # type: ignore[arg-type]
-    return Order(
-        request=asked,
-        alternatives=alternatives_of(asked, RequestOptions(), lambda _: ()),
-        instances=asked.instances,
-        bytes=100,
-    )
+    alternatives = alternatives_of(asked, RequestOptions(), lambda _: ())
+    return Order(asked, attempts_of(asked, alternatives), asked.instances, size=100, purpose=BUILD)
 
 
 def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effect:
@@ -139,7 +136,7 @@ def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
     order, _ = step(an_order(), Begun(), PATIENCE)
     order, _ = step(order, Chosen(short=NOTHING), PATIENCE)
     order, effects = step(order, HelpFound(("another zone",)), PATIENCE)
-    assert effects[0] is Need.FENCES and order.decision.helps == ("another zone",)
+    assert effects[0] is Need.FENCES and order.verdict.decision.helps == ("another zone",)
 
 
 @pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])

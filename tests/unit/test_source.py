@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.candidates import CandidateSource, OnChange, OnQuotas
+from bus.candidates import CandidateSource, OnChange, OnWakes
 from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.requests import ResourceGroup
@@ -50,7 +50,7 @@ class Remembered:
         self.index = index
         self.watchers: list[OnChange] = []
 
-    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
+    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
         self.watchers.append(on_change)

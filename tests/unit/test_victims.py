@@ -19,6 +19,7 @@ from scheduler_worker.core.victims import (
     VictimChoice,
     choose_victims,
 )
+from tests.support.rule_builders import a_wish
 
 SCALE = np.array([16.0, 32.0])
 Measure = tuple[int, int, float]  # highest priority, number of victims, size
@@ -183,7 +184,7 @@ def test_hosts_of_the_nearest_domain_are_read_first_and_spread_domains_take_turn
     rows = np.array([1, 1, 1, 2, 2, 2])
     rules = DomainRules(Constraints(), [], [(racks, 1)], rows, ["", "a", "b"])
     free = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [0.0]])
-    parts = [Part(0, "", ("i1", "i2"))]
+    parts = [Part(a_wish(), "", ("i1", "i2"))]
     found = PreemptingParts(
         parts, rules, free, np.full((6, 1), 8.0), np.array([[4.0]]), np.ones((1, 6), np.bool_)
     )

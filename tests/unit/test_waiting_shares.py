@@ -284,4 +284,4 @@ def test_equal_requests_of_two_projects_are_of_two_classes() -> None:
     scheduler = scheduler_of(FakePlacement(), policy=ChoicePolicy(rules=(), weighers=()))
     store = WaitingStore(scheduler, Database("sqlite+aiosqlite://"), lambda: None)
     requests = [a_request(number, project=project) for number, project in enumerate(("p1", "p2", "p2"))]
-    assert len({store.kind(order) for order, _ in scheduler.begin(requests)}) == 2
+    assert len({store.kind(order) for order in scheduler.begin(requests)}) == 2

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.__main__ import app
-from berth.commands import why
+from berth.commands import what_if, why
 from berth.commands.terminal import Cli
 from berth.commands.what_if import planned_flavors, show_answer, show_headroom
 from berth.operations.boot_options import BootOptions, boot_request
@@ -66,13 +66,22 @@ def printed(show: Callable[[Cli], None]) -> str:
     return text.getvalue()
 
 
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (what_if, why):
+        monkeypatch.setattr(module, "Clock", lambda: Clock(lambda: NOW))
+
+
+@pytest.mark.usefixtures("stopped_clock")
 def test_the_wait_of_a_request_is_shown() -> None:
     def shown(answer: WhatIfAnswered) -> str:
         return printed(lambda cli: show_answer(answer, cli))
 
-    now = Clock().now()
-    place = BacklogPlace(before=1200, weight=3.0, start_p50=now + 5.5, start_p90=now + 9.5)
-    waits = shown(WhatIfAnswered(fits=False, backlog=place, start_p50=now + 300.5, start_p90=now + 600.5))
+    place = BacklogPlace(before=1200, weight=3.0, start_p50=NOW + 5.5, start_p90=NOW + 9.5)
+    waits = shown(WhatIfAnswered(fits=False, backlog=place, start_p50=NOW + 300.5, start_p90=NOW + 600.5))
     assert "before it in its project's backlog: 1,200 requests (weight 3)" in waits
     assert "expected evaluation: 50 % within 5.5 s, 90 % within 9.5 s" in waits
     assert "expected start if it waits: 50 % within 5 min, 90 % within 10 min" in waits
@@ -80,9 +89,10 @@ def test_the_wait_of_a_request_is_shown() -> None:
     assert "if it waits" not in shown(WhatIfAnswered(fits=True))
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_why_shows_when_a_request_in_the_backlog_is_evaluated() -> None:
-    text, now = io.StringIO(), Clock().now()
-    decision, p50, p90 = Decision(code=BACKLOG), now + 5.5, now + 9.5
+    text = io.StringIO()
+    decision, p50, p90 = Decision(code=BACKLOG), NOW + 5.5, NOW + 9.5
     found = DecisionFound(known=True, waits=True, decision=decision, start_p50=p50, start_p90=p90)
     why._show_decided(found, Cli(Settings(), say=Console(file=text, width=200)))
     assert "expected evaluation: 50 % within 5.5 s, 90 % within 9.5 s" in text.getvalue()

@@ -313,7 +313,7 @@ def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
     holder = builds.leftover_holder(build)
     if move.phase == "release":
         return ReleaseRequested(
-            consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
+            consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED, revivable=True
         )  # retired as shelved, so that a redelivered boot request does not place it
     source, there = build.hosts[move.source].choice.allocations, build.host.choice.allocations
     shared = {provider: amounts for provider, amounts in source.items() if provider in there}

@@ -185,7 +185,9 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
     None if moves of this type claim nothing.
     """
     if placed.kind == "unshelve":
-        return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
+        return claims.ReleaseRequested(
+            consumer=placed.build, generation=placed.generation, retire=SHELVED, revivable=True
+        )
     if placed.kind not in KEPT:
         return None
     holder_of_source = builds.holder_consumer(placed.build, placed.attempt)
@@ -296,7 +298,7 @@ def released(build: Build, result: claims.ReleaseResult, now: float, limits: Att
             return build, (phases.claim_or_release(build),)
         case Contended():
             return build, (phases.claim_or_release(build),)
-        case claims.Retired(why=why) if why == SHELVED:  # an earlier request has released the allocations
+        case claims.Retired(revivable=True):  # an earlier request has released the allocations
             pass
         case claims.OutsideCell(why=why) | claims.Retired(why=why):
             problem = f"placement does not release its allocations: {why}"

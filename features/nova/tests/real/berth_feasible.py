@@ -95,10 +95,10 @@ class BerthOfNova:
         return FeasibleHosts(frozenset({question.request.forced_host}))
 
     async def _found(self, scheduler: Scheduler, question: HostsAsked) -> FeasibleHosts:
-        begun = HostSelection(scheduler, Database("sqlite+aiosqlite://")).begin(question)
-        [(order, event)] = await scheduler.resolve([begun])
-        if event.refusal:
-            return FeasibleHosts(frozenset(), event.refusal)
+        order = HostSelection(scheduler, Database("sqlite+aiosqlite://")).begin(question)
+        [order] = await scheduler.resolve([order])
+        if order.verdict.invalid:
+            return FeasibleHosts(frozenset(), order.verdict.invalid)
         roots: set[str] = set()
         for alternative in order.alternatives:
             try:

@@ -1,9 +1,8 @@
-"""Waiting requests that a quota refused. They are tried again when their project has released resources or
-its quota has changed.
+"""Waiting requests whose claims a rule refused, such as a quota. They are tried again after a commit that has
+the key of the refusal (RuleRefused.wakes_on).
 
-Requests refused by a quota are in no queue of an equivalence class, so they reserve no host and delay no
-other project. Only the first request of each project and equivalence class is tried; after its success, the
-next.
+Such requests are in no queue of an equivalence class, so they reserve no host and delay no other project.
+Only the first request of each project and equivalence class is tried; after its success, the next.
 """
 
 from bisect import bisect_left, insort
@@ -13,22 +12,21 @@ from dataclasses import dataclass, field
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_shares import QueueKey
 
-QUOTA_WAKES = "the project uses less, or its quota is raised"  # what wakes requests that wait for quota
-REMEMBERED = 10_000  # projects for which the last wake is stored
+REMEMBERED = 10_000  # keys for which the last wake is stored
 
 _Of = tuple[str, str]  # project, equivalence class
 
 
 @dataclass(eq=False)
-class QuotaWaits:
-    """The requests that wait for quota, in order, by project and equivalence class."""
+class RuleWaits:
+    """The requests that wait for commits, in order, by project and equivalence class."""
 
     mark: int = 0  # number of wakes so far
     _held: dict[_Of, list[QueueKey]] = field(default_factory=dict)
     _of: dict[Id, _Of] = field(default_factory=dict)  # waiting request → its project and equivalence class
     _trying: dict[Id, _Of] = field(default_factory=dict)  # the same, for woken requests not placed yet
-    _woken_at: dict[str, int] = field(default_factory=dict)  # project → mark of its last wake
-    _all_woken_at: int = 0
+    _keys: dict[_Of, str] = field(default_factory=dict)  # the key for which each of them waits
+    _woken_at: dict[str, int] = field(default_factory=dict)  # key → mark of its last wake
 
     def __len__(self) -> int:
         return len(self._of)
@@ -37,7 +35,7 @@ class QuotaWaits:
         return request in self._of
 
     def holds(self, project: str, kind: str) -> bool:
-        """Return whether requests of the project and equivalence class wait for quota."""
+        """Return whether requests of the project and equivalence class wait here."""
         return (project, kind) in self._held
 
     def first(self, project: str, kind: str) -> Id | None:
@@ -45,33 +43,32 @@ class QuotaWaits:
         return held[0][-1] if held else None
 
     def position(self, key: QueueKey) -> int:
-        """Return the position (from 1) of a request waiting for quota among equal requests of its project."""
+        """Return the position (from 1) of a request that waits here among equal requests of its project."""
         return bisect_left(self._held[self._of[key[-1]]], key) + 1
 
-    def woken_since(self, project: str, mark: int) -> bool:
-        return max(self._woken_at.get(project, 0), self._all_woken_at) > mark
+    def woken_since(self, wakes_on: str, mark: int) -> bool:
+        return any(self._woken_at.get(key, 0) > mark for key in _woken_by(wakes_on))
 
-    def hold(self, key: QueueKey, project: str, kind: str) -> None:
-        """Let a request wait for quota, until `wake` is called for its project."""
+    def hold(self, key: QueueKey, project: str, kind: str, wakes_on: str) -> None:
+        """Let a request wait until `wake` is called with the key `wakes_on`."""
         *_, request = key
         if request not in self._of:
             self._trying.pop(request, None)
             self._of[request] = project, kind
+            self._keys[project, kind] = wakes_on
             insort(self._held.setdefault((project, kind), []), key)
 
-    def wake(self, projects: Collection[str]) -> list[Id]:
-        """Release and return the first request of each equivalence class of the projects. An empty name means
-        all projects.
+    def wake(self, keys: Collection[str]) -> list[Id]:
+        """Release and return the first request of each project and equivalence class that waits for one of
+        the keys. A key that ends with a colon stands for all keys that begin with it, and "" for all keys.
         """
         self.mark += 1
-        if "" in projects:
-            self._all_woken_at = self.mark
-        for project in projects:
-            self._woken_at[project] = self.mark
+        self._woken_at.update(dict.fromkeys(keys, self.mark))
         if len(self._woken_at) > REMEMBERED:
-            self._woken_at.clear()
-            self._all_woken_at = self.mark
-        return [self._release(of) for of in list(self._held) if "" in projects or of[0] in projects]
+            self._woken_at = {"": self.mark}
+        return [
+            self._release(of) for of in list(self._held) if not _woken_by(self._keys[of]).isdisjoint(keys)
+        ]
 
     def lift(self, project: str, kind: str) -> list[Id]:
         """Release and return all equal requests of a project: not the quota keeps them from a host now."""
@@ -102,3 +99,8 @@ class QuotaWaits:
         del self._of[request]
         self._trying[request] = of
         return request
+
+
+def _woken_by(wakes_on: str) -> frozenset[str]:
+    """Return the keys that wake requests which wait for the key `wakes_on`."""
+    return frozenset(("", f"{wakes_on.partition(':')[0]}:", wakes_on))

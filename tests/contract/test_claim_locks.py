@@ -1,0 +1,63 @@
+"""The order in which claims with all rules lock rows, on PostgreSQL."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.claims import Choice, Claimed, ClaimRequested
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.preemption import Preempts, Victim
+from bus.quotas import QuotaEditRequested, SetQuota
+from bus.requests import Flavor
+from bus.reservations import MakeReservation, Reservation, ReservationEditRequested, slot_consumer
+from bus.sql.transaction import PostgresTransaction
+from placement_worker.extension import LOCKS
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
+
+SEASON = uid(1, "7")
+GROUP = uid(1, "9")
+TABLES = {
+    "consumers": r"consumers c .*FOR UPDATE OF c",
+    "projects": r"projects p .*FOR UPDATE OF p",
+    "reservations": r"reservations r .*FOR SHARE OF r",
+    "groups": r"server_groups g .*FOR UPDATE OF g",
+    "providers": r"resource_providers p .*FOR NO KEY UPDATE OF p",
+    "change number": r"UPDATE changes SET number",
+}
+
+
+@pytest.mark.services
+async def test_claims_lock_rows_in_the_order_of_locks(
+    placement_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    fetch = PostgresTransaction.fetch
+
+    async def recorded(self: PostgresTransaction, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        statements.append(sql)
+        return await fetch(self, sql, values)
+
+    async with a_placement(placement_url) as placement:
+        await placement.reports.report_many([a_report(number) for number in (1, 2)])
+        await placement.quotas.edit(QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 99})))
+        make = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
+        await placement.server_groups.edit(GroupEditRequested(edit=make))
+        season = Reservation(id=SEASON, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
+        await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
+        slot = slot_consumer(SEASON, 1)
+        filled = replace(a_claim(1, on_hosts(1, VCPU=4), type="RESERVATION", reserves=SEASON), consumer=slot)
+        existing = a_claim(2, on_hosts(2, VCPU=8))
+        await placement.claims.claim_many([ClaimRequested(claims=(filled, existing))])
+        monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
+        victim = Victim(build=uid(2), generation=1, attempt=1, holder=uid(3))
+        preempts = Preempts(victims=(victim,), cell="c1", priority=5)
+        draws = a_claim(4, Choice(on_hosts(1, VCPU=2), draws_on=slot), group=GROUP)
+        takes = a_claim(5, on_hosts(2, VCPU=1), preempts=preempts)
+        [answer] = await placement.claims.claim_many([ClaimRequested(claims=(draws, takes))])
+    assert all(isinstance(result, Claimed) for result in answer.results)
+    locked = [name for sql in statements for name in LOCKS if re.search(TABLES[name], sql, re.DOTALL)]
+    assert locked == list(LOCKS)

@@ -1,0 +1,96 @@
+"""Purposes of orders: what an answer means for a build, a slot, or an instance of another system."""
+
+import pytest
+from msgspec import structs
+
+from bus.claims import ConsumerClaim, Held, Retired
+from bus.messages import BuildUnplaceable
+from bus.reservations import RESERVATION
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.attributes import RequestOptions
+from scheduler_worker.core.build_purpose import BUILD
+from scheduler_worker.core.drawing import SlotAssignments
+from scheduler_worker.core.events import Begun, ClaimAnswers, Effect, Need, Publish
+from scheduler_worker.core.order import Order, claims_of
+from scheduler_worker.core.placing import PATIENCE, step
+from scheduler_worker.extension import Purpose
+from scheduler_worker.orders import Orders
+from scheduler_worker.reservations import SlotPurpose
+from scheduler_worker.selecting import SelectPurpose
+from tests.support.ids import uid
+from tests.support.index_source import RecordingSource
+from tests.support.ranking_builders import a_hall
+from tests.support.scheduler_builders import a_candidate, a_request
+
+EXCLUDED, RESERVATION_ID = a_candidate(1), uid(1, "d")
+SLOT, SELECT = SlotPurpose(RESERVATION_ID), SelectPurpose()
+RELEASED = Held(generation=3, allocations={})
+ON_EXCLUDED_HOST = Held(generation=3, allocations={EXCLUDED.root: {"CUSTOM_X": 1}}, roots=(EXCLUDED.root,))
+ENDED = Retired(why="no host", unplaceable=True)
+
+
+def chosen(order: Order) -> Order:
+    """Return an order with the host that it gets: never the excluded one."""
+    order, _ = step(order, Begun(), PATIENCE)
+    hall = a_hall(EXCLUDED, a_candidate(2))
+    [hosts] = hall.choosing().choose([order])
+    return step(order, hosts, PATIENCE)[0]
+
+
+def answered(purpose: Purpose, result: Held | Retired) -> tuple[Order, Effect]:
+    """Return an order after placement has answered its claim, and what it needs next."""
+    request = a_request(1, alternates=0, ignore_hosts=(EXCLUDED.host,))
+    order = a_hall(EXCLUDED, a_candidate(2)).order(request)
+    order = chosen(structs.replace(order, purpose=purpose))
+    order, (*_, last) = step(order, ClaimAnswers((result,)), PATIENCE)
+    return order, last
+
+
+@pytest.mark.parametrize(
+    ("purpose", "result", "needs"),
+    [
+        (BUILD, RELEASED, Need.FENCES),
+        (BUILD, ON_EXCLUDED_HOST, Need.PLACES),
+        (SLOT, RELEASED, Need.HOSTS),  # a forgotten slot is claimed again
+        (SLOT, ON_EXCLUDED_HOST, Need.PLACES),  # another scheduler has claimed it
+        (SELECT, ON_EXCLUDED_HOST, Need.HOSTS),  # an evacuated instance
+    ],
+)
+def test_a_consumer_with_a_record_is_retired_located_or_claimed_again(
+    purpose: Purpose, result: Held, needs: Need
+) -> None:
+    assert answered(purpose, result)[1] is needs
+
+
+@pytest.mark.parametrize("purpose", [BUILD, SLOT, SELECT])
+def test_an_instance_that_ended_is_reported_again(purpose: Purpose) -> None:
+    _, last = answered(purpose, ENDED)
+    assert isinstance(last, Publish)
+    [message] = last.messages
+    assert isinstance(message, BuildUnplaceable) and message.reason == "no host"
+
+
+def claim_after(purpose: Purpose, result: Held) -> ConsumerClaim:
+    order, _ = answered(purpose, result)
+    [claim] = claims_of(chosen(order), SlotAssignments())
+    return claim
+
+
+def test_a_forgotten_slot_is_claimed_again_with_its_generation() -> None:
+    claim = claim_after(SLOT, RELEASED)
+    assert (claim.generation, claim.type, claim.reserves) == (3, RESERVATION, RESERVATION_ID)
+
+
+def test_an_evacuated_instance_of_another_system_keeps_its_source() -> None:
+    claim = claim_after(SELECT, ON_EXCLUDED_HOST)
+    assert claim.generation == 3 and claim.client
+    assert [choice.allocations.keys() for choice in claim.choices] == [{EXCLUDED.root, a_candidate(2).root}]
+
+
+@pytest.mark.parametrize("purpose", [BUILD, SLOT, SELECT])
+def test_an_order_that_was_invalid_keeps_its_purpose_when_it_is_made_again(purpose: Purpose) -> None:
+    source = RecordingSource([], {})
+    made = Orders(source, RequestOptions(), ChoicePolicy())
+    order = made.begin(a_request(1, forced_host="host1"), 0.0, purpose)
+    assert order.verdict.invalid
+    assert made.again(order).purpose is purpose
