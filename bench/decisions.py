@@ -30,8 +30,8 @@ from bus.resources import FindProviders, ProvidersFound
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
-from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import PlacementQueries
 
 PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
@@ -109,9 +109,8 @@ async def decisions_a_second(
     hosts: int, flavors: int, batch: int, decisions: int, packing: bool
 ) -> tuple[float, int]:
     placement, clock = InstantPlacement(hosts), Clock(chance=random.Random(1))
-    scheduler = Scheduler(
-        IndexedSource(placement), placement.queries(), clock, SchedulerOptions(policy=policy(packing))
-    )
+    source, queries = IndexedSource(placement), placement.queries()
+    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(policy=policy(packing)))
     await scheduler.opened()
     for row in placement.index.at[: placement.index.high]:
         if row is not None:

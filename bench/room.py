@@ -33,10 +33,10 @@ from bus.room import PlanRoom, RoomPlanned
 from bus.vocabulary import UNSAID_ID
 from placement_worker import IndexedSource
 from placement_worker.core.trees import ProviderState, Tree
+from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.what_if import WhatIfs
@@ -143,7 +143,7 @@ class FilledPlacement(InstantPlacement):
 async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
     placement = FilledPlacement(cloud)
     queries, source = placement.queries(), IndexedSource(placement)
-    scheduler = Scheduler(source, queries, clock, SchedulerOptions())
+    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions())
     await scheduler.opened()
     for tree in cloud.trees:
         report = HostReported(cell=tree.cell, agent=tree.agent, sequence=1, period=PERIOD,

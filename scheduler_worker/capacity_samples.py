@@ -15,6 +15,7 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.sql.database import Database
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import capacity as stored
 
@@ -28,8 +29,9 @@ class CapacitySampler:
     about samples.
     """
 
-    def __init__(self, scheduler: Scheduler, database: Database) -> None:
+    def __init__(self, scheduler: Scheduler, orders: Orders, database: Database) -> None:
         self._scheduler = scheduler
+        self._orders = orders
         self._database = database
 
     async def find(self, query: FindCapacity) -> CapacityFound:
@@ -54,7 +56,7 @@ class CapacitySampler:
         flavors = {name_of(each): each.asked for each in self._scheduler.flavors.latest()}
         waits: Counter[tuple[CapacityKind, str, str]] = Counter()
         for request, instances in waiting:
-            for alternative in self._scheduler.alternatives_of(request)[:1]:
+            for alternative in self._orders.alternatives_of(request)[:1]:
                 name = name_of(alternative)
                 flavors.setdefault(name, alternative.asked)
                 waits["flavor", name, request.zone] += instances

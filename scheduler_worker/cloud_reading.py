@@ -82,7 +82,7 @@ class CloudReading:
             if (at := self.scheduler.source.position(root)) is not None:
                 instances[at] = []
         builds = list(self.orders)
-        for build, order in zip(builds, self.scheduler.narrow(list(self.orders.values())), strict=True):
+        for build, order in zip(builds, self.scheduler.limit(list(self.orders.values())), strict=True):
             start, alternative = self.starts[build], order.preferred
             at = self.scheduler.source.position(start.source.root) if start.source is not None else None
             if at is None:
@@ -173,8 +173,7 @@ def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSe
     hosts that pass all filters on arrays of hosts, or None if the flavor's query is invalid, or if a filter
     fails.
     """
-    if alternative.group is not None:
-        alternative = choosing.grouped(alternative, 1)
+    alternative = choosing.renewed(alternative)
     try:
         search = choosing.source.search(alternative.question, empty=True)
         found = FoundHosts(alternative, search, choosing.now, choosing.hosts, choosing.policy)

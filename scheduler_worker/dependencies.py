@@ -14,6 +14,7 @@ from bus.vocabulary import HELD_SHARE, KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUS
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
 from scheduler_worker.core.held_claim import place_of
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.hosts import GRACE
@@ -85,6 +86,23 @@ async def providers_of(
     return found
 
 
+Prepare = Callable[[Sequence[Order]], Awaitable[Sequence[Order]]]
+
+
+async def prepared_in_parts(orders: Sequence[Order], prepare: Prepare) -> list[Order]:
+    """Return what `prepare` returns for all orders together. If placement refuses its query, half of the
+    orders are prepared at a time, and so on down to single orders.
+    """
+    try:
+        return list(await prepare(orders))
+    except AnswerRefused as problem:
+        if len(orders) == 1:
+            return [orders[0].with_invalid(f"hints: placement cannot find what they name: {problem}")]
+    middle = len(orders) // 2
+    parts = orders[:middle], orders[middle:]
+    return [answer for part in parts for answer in await prepared_in_parts(part, prepare)]
+
+
 class RetryTimes:
     """Records when each request was first retried, because retries have a time limit."""
 
@@ -106,13 +124,39 @@ class RetryTimes:
         self._since.pop(request, None)
 
 
-class Ending:
-    """Ends instances: retires their consumers, releases their claims, and finds the hosts of their
-    allocations.
-    """
+class HeldAllocations:
+    """Reads what instances hold, and on which hosts."""
+
+    def __init__(self, placement: PlacementQueries) -> None:
+        self._placement = placement
+
+    async def held(self, consumers: Iterable[Id]) -> dict[Id, claims.Held]:
+        found: dict[Id, claims.Held] = {}
+        for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
+            answer = await self._placement.allocations(resources.FindAllocations(consumers=some))
+            for consumer in answer.consumers:
+                held = claims.Held(generation=consumer.generation, allocations=consumer.allocations)
+                found[consumer.id] = held
+        return found
+
+    async def hosts_of(self, consumers: Iterable[Id]) -> dict[Id, str]:
+        """Return the root of the host of each consumer that has allocations on a host with an agent."""
+        held = await self.held(consumers)
+        providers = await self.look_up(list(held.values()))
+        places = {id_: place_of(each, providers) for id_, each in held.items()}
+        return {id_: place.root for id_, place in places.items() if place is not None}
+
+    async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
+        """Read from placement the providers that the given allocations name; return them by id."""
+        ids = dict.fromkeys(provider for held in every for provider in held.allocations)
+        return await providers_of(self._placement, ids, ("traits", "owner"))
+
+
+class Ending(HeldAllocations):
+    """Ends instances: retires their consumers and releases their claims."""
 
     def __init__(self, placement: PlacementQueries, clock: Clock, undeliverable_for: float) -> None:
-        self._placement = placement
+        super().__init__(placement)
         self._undeliverable_for = undeliverable_for
         self._unheard = RetryTimes(clock, UNHEARD)
 
@@ -148,27 +192,6 @@ class Ending:
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )
         return (await self._placement.release(question)).result
-
-    async def held(self, consumers: Iterable[Id]) -> dict[Id, claims.Held]:
-        found: dict[Id, claims.Held] = {}
-        for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
-            answer = await self._placement.allocations(resources.FindAllocations(consumers=some))
-            for consumer in answer.consumers:
-                held = claims.Held(generation=consumer.generation, allocations=consumer.allocations)
-                found[consumer.id] = held
-        return found
-
-    async def hosts_of(self, consumers: Iterable[Id]) -> dict[Id, str]:
-        """Return the root of the host of each consumer that has allocations on a host with an agent."""
-        held = await self.held(consumers)
-        providers = await self.look_up(list(held.values()))
-        places = {id_: place_of(each, providers) for id_, each in held.items()}
-        return {id_: place.root for id_, place in places.items() if place is not None}
-
-    async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
-        """Read from placement the providers that the given allocations name; return them by id."""
-        ids = dict.fromkeys(provider for held in every for provider in held.allocations)
-        return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Raise `Retry` for a placed build that no conductor receives. After a time limit, retire the build,

@@ -21,17 +21,25 @@ from bus.reservations import (
     every_reservation,
 )
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.drawing import drawing_on, roles_drawing_on, undrawn
+from scheduler_worker.core.drawing import (
+    counted_as_free,
+    draw_of,
+    drawing_on,
+    elsewhere,
+    roles_drawing_on,
+    undrawn,
+)
 from scheduler_worker.core.order import Order, attempts_of
-from scheduler_worker.core.reserved_help import HeldFor
+from scheduler_worker.core.reserved_help import HeldFor, without_reservations
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.extension import PLAIN, NoNarrowing, Remedies, Scope
 
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
 MOST_EXPLAINED = 20  # reservations considered to explain a refusal
 
 
-class DrawnReservations:
-    """The reservations that requests may draw from, with a query for the present state of their slots."""
+class DrawnReservations(NoNarrowing):
+    """The narrowing for orders that may draw from reservations, with a query for the present slots."""
 
     def __init__(
         self, find: Ask[FindReservations, ReservationsFound], source: CandidateSource, clock: Clock
@@ -55,7 +63,7 @@ class DrawnReservations:
             if each.use == "open":
                 self._open.setdefault(each.project, []).append(each.id)
 
-    async def read_held(self) -> HeldFor:
+    async def _read_held(self) -> HeldFor:
         """Return the allocations that reservations hold, by purpose; read again after HELD_SECONDS."""
         if not self._holding:
             return ()
@@ -70,16 +78,22 @@ class DrawnReservations:
 
     def concerns(self, order: Order) -> bool:
         """Return whether an order draws from a reservation, or may do so."""
+        if order.attempts and order.preferred.restriction is not None:
+            return True
         if not (self._open or self._failover or order.request.hints.reservation):
             return False
         return bool(self._of(order))
 
-    async def resolve(self, orders: Sequence[Order]) -> list[Order]:
-        """Return the orders restricted to the present slots of the reservations that they draw from."""
-        drawing = [self._of(order) if self.concerns(order) else () for order in orders]
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
+        """Return the orders, restricted to the present slots of the reservations that they draw from. The
+        slots are read again after a refused claim: another instance may have taken the slot.
+        """
+        drawing = [
+            () if again and order.preferred.restriction is None else self._of(order) for order in orders
+        ]
         ids = dict.fromkeys(id_ for some in drawing for id_ in some)
         if not ids:
-            return list(orders)
+            return orders
         found = await every_reservation(self._find, FindReservations(ids=tuple(ids)))
         known = {each.id: each for each in found.reservations}
         return [
@@ -87,8 +101,25 @@ class DrawnReservations:
             for order, some in zip(orders, drawing, strict=True)
         ]
 
+    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
+        draws = [draw for each in alternatives if (draw := draw_of(each)) is not None]
+        if not draws:
+            return PLAIN
+        free = tuple(counted_as_free(alternatives))
+        return Scope(alone=bool(free), free=free, optional=draws[0].is_optional)
+
+    def late(self, alternative: Alternative) -> Alternative:
+        return elsewhere(alternative)
+
+    async def remedies(self) -> Remedies:
+        held = await self._read_held()
+        return lambda order, choosing, tally: without_reservations(order, choosing, tally, held)
+
+    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
+        return draw_of(order.preferred), frozenset()
+
     def _of(self, order: Order) -> Sequence[Id]:
-        if drawn := dict.fromkeys(each.draw.reservation for each in order.alternatives if each.draw):
+        if drawn := dict.fromkeys(draw.reservation for each in order.alternatives if (draw := draw_of(each))):
             return tuple(drawn)
         if order.purpose.leaves_lost_host:
             return self._failover
@@ -98,13 +129,11 @@ class DrawnReservations:
         return (named,) if named else self._open.get(order.request.project, ())
 
     def _drawn(self, order: Order, reservations: Sequence[Reservation], found: ReservationsFound) -> Order:
-        if order.verdict.invalid:
-            return order
         request = order.request
         named = request.hints.reservation
         if named and not any(each.serves(request.project) for each in reservations):
             return order.with_invalid(f"hints.reservation: there is no reservation {named} in this project")
-        plain = [each for each in order.alternatives if each.draw is None]
+        plain = [each for each in order.alternatives if each.restriction is None]
         plain = plain or [undrawn(each) for each in order.alternatives]
         now, attempts = self._clock.now(), list[tuple[Alternative, ...]]()
         for reservation in reservations:

@@ -1,16 +1,42 @@
-"""The points at which features extend the scheduler, and what they may import from it."""
+"""The points at which features extend the scheduler, and what they may import from it.
+
+The kernel calls a narrowing with the orders that it `concerns`. A plain boot is concerned by none.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bus.claims import Choice, ConsumerClaim, Held, Retired
+from bus.messages import BuildRequested
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Message
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
-from scheduler_worker.core.events import ComeAgain
+from scheduler_worker.core.events import Chosen, ComeAgain, Taken
+from scheduler_worker.core.narrowing import PLAIN, ClaimPart, HostLimit, NoNarrowing, Remedies, Scope
 from scheduler_worker.core.order import EndedInstance, Order, Settled
 
-__all__ = ["BUILD", "BuildPurpose", "ComeAgain", "EndedInstance", "Order", "Purpose", "Settled"]
+if TYPE_CHECKING:
+    from bus.queries import Candidate
+    from scheduler_worker.core.choosing import Choosing
+    from scheduler_worker.core.rule import Alternative
+    from scheduler_worker.placing import Scheduler
+
+__all__ = [
+    "BUILD",
+    "PLAIN",
+    "BuildPurpose",
+    "Chosen",
+    "ClaimPart",
+    "ComeAgain",
+    "EndedInstance",
+    "HostLimit",
+    "NoNarrowing",
+    "Order",
+    "Remedies",
+    "Scope",
+    "Settled",
+    "Taken",
+]
 
 
 class Purpose(Protocol):
@@ -74,3 +100,69 @@ class Purpose(Protocol):
 
     def ends(self, order: Order) -> Sequence[Message]:
         """Return the messages that end the order."""
+
+
+class Narrowing(Protocol):
+    """A feature that restricts the hosts of orders, or that makes the choices of orders depend on others."""
+
+    def concerns(self, order: Order) -> bool:
+        """Return whether the other methods must be called for an order."""
+
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
+        """Return orders with what the choice of their hosts needs to know, read with one query for all; or
+        marked as invalid. The call is repeated, with `again`, for orders with refused claims.
+        """
+
+    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Return orders with the limits (`HostLimit`) that hold now; called directly before each choice."""
+
+    def scope(self, order: Order, alternatives: "Sequence[Alternative]") -> Scope:
+        """Return how hosts are chosen for the given alternatives of an order."""
+
+    def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
+        """Return an alternative with what its filters need to know about the hosts chosen so far, if a host
+        must fit `several` instances. Called before each evaluation, for alternatives of all orders.
+        """
+
+    def late(self, alternative: "Alternative") -> "Alternative":
+        """Return the alternative by which alternates are searched after the claim."""
+
+    async def remedies(self) -> Remedies:
+        """Return a function that suggests changes of orders without a host; read here what it needs."""
+
+    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
+        """Return a value that differs if a waiting order must be evaluated again, and the hosts on which it
+        depends.
+        """
+
+
+class JointChoice(Protocol):
+    """Chooses the hosts of all instances of an order together."""
+
+    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen: ...
+
+    def alternates(self, choosing: "Choosing", order: Order) -> "Mapping[Id, tuple[Candidate, ...]]":
+        """Return alternates for the claimed instances of an order that have fewer than requested."""
+
+
+# What a fallback did with an order: it chose hosts, it handles the order from now on, or it passes the order,
+# perhaps with a longer reason, to the next fallback.
+FallbackAnswer = Chosen | Taken | Order
+
+
+class Fallback(Protocol):
+    """A feature that helps orders without a host, in the sequence of the list of fallbacks."""
+
+    async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
+        """Return for each order what the fallback did with it. The verdict of an order has its shortages or
+        the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed. If
+        these claims are refused, the order is searched again, and the fallbacks are asked again.
+        """
+
+    async def parts_of(
+        self, order: Order, instances: Sequence[Id], placing: "Scheduler"
+    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
+        """Return what the messages must carry about instances that an earlier delivery placed."""
+
+    def polls(self, request: BuildRequested) -> bool:
+        """Return whether this fallback may find hosts for a request although no event says that it fits."""

@@ -5,17 +5,17 @@ from contextlib import suppress
 
 from bus.clock import Clock
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.helping import Late
+from scheduler_worker.core.helping import MOST_SEARCHES, Late, Tally, helps
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.reserved_help import HeldFor, all_helps
 from scheduler_worker.core.rule import RuleError
+from scheduler_worker.extension import Remedies
 
 BATCH_SECONDS = 0.02  # seconds per batch, after which no further search begins
 REQUEST_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second
 
 
 def helps_of(
-    orders: Sequence[Order], choosing: Choosing, held: HeldFor, clock: Clock
+    orders: Sequence[Order], choosing: Choosing, remedies: Sequence[Remedies], clock: Clock
 ) -> list[tuple[str, ...]]:
     """Return for each order the sentences that suggest changes; equal orders share one search.
 
@@ -23,16 +23,26 @@ def helps_of(
     """
     late = late_after(BATCH_SECONDS, clock)
     found: dict[Hashable, tuple[str, ...]] = {}
-    helps = []
+    suggested = []
     for order in orders:
         alternative = order.preferred
         kind = choosing.policy.kind(alternative), order.needed
-        # a request with `draw` names its reservation, so the changes would not help it
-        if kind not in found and alternative.draw is None and not late():
+        # a restricted request names its reservation, so the changes would not help it
+        if kind not in found and alternative.restriction is None and not late():
             with suppress(RuleError):  # no suggestions if a filter or weigher fails for a changed request
-                found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), held)
-        helps.append(found.get(kind, ()))
-    return helps
+                found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), remedies)
+        suggested.append(found.get(kind, ()))
+    return suggested
+
+
+def all_helps(order: Order, choosing: Choosing, late: Late, remedies: Sequence[Remedies]) -> tuple[str, ...]:
+    """Return sentences with changes that would make an order fit: those of narrowings (`remedies`), then
+    changes of the request.
+    """
+    seed, needed = order.request.request, order.needed
+    tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
+    found = [sentence for remedy in remedies for sentence in remedy(order, choosing, tally)]
+    return (*found, *helps(order.preferred, choosing, seed, late, needed=needed))
 
 
 def late_after(seconds: float, clock: Clock) -> Late:

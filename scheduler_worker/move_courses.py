@@ -4,7 +4,7 @@ A move has begun when its claim is stored. If its cell has not recorded it, the 
 the allocations of the claim and published again.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -25,13 +25,13 @@ from scheduler_worker.core.order import Order, Verdict
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.rule import RuleError
 from scheduler_worker.dependencies import together
+from scheduler_worker.extension import HostLimit
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.move_undoing import MoveUndoing
 from scheduler_worker.orders import postponed
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusedMoves
-from scheduler_worker.waiting.hosts import without_roots
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveOutcome = move_state.MoveMessages | Retry | Poison
@@ -51,8 +51,7 @@ class MoveCourse:
 
     asked: MoveRequested
     state: move_state.MoveState = field(init=False)
-    excluding: Collection[str] = ()  # roots of hosts reserved for other requests
-    why_reserved: Callable[[str], str] = str  # returns why a host in `excluding` is reserved
+    limit: HostLimit | None = None  # hosts that it may not use, because they are held for other requests
     waited: float = 0.0  # how long the move has waited, if this evaluation is its last
     order: Order | None = None
     behind: bool = False  # True if no search was made, because earlier requests of its class wait
@@ -96,7 +95,7 @@ class MoveCourses:
                 self._postpone(course, found.barred.why)
         await self.begin(new, aside)
         if park is not None:
-            await park([course for course in new if course.state.park is not None or course.behind])
+            await park([course for course in new if course.state.taken is not None or course.behind])
         await self.finish(new)
         return [self._settled(course) for course in courses]
 
@@ -172,7 +171,7 @@ class MoveCourses:
             elif order.verdict.invalid or aside is None or not aside(course, order):
                 retried_for = max(order.times.retried_for, course.waited)
                 order = structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
-                trying.append((course, without_roots(order, course.excluding, course.why_reserved)))
+                trying.append((course, order if course.limit is None else order.limited(course.limit)))
         await self.place(trying)
 
     async def place(self, trying: Sequence[tuple[MoveCourse, Order]]) -> None:
@@ -211,7 +210,7 @@ class MoveCourses:
         sources = [start.source for start in starts if start is not None and start.source is not None]
         if any(scheduler.source.position(source.root) is None for source in sources):
             await scheduler.source.fresh()
-        now, _ = scheduler.hosts_now()
+        now, _ = scheduler.hosts.now()
         for course, order in zip(courses, self._begun(courses), strict=True):
             if order.verdict.invalid:
                 course.take(move_state.Stopped(Barred(code="unreadable", why=order.verdict.invalid)))

@@ -1,33 +1,26 @@
-"""Converts requests to orders: parses equal requests once, and reads the server groups and instances that
-they name before the search.
-"""
+"""Converts requests to orders: parses equal requests once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.context import sent_at
-from bus.errors import AnswerRefused, Retry
-from bus.groups import FindGroups, ServerGroup
+from bus.errors import Retry
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import Id
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.build_specs import size_of, too_much
-from scheduler_worker.core.events import Chosen, Located, NoVictims
 from scheduler_worker.core.order import Order, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
-from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
-from scheduler_worker.dependencies import Ending
 from scheduler_worker.extension import Purpose
-from scheduler_worker.queries import PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
 BATCH_BYTES = 16 * 1024 * 1024  # bytes of flavors, images and metadata in a batch, or one request
@@ -37,18 +30,6 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-
-
-class Preempting(Protocol):
-    """Finds instances of lower priority that are deleted so that an order fits."""
-
-    def permits(self, request: BuildRequested) -> bool: ...
-
-    def permitted(self, orders: Sequence[Order]) -> Sequence[Order]: ...
-
-    async def of_located(self, order: Order, located: Located) -> Located: ...
-
-    async def find_each(self, orders: Sequence[Order]) -> Sequence[Chosen | NoVictims]: ...
 
 
 class Orders:
@@ -101,6 +82,10 @@ class Orders:
             times=Times(requested=sent_at(request), retried_for=retried_for),
         )
         return purpose.adapt(order)
+
+    def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
+        """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
+        return self.begin(request, 0.0).alternatives
 
     def names_unknown(self, request: BuildRequested) -> bool:
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
@@ -159,10 +144,13 @@ class Orders:
 
 def _updated(alternative: Alternative, now: Alternative) -> Alternative:
     """Return an alternative with the aggregates, cells and excluded hosts of the same alternative `now`."""
-    question, draw = _renewed(alternative.question, now), alternative.draw
-    if draw is not None:
-        draw = replace(draw, question=_renewed(draw.question, now))
-    return replace(alternative, question=question, draw=draw, notes=now.notes)
+    renew, restriction = partial(_renewed, now=now), alternative.restriction
+    return replace(
+        alternative,
+        question=renew(alternative.question),
+        restriction=None if restriction is None else restriction.renewed(renew),
+        notes=now.notes,
+    )
 
 
 def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
@@ -186,75 +174,6 @@ def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
             bytes_left -= order.size
             later.append(None)
     return later
-
-
-@dataclass(frozen=True)
-class Resolving:
-    """Reads the server groups and instances that requests name, with one query for all requests. If placement
-    refuses it, half of the requests are queried at a time, and so on down to single requests.
-    """
-
-    placement: PlacementQueries
-    ending: Ending
-
-    async def resolve(self, orders: Sequence[Order]) -> list[Order]:
-        if not any(names_other_instances(order.request) for order in orders):
-            return list(orders)
-        try:
-            return await self._together(orders)
-        except AnswerRefused as problem:
-            if len(orders) == 1:
-                [order] = orders
-                return [order.with_invalid(f"hints: placement cannot find what they name: {problem}")]
-        middle = len(orders) // 2
-        return [*await self.resolve(orders[:middle]), *await self.resolve(orders[middle:])]
-
-    async def _together(self, orders: Sequence[Order]) -> list[Order]:
-        valid = [order for order in orders if not order.verdict.invalid]
-        ids = tuple(dict.fromkeys(group for order in valid if (group := group_id(order.request))))
-        found = (await self.placement.groups(FindGroups(ids=ids))).groups if ids else ()
-        groups = {group.id: group for group in found}
-        on: dict[Id, str] = {}
-        if named := dict.fromkeys(
-            instance_id
-            for order in valid
-            for hints in (order.request.hints,)
-            for instance_id in (*hints.same_host, *hints.different_host, *order.purpose.outside_members)
-        ):
-            on = await self.ending.hosts_of(named)
-        return [order if order.verdict.invalid else self._resolved(order, groups, on) for order in orders]
-
-    def _resolved(self, order: Order, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Order:
-        hints, request = order.request.hints, order.request
-        if request.topology.levels:
-            own = own_group(request, groups.get(group_id(request) or ""))
-            order = order.with_alternatives(group=own)
-        elif hints.group is not None:
-            group = groups.get(hints.group)
-            if group is None or group.project != request.project:
-                why = f"hints.group: there is no server group {hints.group} in this project"
-                return order.with_invalid(why)
-            order = order.with_alternatives(group=_with_other_members(order, group, on))
-        if hints.same_host or hints.different_host:
-            same, different = (
-                frozenset(on[instance] for instance in named if instance in on)
-                for named in (hints.same_host, hints.different_host)
-            )
-            order = order.with_alternatives(same=same if hints.same_host else None, different=different)
-        return order
-
-
-def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) -> ServerGroup:
-    """Return a server group with the members that count for an order; `on` has the hosts of instances."""
-    outside, own = order.purpose.outside_members, order.purpose.consumers(order)
-    if not outside and not own:
-        return group
-    known = {**{id_: (on[id_],) for id_ in outside if id_ in on}, **group.members}
-    return msgspec.structs.replace(
-        group,
-        members={id_: roots for id_, roots in known.items() if id_ not in own},
-        left={id_: roots for id_, roots in group.left.items() if id_ not in own},
-    )
 
 
 def names_other_instances(request: BuildRequested) -> bool:

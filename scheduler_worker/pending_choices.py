@@ -13,7 +13,7 @@ from bus.clock import Clock
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.events import ReserveHost
-from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation
+from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, Pick
 from scheduler_worker.hosts import HostBook
 
 TIMEOUT = 15.0  # seconds; answers to claims arrive within this time
@@ -47,7 +47,7 @@ class PendingChoices:
         self._open: deque[PendingChoice] = deque()  # the choice with the earliest time limit is first
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
-        self.on_released: Callable[[str], None] = lambda root: None
+        self._watchers: list[Callable[[str], None]] = []
 
     def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> PendingChoice:
         now = self._clock.monotonic()
@@ -70,11 +70,25 @@ class PendingChoices:
         """Reserve a claimed host, which may be another than the first choice, until its claim is visible."""
         reservation = choice.pick.reservation
         if choice.way is not choice.pick.choices[0]:
-            self.drop(reservation)
-            self.on_released(choice.pick.root)
-            reservation = self.enter(choice.way, choice.pick.held)
+            self.release(choice.pick)
+            reservation = self.enter(choice.way, choice.pick.scope.held)
         if isinstance(reservation, PendingChoice):
             self.confirm(reservation, choice.number)
+
+    def watch(self, on_released: Callable[[str], None]) -> None:
+        """Register a callback for capacity that was released and that no claim uses; its argument is the root
+        of the host.
+        """
+        self._watchers.append(on_released)
+
+    def release(self, pick: Pick) -> None:
+        """Release the reservation of a chosen host permanently: other requests may use its capacity."""
+        self.drop(pick.reservation)
+        self._report(pick.root)
+
+    def _report(self, root: str) -> None:
+        for on_released in self._watchers:
+            on_released(root)
 
     def drop(self, reservation: object) -> None:
         """Release the reservation of a choice after its claim failed or was not sent."""
@@ -94,7 +108,7 @@ class PendingChoices:
         """Release the capacity reserved for a choice, which may wake requests that wait for this host."""
         if entry.open:
             self._withdraw(entry)
-            self.on_released(entry.root)
+            self._report(entry.root)
 
     def _withdraw(self, entry: PendingChoice) -> None:
         entry.open = False

@@ -5,41 +5,35 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import TypeVar
 
-from bus.candidates import Bools, CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildRequested, HostFailed, HostReported
-from bus.vocabulary import Id, Message
+from bus.vocabulary import Allocations, Id, Message
 from scheduler_worker import dependencies, queries
-from scheduler_worker.agents import CROSSED, Roster
+from scheduler_worker.agents import CROSSED
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD
-from scheduler_worker.core.choosing import Choosing, Joined
-from scheduler_worker.core.drawing import SlotAssignments
+from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.roles import group_id
-from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
-from scheduler_worker.drawn_reservations import DrawnReservations
-from scheduler_worker.extension import Purpose
+from scheduler_worker.extension import ClaimPart, Fallback, Narrowing, Purpose, Remedies
 from scheduler_worker.help_search import helps_of
-from scheduler_worker.hosts import HostBook
-from scheduler_worker.orders import Orders, Preempting, Resolving, postponed
-from scheduler_worker.pending_choices import PendingChoices
+from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.orders import Orders, postponed
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 
-Narrow = Callable[[Sequence[Order]], Sequence[Order]]
+T = TypeVar("T")
 Asked = tuple[BuildRequested, Purpose]
 PlacingOutcome = Sequence[Message] | Retry | Poison
 
@@ -75,37 +69,34 @@ class Scheduler:
 
     def __init__(
         self,
-        source: CandidateSource,
+        hosts: KnownHosts,
+        orders: Orders,
         placement: queries.PlacementQueries,
-        clock: Clock,
         options: dependencies.SchedulerOptions,
+        narrowings: Sequence[Narrowing],
+        fallbacks: Sequence[Fallback],
     ) -> None:
         self.policy = options.policy
-        self.clock = clock
-        self.source = source
+        self.hosts = hosts
+        self.clock = clock = hosts.clock
+        self.source = hosts.source
+        self.book = hosts.book
+        self.pending = hosts.pending
         self.placement = placement
-        self.held_share = options.held_share
         self.undeliverable_for = options.undeliverable_for
-        self.book = HostBook(clock.monotonic(), options.grace)
-        self.pending = PendingChoices(source, self.book, clock)
-        self.retries = dependencies.RetryTimes(self.clock)
-        self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
-        self._resolving = Resolving(placement, self.ending)
-        self.drawn = DrawnReservations(placement.reservations, source, clock)
-        self._orders = Orders(source, options.requests, self.policy).follow()
-        self._hosts = HostMap(source, self.policy.cells)
-        self.roster = Roster(self.clock)
+        self.retries = dependencies.RetryTimes(clock)
+        self.ending = dependencies.Ending(placement, clock, options.undeliverable_for)
+        self.narrowings = narrowings
+        self.fallbacks = fallbacks
+        self._orders = orders
         self._patience = options.patience
-        self.narrow: Narrow = lambda orders: orders
-        self.preemption: Preempting | None = None
-        self._joined = Joined()
+        self._tentative = TentativeHosts()
         self._rule_errors = RuleErrors(clock)
         self.flavors = RecentFlavors()
 
-    def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Set a function that excludes reserved hosts from orders, and a callback for released capacity."""
-        self.pending.on_released = released
-        self.narrow = narrow
+    def narrowing(self, type_: type[T]) -> T:
+        """Return the narrowing of a type."""
+        return next(each for each in self.narrowings if isinstance(each, type_))
 
     def with_policy(self, policy: ChoicePolicy) -> "Scheduler":
         """Return a scheduler with another policy and the same hosts and reservations, for one question."""
@@ -113,18 +104,6 @@ class Scheduler:
         other.policy = policy
         other._orders = Orders(self.source, self._orders.options, policy)
         return other
-
-    def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
-        """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
-        return self._orders.begin(request, 0.0).alternatives
-
-    def hosts_now(self) -> tuple[HostsNow, Bools]:
-        """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
-        now = self.clock.monotonic()
-        self.pending.expire()
-        self._hosts.update()
-        self._hosts.share(self.roster.live, self.roster.name)
-        return self.book.snapshot(self.source, now), self._hosts.served
 
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
@@ -153,7 +132,7 @@ class Scheduler:
         """Return the orders of requests for new instances."""
         orders = self.begin_for([(request, purpose) for request in requests])
         self.flavors.see(orders)
-        return orders if self.preemption is None else [*self.preemption.permitted(orders)]
+        return orders
 
     def begin_for(self, asked: Sequence[Asked]) -> list[Order]:
         """Return the orders of requests with purposes of features."""
@@ -164,11 +143,8 @@ class Scheduler:
     async def place(self, orders: Sequence[Order]) -> list[events.End]:
         """Place orders, and return their results in the same sequence. An order fails for lack of a host only
         after a search in an index that was updated during this call."""
-        batch = self._joined.begin()
-        try:
+        with self._tentative.batch():
             return await self._place(orders)
-        finally:
-            self._joined.end(batch)
 
     async def _place(self, orders: Sequence[Order]) -> list[events.End]:
         is_current = False
@@ -176,14 +152,14 @@ class Scheduler:
             await self.source.fresh()
             orders = [self._orders.again(order) for order in orders]
             is_current = True
-        placed = [_OrderInProgress(order) for order in await self.resolve(orders)]
+        placed = [_OrderInProgress(order) for order in await self.prepare(orders)]
         for each in placed:
             self._take(each, events.Begun())
         left = placed
         while left := [each for each in left if each.need]:
-            await self._read_slots(_needing(left, Need.HOSTS))
+            await self._prepare_again(_needing(left, Need.HOSTS))
             is_current = await self._choose(_needing(left, Need.HOSTS), is_current)
-            await self._preempt(_needing(left, Need.VICTIMS))
+            await self._fall_back(_needing(left, Need.FALLBACKS))
             await self._claim(_needing(left, Need.CLAIMS))
             left = [each for each in left if each.need]  # usually all orders are finished here
             await self._locate(_needing(left, Need.PLACES))
@@ -192,13 +168,14 @@ class Scheduler:
             self._find_alternates(_needing(left, Need.ALTERNATES))
         return [each.end or events.Publish(()) for each in placed]
 
-    async def _read_slots(self, placed: Sequence[_OrderInProgress]) -> None:
-        """Read the slots of reservations again for orders with refused claims."""
-        again = [each for each in placed if each.order.has_lost_a_slot]
+    async def _prepare_again(self, placed: Sequence[_OrderInProgress]) -> None:
+        """Let narrowings read again what they need to know about orders with refused claims."""
+        again = [each for each in placed if each.order.tried.rounds and not each.order.attempt]
         if again:
-            resolved = await self.drawn.resolve([each.order for each in again])
-            for each, order in zip(again, resolved, strict=True):
-                each.order = order
+            prepared = await self.prepare([each.order for each in again], again=True)
+            for each, order in zip(again, prepared, strict=True):
+                if not order.verdict.invalid:
+                    each.order = order
 
     def outcome(self, request: Id, end: events.End) -> PlacingOutcome:
         if isinstance(end, events.ComeAgain):
@@ -212,9 +189,9 @@ class Scheduler:
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
                 return Poison(why)
-            case events.Park(why=why):
+            case events.Taken():  # the feature publishes what follows
                 self.retries.end(request)
-                return Retry(after=1.0, why=why)
+                return ()
 
     def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():
@@ -227,14 +204,12 @@ class Scheduler:
                 case Need():
                     progress.need = effect
                 case events.ReserveHost():
-                    self._reserve_host(progress.order, effect)
+                    self._reserve_host(effect)
                 case events.Publish():
                     progress.end = effect
                 case events.ReleaseHost(pick=pick, instance=instance):
-                    self.pending.drop(pick.reservation)
-                    self.pending.on_released(pick.root)
-                    if group := group_id(progress.order.request):
-                        self._joined.leave(group, instance)
+                    self.pending.release(pick)
+                    self._tentative.remove(pick.scope.key, instance)
                 case events.Warn(text=text):
                     dependencies.log.warning(text)
                 case _:
@@ -252,12 +227,10 @@ class Scheduler:
             is_current = True
             if self.source.seen != seen:
                 for each, answer in short:
-                    order, group = each.order, each.order.alternative.group
-                    for instance, pick in zip(order.instances, answer.picks, strict=False):
+                    for instance, pick in zip(each.order.instances, answer.picks, strict=False):
                         self.pending.drop(pick.reservation)
-                        if group is not None:
-                            self._joined.leave(group.id, instance)
-                    each.order = self._orders.again(order)
+                        self._tentative.remove(pick.scope.key, instance)
+                    each.order = self._orders.again(each.order)
                 short = self._find_hosts([each for each, _ in short])
         for each, answer in short:
             if answer.short is not None and answer.short.code == RULE_ERROR:
@@ -267,7 +240,7 @@ class Scheduler:
 
     def _find_hosts(self, placed: Sequence[_OrderInProgress]) -> list[tuple[_OrderInProgress, events.Chosen]]:
         short: list[tuple[_OrderInProgress, events.Chosen]] = []
-        for each, order in zip(placed, self.narrow([each.order for each in placed]), strict=True):
+        for each, order in zip(placed, self.limit([each.order for each in placed]), strict=True):
             each.order = order
         answers = self.choosing().choose([each.order for each in placed])
         for each, answer in zip(placed, answers, strict=True):
@@ -277,10 +250,23 @@ class Scheduler:
                 short.append((each, answer))
         return short
 
-    async def _preempt(self, placed: Sequence[_OrderInProgress]) -> None:
-        found = await self.preemption.find_each([each.order for each in placed]) if self.preemption else ()
-        for each, choice in zip(placed, found, strict=True):
-            self._take(each, choice)
+    async def _fall_back(self, placed: Sequence[_OrderInProgress]) -> None:
+        """Ask each fallback for the orders that those before it passed."""
+        left = placed
+        for fallback in self.fallbacks if placed else ():
+            asked, left = left, list[_OrderInProgress]()
+            answers = await fallback.handle([each.order for each in asked], self) if asked else ()
+            for each, answer in zip(asked, answers, strict=True):
+                match answer:
+                    case Order():
+                        each.order = answer
+                        left.append(each)
+                    case events.Chosen():
+                        self._take(each, answer)
+                    case events.Taken():
+                        each.end, each.need = answer, None
+        for each in left:
+            self._take(each, events.Passed())
 
     def _find_alternates(self, placed: Sequence[_OrderInProgress]) -> None:
         if placed:
@@ -290,18 +276,22 @@ class Scheduler:
 
     async def _find_help(self, placed: Sequence[_OrderInProgress]) -> None:
         if placed:
-            held, orders = await self.drawn.read_held(), [each.order for each in placed]
-            for each, helpful in zip(
-                placed, helps_of(orders, self.choosing(), held, self.clock), strict=True
-            ):
+            remedies, orders = await self.remedies(), [each.order for each in placed]
+            found = helps_of(orders, self.choosing(), remedies, self.clock)
+            for each, helpful in zip(placed, found, strict=True):
                 self._take(each, events.HelpFound(helpful))
+
+    async def remedies(self) -> list[Remedies]:
+        return [await narrowing.remedies() for narrowing in self.narrowings]
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
         """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""
-        joined = self._joined if supposed is None else self._joined.copy()
+        tentative = self._tentative if supposed is None else self._tentative.copy()
         reservations = supposed or self.pending
-        now, _ = self.hosts_now()
-        return Choosing(self.source, self._hosts, now, self.policy, reservations, joined)
+        now, _ = self.hosts.now()
+        return Choosing(
+            self.source, self.hosts.map, now, self.policy, reservations, tentative, self.narrowings
+        )
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Order]:
         """Make orders from requests, and query the hosts of the instances that they name."""
@@ -309,17 +299,46 @@ class Scheduler:
 
     async def resolved_for(self, asked: Sequence[Asked]) -> Sequence[Order]:
         """Make orders with purposes of features, and query the hosts of the instances that they name."""
-        return await self.resolve([self._orders.begin(request, 0.0, purpose) for request, purpose in asked])
+        return await self.prepare([self._orders.begin(request, 0.0, purpose) for request, purpose in asked])
 
-    async def resolve(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Return orders with the present hosts of the instances and server groups that they name."""
-        return await self.drawn.resolve(await self._resolving.resolve(orders))
+    async def prepare(self, orders: Sequence[Order], again: bool = False) -> Sequence[Order]:
+        """Return orders with what narrowings need to know for the choice of their hosts."""
+        prepared = list(orders)
+        for narrowing in self.narrowings:
+            at = [
+                index
+                for index, order in enumerate(prepared)
+                if not order.verdict.invalid and narrowing.concerns(order)
+            ]
+            answers = await narrowing.prepare([prepared[index] for index in at], again) if at else ()
+            for index, order in zip(at, answers, strict=True):
+                prepared[index] = order
+        return prepared
+
+    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Return orders with the limits of hosts that hold now; choose hosts for them without `await`."""
+        limited = list(orders)
+        for narrowing in self.narrowings:
+            at = [index for index, order in enumerate(limited) if narrowing.concerns(order)]
+            answers = narrowing.limit([limited[index] for index in at]) if at else ()
+            for index, order in zip(at, answers, strict=True):
+                limited[index] = order
+        return limited
+
+    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
+        """Return a value that differs if a waiting order must be evaluated again, because what its request
+        names has changed, and the hosts on which the order depends.
+        """
+        watched = [narrowing.watch(order) for narrowing in self.narrowings if narrowing.concerns(order)]
+        return tuple([value for value, _ in watched]), frozenset[str]().union(
+            *(hosts for _, hosts in watched)
+        )
 
     async def _claim(self, placed: Sequence[_OrderInProgress]) -> None:
         if not placed:
             return
-        slots = SlotAssignments()
-        questions = [ClaimRequested(claims=claims_of(each.order, slots)) for each in placed]
+        taken: dict[Id, Allocations] = {}
+        questions = [ClaimRequested(claims=claims_of(each.order, taken)) for each in placed]
         answers = await dependencies.claim_each(self.placement, questions)
         results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)
@@ -329,19 +348,19 @@ class Scheduler:
             else:
                 self._take(each, events.ClaimAnswers(tuple(answer.results)))
 
-    def _reserve_host(self, order: Order, choice: events.ReserveHost) -> None:
+    def _reserve_host(self, choice: events.ReserveHost) -> None:
         self.pending.confirm_claimed(choice)
-        if group := group_id(order.request):
-            self._joined.join(group, choice.instance, choice.way.root)
+        self._tentative.add(choice.pick.scope.key, choice.instance, choice.way.root)
 
     async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
         held = [held for each in placed for _, held in each.order.held_before()]
-        located = events.Located(await self.ending.look_up(held))
+        providers = await self.ending.look_up(held)
         for each in placed:
-            event = located
-            if self.preemption is not None:
-                event = await self.preemption.of_located(each.order, located)
-            self._take(each, event)
+            instances = [instance for instance, _ in each.order.held_before()]
+            parts: dict[Id, tuple[ClaimPart, ...]] = {}
+            for fallback in self.fallbacks:
+                parts |= await fallback.parts_of(each.order, instances, self)
+            self._take(each, events.Located(providers, parts))
 
     async def _fence(self, placed: Sequence[_OrderInProgress]) -> None:
         fences = [each.order.fences() for each in placed]

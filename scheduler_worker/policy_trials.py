@@ -14,6 +14,7 @@ from bus.policy_trials import PolicyTried, TrialChoice, TrialPolicy, TrialResult
 from bus.reservations import FindReservations, every_reservation
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from bus.what_if import WhatIfAnswered
+from scheduler_worker.core.drawing import draw_of
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
 from scheduler_worker.pending_choices import Supposing
@@ -92,7 +93,7 @@ class _Side:
         kept = tuple(
             attempt
             for attempt in order.attempts
-            if not any(each.draw and each.draw.reservation in self._removed for each in attempt)
+            if not any((draw := draw_of(each)) and draw.reservation in self._removed for each in attempt)
         )
         return msgspec.structs.replace(order, attempts=kept)
 
@@ -132,7 +133,7 @@ class PolicyTrials:
         scheduler = what_ifs.scheduler.with_policy(policy)
         if tried.priorities is not None and self._victims is not None:
             victims = self._victims
-            tried_victims = victims.on_trial(scheduler, Priorities(tried.priorities))
+            tried_victims = victims.on_trial(Priorities(tried.priorities))
         trial, removed, free = WhatIfs(scheduler), tried.without_reservations, list[Allocations]()
         if removed:
             found = await every_reservation(scheduler.placement.reservations, FindReservations(ids=removed))

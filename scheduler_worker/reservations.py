@@ -32,6 +32,7 @@ from bus.vocabulary import UNSAID_ID, Id, portions
 from scheduler_worker.cloud_reading import on_closed, only_on
 from scheduler_worker.core import events
 from scheduler_worker.core.reserved_slots import HeldSlots
+from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.extension import BuildPurpose, ComeAgain, Order
 from scheduler_worker.placing import Scheduler
 
@@ -77,13 +78,14 @@ class ReservationFiller:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._drawn = scheduler.narrowing(DrawnReservations)
         self._find = scheduler.placement.reservations
         self._edit = scheduler.placement.edit_reservation
 
     async def refresh(self) -> None:
         """Read the reservations again, claim missing slots, and set the metrics of slots."""
         found = await every_reservation(self._find, FindReservations(slots=False))
-        self._scheduler.drawn.learn(found.reservations)
+        self._drawn.learn(found.reservations)
         now, short, states = self._scheduler.clock.now(), 0, Counter[str]()
         holding = [
             each
@@ -121,7 +123,7 @@ class ReservationFiller:
         held = HeldSlots(reservation, found.slots.get(reservation.id, ()), closed)
         filled = await self._fill(held, order.closed)
         everything = await every_reservation(self._find, FindReservations(slots=False))
-        self._scheduler.drawn.learn(everything.reservations)
+        self._drawn.learn(everything.reservations)
         return filled
 
     async def _fill(

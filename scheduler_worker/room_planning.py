@@ -20,6 +20,7 @@ from bus.what_if import PlacedThere
 from scheduler_worker.cloud_reading import CloudReading, accepting, of_any_source, on_closed, only_on
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import required_constraints
+from scheduler_worker.core.group_members import domain_rules
 from scheduler_worker.core.make_room import RoomPlan, plan_room
 from scheduler_worker.core.moved_cloud import CloudState, lacking
 from scheduler_worker.core.order import Order
@@ -91,7 +92,7 @@ class RoomPlanner:
                 required = [
                     attempt
                     for attempt in order.attempts
-                    if not any(each.draw and each.draw.optional for each in attempt)
+                    if not any(each.restriction and each.restriction.is_optional for each in attempt)
                 ]
                 order = structs.replace(order, attempts=tuple(required[:1]))
                 if asked.within:
@@ -172,7 +173,7 @@ class RoomPlanner:
         if group.policy == "affinity":  # all of them on one host
             amounts = np.sum([part.amounts * part.count for part in parts], axis=0)
             return RoomDemand([RoomPart(amounts, np.logical_and.reduce([part.accepted for part in parts]))])
-        rules = choosing.domain_rules(group, required_constraints(group))
+        rules = domain_rules(choosing, group, required_constraints(group))
         limits = [DomainLimit(level.ids.copy(), most, rules.counts(level)) for level, most in rules.spreads]
         packed = np.where(rules.open_to(), rules.domains, 0) if rules.packs else None
         return RoomDemand(parts, limits, packed)
@@ -271,7 +272,7 @@ def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> Pick | Non
     """Return the host that a move gets now, with its capacity reserved as a hypothetical choice; None if it
     gets none.
     """
-    [narrowed] = scheduler.narrow([order])
+    [narrowed] = scheduler.limit([order])
     [chosen] = choosing.choose([_unreserved(narrowed)])
     return chosen.picks[0] if chosen.picks else None
 

@@ -131,8 +131,10 @@ class HostSelection:
         match end:
             case events.ComeAgain(least=least, most=most, why=why):
                 return HostsAnswered(again=self._scheduler.clock.chance.uniform(least, most), why=why)
-            case events.DeadLetterRequest(why=why) | events.Park(why=why):
+            case events.DeadLetterRequest(why=why):
                 return HostsAnswered(refused=_refused(request, why, Decision(code="claim")))
+            case events.Taken():
+                raise TypeError("a fallback has taken a query for hosts, which does not wait")
             case events.Publish(messages=messages):
                 placed = {each.build: each for each in messages if isinstance(each, BuildPlaced)}
                 refused = next((each for each in messages if isinstance(each, BuildUnplaceable)), None)
@@ -152,7 +154,7 @@ class HostSelection:
             return HostsAnswered(
                 refused=_refused(request, order.verdict.invalid, Decision(code="unreadable"))
             )
-        now, _ = scheduler.hosts_now()
+        now, _ = scheduler.hosts.now()
         why = ""
         for root in order.preferred.question.roots:
             try:

@@ -2,7 +2,7 @@
 arrays, and checks them by the evaluation that places the request.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from uuid import UUID, uuid5
@@ -15,21 +15,24 @@ from bus.candidates import Bools, PlacedHost
 from bus.claims import holder_consumer
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
-from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, Victim
+from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, PriorityClass, Victim
 from bus.queries import Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Id, portions
 from scheduler_worker.cloud_reading import HostArrays, active_instances, amounts_on_host, only_on
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import Constraints, required_constraints
-from scheduler_worker.core.events import Chosen, Located, NoVictims
-from scheduler_worker.core.order import Order, PreemptionState
+from scheduler_worker.core.events import Chosen
+from scheduler_worker.core.group_members import domain_rules
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.preempting_claims import Replaces
 from scheduler_worker.core.preempting_parts import PreemptingParts
 from scheduler_worker.core.roles import parts_of
 from scheduler_worker.core.rule import RuleError
 from scheduler_worker.core.scale import HasReservations, Pick
 from scheduler_worker.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
 from scheduler_worker.dependencies import PLACEMENT_ASKED
+from scheduler_worker.extension import ClaimPart
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import Priorities
 from scheduler_worker.queries import CellQueries
@@ -69,10 +72,13 @@ class _Draft:
         taken = (pick.choices[0].allocations for pick in self.picks.values())
         return common(reduce(joined, taken, {}), reduce(joined, self.released, {}))
 
-    def chosen(self, instances: Sequence[Id], attempt: int) -> Chosen:
-        picks = tuple([self.picks[instance] for instance in instances])
-        victims = tuple([self.victims[instance] for instance in instances])
-        return Chosen(picks, victims=victims, attempt=attempt)
+    def chosen(self, order: Order, attempt: int, budget: int) -> Chosen:
+        picks = []
+        for instance in order.instances:
+            pick, victims = self.picks[instance], self.victims[instance]
+            part = Replaces(victims, pick.choices[0].cell, order.request.priority, budget)
+            picks.append(structs.replace(pick, parts=(part,)))
+        return Chosen(tuple(picks), attempt=attempt)
 
 
 @dataclass(eq=False)
@@ -88,42 +94,71 @@ def bars_preemption(request: BuildRequested) -> str:
     return "requests that draw from a reservation do not preempt" if request.hints.reservation else ""
 
 
-class VictimSearch:
-    """Finds instances to preempt for requests that fit no host."""
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The last search for victims of an order: no victims were found."""
 
-    def __init__(self, scheduler: Scheduler, classes: Priorities, cells: CellQueries) -> None:
-        self._scheduler = scheduler
+    after: int  # number of rounds with refused claims before the search
+    why: str  # why no victims were found
+
+
+class VictimSearch:
+    """The fallback that finds instances to preempt for requests that fit no host."""
+
+    def __init__(self, classes: Priorities, cells: CellQueries) -> None:
         self._classes = classes
         self._cells = cells
 
-    def on_trial(self, scheduler: Scheduler, classes: Priorities) -> "VictimSearch":
-        """Return a search with another policy and other priority classes, for one question."""
-        return VictimSearch(scheduler, classes, self._cells)
+    def on_trial(self, classes: Priorities) -> "VictimSearch":
+        """Return a search with other priority classes, for one question."""
+        return VictimSearch(classes, self._cells)
 
-    def permits(self, request: BuildRequested) -> bool:
+    def polls(self, request: BuildRequested) -> bool:
         return self._classes.of(request) is not None and not bars_preemption(request)
 
-    def permitted(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Return orders with the priority class by which they may preempt instances, if any."""
-        if not any(order.request.priority for order in orders):
-            return orders
-        return [structs.replace(order, preemption=self._permission(order.request)) for order in orders]
+    def class_of(self, request: BuildRequested) -> PriorityClass | None:
+        """Return the class that permits a request to preempt instances; None: it may not."""
+        return None if bars_preemption(request) else self._classes.of(request)
 
-    def _permission(self, request: BuildRequested) -> PreemptionState:
-        permitted_by = self._classes.of(request)
-        if permitted_by is not None and (why := bars_preemption(request)):
-            return PreemptionState(why_none=why)
-        return PreemptionState(permitted_by=permitted_by)
+    def why_barred(self, request: BuildRequested) -> str:
+        """Return why a request preempts nothing although its class permits it; empty if it may."""
+        return "" if self._classes.of(request) is None else bars_preemption(request)
 
-    async def of_located(self, order: Order, located: Located) -> Located:
-        """Return `located` with the victims of instances that an earlier delivery of the request placed."""
+    async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[Chosen | Order]:
+        """Return hosts with victims for orders that fit no host. No instance is a victim of two orders."""
+        batch = _Batch()
+        return [await self._handled(order, placing, batch) for order in orders]
+
+    async def _handled(self, order: Order, placing: Scheduler, batch: "_Batch") -> Chosen | Order:
+        request = order.request
+        if not request.priority or not order.purpose.boots or not order.verdict.shortages:
+            return order
+        why = self.why_barred(request)
+        why = next((each.why for each in order.tried.by_rules), why)
+        if not why:
+            if not order.purpose.retires or self.class_of(request) is None:
+                return order
+            searched, refused = order.part(Searched), order.tried.refused_rounds
+            if searched is None or searched.after != refused:
+                found = await self.find(order, placing, batch=batch)
+                if isinstance(found, Chosen):
+                    return found
+                searched = Searched(refused, found)
+                order = order.with_part(searched)
+            why = searched.why
+        return order.with_obstacle(f"{order.verdict.obstacle}; no preemption: {why}")
+
+    async def parts_of(
+        self, order: Order, instances: Sequence[Id], placing: Scheduler
+    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
+        """Return the victims of instances that an earlier delivery of the request placed."""
         if not order.request.priority or not order.purpose.boots:
-            return located
-        asked = FindPreemptions(by=tuple([instance for instance, _ in order.held_before()]))
+            return {}
         victims: dict[Id, tuple[Victim, ...]] = {}
-        for each in (await self._scheduler.placement.preemptions(asked)).preemptions:
+        asked = FindPreemptions(by=tuple(instances))
+        for each in (await placing.placement.preemptions(asked)).preemptions:
             victims[each.by] = (*victims.get(each.by, ()), each.victim)
-        return structs.replace(located, victims=victims)
+        return {instance: (Replaces(some),) for instance, some in victims.items()}
 
     async def requeue(self, preempted: BuildPreempted) -> MoveRequested | None:
         """Return the request to unshelve an instance that was preempted, as soon as capacity is free; None if
@@ -141,28 +176,41 @@ class VictimSearch:
             since=preempted.requested,
         )
 
-    async def find_each(self, orders: Sequence[Order]) -> list[Chosen | NoVictims]:
-        """Return hosts with victims for orders that are placed together. No instance is a victim of two
-        orders.
-        """
-        batch = _Batch()
-        return [await self.find(order, batch=batch) for order in orders]
-
     async def find(
-        self, order: Order, supposing: HasReservations | None = None, batch: _Batch | None = None
-    ) -> Chosen | NoVictims:
+        self,
+        order: Order,
+        placing: Scheduler,
+        supposing: HasReservations | None = None,
+        batch: "_Batch | None" = None,
+    ) -> Chosen | str:
         """Return hosts for all instances of an order with their victims, or why no victims can be found. With
         `supposing`, the choice is hypothetical.
         """
+        permitted_by = self.class_of(order.request)
+        budget = 0 if permitted_by is None else permitted_by.budget
+        search = _Search(placing, self._cells, self._classes)
+        return await search.find(order, budget, supposing, batch or _Batch())
+
+
+class _Search:
+    """A search for the victims of orders."""
+
+    def __init__(self, scheduler: Scheduler, cells: CellQueries, classes: Priorities) -> None:
+        self._scheduler = scheduler
+        self._cells = cells
+        self._classes = classes
+
+    async def find(
+        self, order: Order, budget: int, supposing: HasReservations | None, batch: _Batch
+    ) -> Chosen | str:
         free = [
             index
             for index, attempt in enumerate(order.attempts)
-            if all(each.draw is None for each in attempt)
+            if all(each.restriction is None for each in attempt)
         ]
         if not free:
-            return NoVictims(NONE_FIT)
+            return NONE_FIT
         undrawn = structs.replace(order, attempts=tuple([order.attempts[at] for at in free]), attempt=0)
-        batch = batch or _Batch()
         reading, several = _Reading(), min(len(order.instances), 4)
         for most in (PORTIONS[0] * several, *PORTIONS[1:]):
             new = self._nearest(undrawn, reading, most, supposing)
@@ -174,15 +222,15 @@ class VictimSearch:
             try:
                 draft = self._draft(undrawn, reading, supposing)
             except RuleError as failed:
-                return NoVictims(str(failed))
+                return str(failed)
             finally:
                 for allocations in batch.used:
                     self._scheduler.source.reserve(allocations)
             if draft is not None:
                 batch.victims.update(each.build for some in draft.victims.values() for each in some)
                 batch.used.append(draft.used)
-                return draft.chosen(order.instances, attempt=free[0])
-        return NoVictims(NONE_FIT)
+                return draft.chosen(order, free[0], budget)
+        return NONE_FIT
 
     def _nearest(
         self, order: Order, reading: _Reading, most: int, supposing: HasReservations | None
@@ -207,7 +255,7 @@ class VictimSearch:
         demands = np.array([arrays.vector(each.asked) for each in alternatives])
         accepted &= (arrays.whole >= demands[:, np.newaxis]).all(axis=2)
         group = order.alternative.group
-        rules = choosing.domain_rules(group, Constraints() if group is None else required_constraints(group))
+        rules = domain_rules(choosing, group, Constraints() if group is None else required_constraints(group))
         accepted &= rules.open_to()
         if not accepted.any(axis=1).all():
             return None
@@ -247,7 +295,7 @@ class VictimSearch:
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:
         """Place all instances of an order, without await; None if any instance fits nowhere."""
-        [order] = self._scheduler.narrow([order])
+        [order] = self._scheduler.limit([order])
         choosing = self._scheduler.choosing(supposing)
         found = self._parts(order, choosing)
         if found is None:
@@ -271,8 +319,7 @@ class VictimSearch:
             hosts[at] = replace(hosts[at], most=(*most[:part], accepted, *most[part + 1 :]))
             for instance, pick in draft.picks.items():
                 (supposing or self._scheduler.pending).drop(pick.reservation)
-                if (group := order.alternative.group) is not None:
-                    choosing.joined.leave(group.id, instance)
+                choosing.tentative.remove(pick.scope.key, instance)
         return None
 
     def _crowded(

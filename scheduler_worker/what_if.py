@@ -13,16 +13,14 @@ from bus.decisions import Decision
 from bus.quotas import FindQuotas
 from bus.what_if import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.quota_growth import within_quota
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
-from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.rule import Alternative, RuleError
 from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
-from scheduler_worker.help_search import REQUEST_SECONDS, late_after
+from scheduler_worker.help_search import REQUEST_SECONDS, all_helps, late_after
 from scheduler_worker.pending_choices import Supposing
 from scheduler_worker.placing import Scheduler
 
@@ -95,7 +93,7 @@ class WhatIfs:
             if answer.fits and not question.is_external:
                 answer = await self.in_quota(answer, order)
             if answer.fits and question.claims:
-                answer = structs.replace(answer, claims=claims_of(order, SlotAssignments()))
+                answer = structs.replace(answer, claims=claims_of(order, {}))
             # Further instances of a gang are not counted: their number is not the sum over hosts.
             if not question.room or answer.refusal or is_gang(order):
                 return answer
@@ -118,7 +116,7 @@ class WhatIfs:
         """Return the answer for the first flavor that fits enough instances, with at most `best` ranked
         hosts, or why no flavor fits. Also return the order with this flavor and its hosts.
         """
-        [order] = self._scheduler.narrow([order])
+        [order] = self._scheduler.limit([order])
         shorts: list[Shortage] = []
         before = supposing.several
         for attempt in range(len(order.attempts)):
@@ -127,16 +125,16 @@ class WhatIfs:
             if len(picks) >= order.needed:
                 return self._fitting(tried, best, picks), structs.replace(tried, picks=tuple(picks))
             supposing.forget(before)
-            if (draw := tried.alternative.draw) is None or not draw.optional:
+            if short is None or not short.optional:
                 shorts.append(replace(short or Shortage(), fitted=len(picks)))
         first = shorts[0]
         if first.refusal:
             return WhatIfAnswered(
                 fits=False, refusal=first.refusal, decision=Decision(code=first.code)
             ), order
-        held = await self._scheduler.drawn.read_held()
+        remedies = await self._scheduler.remedies()
         with self._choosing_with(supposing) as choosing:
-            helpful = all_helps(order, choosing, late_after(REQUEST_SECONDS, self._scheduler.clock), held)
+            helpful = all_helps(order, choosing, late_after(REQUEST_SECONDS, self._scheduler.clock), remedies)
         decision = structs.replace(first.decision(()), helps=helpful)
         return WhatIfAnswered(fits=False, decision=decision), order
 

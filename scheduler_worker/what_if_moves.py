@@ -12,8 +12,8 @@ from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.extension import HostLimit
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
-from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.what_if import WhatIfs
 
 
@@ -68,13 +68,19 @@ class WhatIfsOfMoves:
         starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
         answers: dict[int, WhatIfAnswered] = {}
+        closed = HostLimit(
+            "reserved",
+            "reserved for other requests",
+            frozenset(question.closed),
+            lambda root: "being emptied",
+        )
         orders = await self._scheduler.resolved_for(list(map(asked_by, starts)))
         for course, start, order in zip(courses, starts, orders, strict=True):
             if invalid := order.verdict.invalid:
                 unreadable = Decision(code="unreadable")
                 answers[id(course)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
                 continue
-            order = emptied.seen_by(without_roots(order, question.closed, lambda root: "being emptied"))
+            order = emptied.seen_by(order.limited(closed))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
             if answer.fits:
                 emptied.goes(start, tuple(placed.root for placed in answer.placed))

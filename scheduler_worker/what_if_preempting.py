@@ -7,9 +7,8 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from bus.preemption import FindPreemptions
 from bus.what_if import PlacedThere, WhatIf, WhatIfAnswered
-from scheduler_worker.core.drawing import SlotAssignments
-from scheduler_worker.core.events import NoVictims
 from scheduler_worker.core.order import claims_of
+from scheduler_worker.core.preempting_claims import Replaces
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import WhatIfs
 from scheduler_worker.what_if_waiting import WhatIfWaits
@@ -42,20 +41,22 @@ class WhatIfsPreempting:
         preemption budget the victims. With `claims`, the answer has the claims of the instances. The caller
         must hold the lock of `WhatIfs`.
         """
-        [order] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
+        scheduler = self._what_ifs.scheduler
+        [order] = await scheduler.resolved([request])
         if order.verdict.invalid:
             return answer
-        permitted_by = order.preemption.permitted_by
+        permitted_by = self._search.class_of(request)
         if permitted_by is None:
-            no_class = f"no class permits priority {order.request.priority} to preempt"
-            return structs.replace(answer, spares=order.preemption.why_none or no_class)
+            no_class = f"no class permits priority {request.priority} to preempt"
+            return structs.replace(answer, spares=self._search.why_barred(request) or no_class)
         supposing = self._what_ifs.supposing()
-        found = await self._search.find(order, supposing)
-        if isinstance(found, NoVictims):
-            return structs.replace(answer, spares=found.why)
+        found = await self._search.find(order, scheduler, supposing)
+        if isinstance(found, str):
+            return structs.replace(answer, spares=found)
         supposing.suspend()
         # each victim once: instances placed on one host have the same victims
-        victims = tuple({victim.build: victim for some in found.victims for victim in some}.values())
+        replaced = [part for pick in found.picks for part in pick.parts if isinstance(part, Replaces)]
+        victims = tuple({victim.build: victim for part in replaced for victim in part.victims}.values())
         used = await self._used(request.project) if permitted_by.budget and limited else 0
         if 0 < permitted_by.budget < used + len(victims):
             several = f"{len(victims)} more instances" if used else f"{len(victims)} instances"
@@ -68,11 +69,9 @@ class WhatIfsPreempting:
             for root, way in ways.items()
         ]
         answer = structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)
-        preemption = structs.replace(order.preemption, victims=found.victims)
-        attempt = found.attempt or 0
-        order = structs.replace(order, picks=found.picks, preemption=preemption, attempt=attempt)
+        order = structs.replace(order, picks=found.picks, attempt=found.attempt or 0)
         if claims:
-            answer = structs.replace(answer, claims=claims_of(order, SlotAssignments()))
+            answer = structs.replace(answer, claims=claims_of(order, {}))
         return await self._what_ifs.in_quota(answer, order) if limited else answer
 
     async def _used(self, project: str) -> int:

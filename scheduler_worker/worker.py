@@ -20,16 +20,20 @@ from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.capacity_samples import CHECK_SECONDS, CapacitySampler
 from scheduler_worker.client_door import ClientDoor
+from scheduler_worker.composition import usual_narrowings
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.exchanges import CHECK_SECONDS as EXCHANGE_SECONDS
 from scheduler_worker.exchanges import ExchangeGuard
+from scheduler_worker.extension import Fallback
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
+from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
 from scheduler_worker.maintenance.quorum import FENCING
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.orders import Orders
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
@@ -42,6 +46,8 @@ from scheduler_worker.selecting import HostSelection
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.waiting.builds import WaitingBuilds
 from scheduler_worker.waiting.cancelling import Cancelling
+from scheduler_worker.waiting.fallback import WaitingFallback
+from scheduler_worker.waiting.held_hosts import HeldHosts
 from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.waiting.moves import WaitingMoves
 from scheduler_worker.waiting.owner import WaitingOwner
@@ -96,10 +102,17 @@ class _Parts:
     def __init__(self, needs: SchedulerNeeds) -> None:
         source, placement, database, clock = needs.source, needs.placement, needs.database, needs.clock
         self.needs, self.options = needs, needs.options
-        self.scheduler = scheduler = Scheduler(source, placement, clock, needs.options)
-        self.signal = WaitingSignal(scheduler.roster, needs.publish)
-        store = WaitingStore(scheduler, database, self.signal.changed)
-        scheduler.leave_out_reserved(store.released, store.without_reserved)
+        options = needs.options
+        self.hosts = hosts = KnownHosts(source, clock, options)
+        orders = Orders(source, options.requests, options.policy).follow()
+        held = HeldHosts(hosts, orders, options)
+        narrowings = [*usual_narrowings(source, placement, clock), held]
+        self.priorities = PriorityClasses(database)
+        self.victims = VictimSearch(self.priorities, needs.cells)
+        fallbacks: list[Fallback] = [self.victims, WaitingFallback()]
+        self.scheduler = scheduler = Scheduler(hosts, orders, placement, options, narrowings, fallbacks)
+        self.signal = WaitingSignal(hosts.roster, needs.publish)
+        store = WaitingStore(scheduler, held, database, self.signal.changed)
         self.handovers = Handovers(database, placement, scheduler.ending, clock)
         lookups = MoveLookups(source, scheduler.ending, placement, needs.cells)
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.refusals.add_moves)
@@ -117,15 +130,12 @@ class _Parts:
         self.exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)
         self.selection = HostSelection(scheduler, database)
         self.filler = ReservationFiller(scheduler)
-        hosts = MaintenanceNeeds(
+        maintained = MaintenanceNeeds(
             database=database, placement=placement, cells=needs.cells, source=source, book=scheduler.book,
             clock=clock, publish=needs.publish,
         )  # fmt: skip
-        self.maintenance = MaintenanceController(hosts, needs.options.maintenance)
-        self.priorities = PriorityClasses(database)
-        self.victims = VictimSearch(scheduler, self.priorities, needs.cells)
-        scheduler.preemption = self.victims
-        self.capacity = CapacitySampler(scheduler, database)
+        self.maintenance = MaintenanceController(maintained, options.maintenance)
+        self.capacity = CapacitySampler(scheduler, orders, database)
         self.roles = RoleDoor(database, needs.bus)
         self.trail = AuditTrail(database, clock, self.options.keep_acts, self.options.keep)
         owners = Owners(database, placement, needs.cells, source)
@@ -141,7 +151,7 @@ class _Parts:
                 on(topics.HOST_REPORTED, self.changes.handle, private=True),
                 on(topics.HEARTBEATS_MERGED, self.changes.handle_merged, private=True),
                 on(topics.HOST_FAILED, self.scheduler.on_host_failed, private=True),
-                on(topics.SCHEDULER_ALIVE, self.scheduler.roster.handle, private=True),
+                on(topics.SCHEDULER_ALIVE, self.hosts.roster.handle, private=True),
                 on(topics.AGENT_GUESTS.at(reply_to=FENCING), self.maintenance.quorum.handle, private=True),
                 on(topics.BUILD_PREEMPTED, self.victims.requeue, emits=[topics.MOVE_REQUESTED]),
                 on(topics.BUILD_CANCEL, self.cancelling.cancel, emits=[topics.BUILD_DELETE]),
@@ -234,7 +244,7 @@ class _Parts:
         keeping, records, handovers = self.keeping, self.records, self.handovers
         alive, handover, options = [topics.SCHEDULER_ALIVE], [topics.MOVE_HANDOVER], self.options
         return [
-            every(SAYS_SECONDS, self.scheduler.roster.message, emits=alive, at_once=True),
+            every(SAYS_SECONDS, self.hosts.roster.message, emits=alive, at_once=True),
             every(RECORD_SECONDS, records.store),
             every(MEASURE_SECONDS, self._measure_backlog),
             every(RECORD_SECONDS, self.selection.store),

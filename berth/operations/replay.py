@@ -28,8 +28,8 @@ from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.packed_trees import unpacked
 from placement_worker.core.past import PastCloud
+from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
 from scheduler_worker.what_if import WhatIfs
 
@@ -80,7 +80,7 @@ class PastScheduler:
         options = SchedulerOptions(policy=policy(settings), requests=request_options(settings))
         clock = Clock(monotonic=lambda: 0.0)  # heartbeats do not expire
         source = IndexedSource(_PastMemory(self._index))
-        self._scheduler = Scheduler(source, placement_queries(bus), clock, options)
+        self._scheduler = plain_scheduler(source, placement_queries(bus), clock, options)
         self._trials = PolicyTrials(WhatIfs(self._scheduler), None)
         self._sequence = 0
         self._unreported = set(self._index.trees)

@@ -112,7 +112,7 @@ BUILD = BuildPurpose()
 def _placed(order: Order, settled: Settled) -> BuildPlaced:
     request, placed = order.request, settled.alternative
     flavor = role_of(request, settled.instance) if placed is None else placed.alternative_index
-    return BuildPlaced(
+    message = BuildPlaced(
         build=settled.instance,
         request=request.request,
         cell=settled.cell,
@@ -124,9 +124,11 @@ def _placed(order: Order, settled: Settled) -> BuildPlaced:
         reply_to=request.reply_to,
         priority=request.priority,
         since=order.times.waiting_since,
-        preempts=settled.victims,
         requested=order.times.requested,
     )
+    for part in settled.parts:
+        message = part.in_placed(message)
+    return message
 
 
 def settled_at(order: Order, instance: Id, held: Held, place: ClaimPlace) -> Settled:

@@ -1,74 +1,84 @@
 """Chooses hosts for many requests: requests of one equivalence class share a search and evaluation."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from bus.candidates import CandidateSource, SenselessQuery
-from bus.groups import ServerGroup
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.domain_rules import Constraints, DomainRules, required_constraints
-from scheduler_worker.core.drawing import counted_as_free, elsewhere
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
-from scheduler_worker.core.gang_choice import GangChoice, is_gang
 from scheduler_worker.core.host_map import HostMap, HostsNow
-from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
+from scheduler_worker.core.narrowing import PLAIN, Scope
+from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order, Settled
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage, with_siblings
-from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, HasReservations, Pick
+
+if TYPE_CHECKING:
+    from scheduler_worker.extension import Narrowing
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
 
 
-class Joined:
-    """Records which hosts the unfinished batches of requests chose for new members of server groups."""
+class TentativeHosts:
+    """Records which hosts the unfinished batches of requests chose for instances whose hosts depend on each
+    other, such as members of a server group. `Scope.key` says which instances these are.
+    """
 
     def __init__(self) -> None:
-        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → new member → root and batch
+        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # key → instance → root and batch
         self._under_way: set[int] = set()
         self._last = 0
 
-    def begin(self) -> int:
-        """Begin a batch of requests, and return its number. Hosts chosen for group members from now on stay
-        recorded until the batch ends, so call this before reading server groups.
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """While the `with` block runs, hosts that it or another batch chooses stay recorded. It must begin
+        before the batch reads where the instances of earlier requests are.
         """
         self._last += 1
-        self._under_way.add(self._last)
-        return self._last
+        batch = self._last
+        self._under_way.add(batch)
+        try:
+            yield
+        finally:
+            self._end(batch)
 
-    def end(self, batch: int) -> None:
+    def _end(self, batch: int) -> None:
         self._under_way.discard(batch)
         if not self._places:
             return
         oldest = min(self._under_way, default=self._last + 1)
-        for group, members in list(self._places.items()):
-            self._places[group] = left = {id_: place for id_, place in members.items() if place[1] >= oldest}
+        for key, instances in list(self._places.items()):
+            self._places[key] = left = {id_: place for id_, place in instances.items() if place[1] >= oldest}
             if not left:
-                del self._places[group]
+                del self._places[key]
 
-    def join(self, group: Id, member: Id, root: str) -> None:
-        """Record a new group member's host; to be called when the host is chosen and when it is claimed."""
-        self._places.setdefault(group, {})[member] = root, self._last
+    def add(self, key: Id | None, instance: Id, root: str) -> None:
+        """Record an instance's host; to be called when the host is chosen and when it is claimed."""
+        if key is not None:
+            self._places.setdefault(key, {})[instance] = root, self._last
 
-    def leave(self, group: Id, member: Id) -> None:
-        self._places.get(group, {}).pop(member, None)
+    def remove(self, key: Id | None, instance: Id) -> None:
+        if key is not None:
+            self._places.get(key, {}).pop(instance, None)
 
-    def of(self, group: Id) -> dict[Id, str]:
-        return {member: root for member, (root, _) in self._places.get(group, {}).items()}
+    def of(self, key: Id) -> dict[Id, tuple[str, ...]]:
+        return {instance: (root,) for instance, (root, _) in self._places.get(key, {}).items()}
 
-    def copy(self) -> "Joined":
-        other = Joined()
-        other._places = {group: dict(members) for group, members in self._places.items()}
+    def copy(self) -> "TentativeHosts":
+        other = TentativeHosts()
+        other._places = {key: dict(instances) for key, instances in self._places.items()}
         return other
 
 
@@ -91,9 +101,9 @@ class EnteredReservations:
     def drop(self, reservation: CapacityReservation) -> None:
         self._passed_to.drop(reservation)
 
-    def kept_or_dropped(self, order: Order, joined: Joined, choose: Callable[[], Chosen]) -> Chosen:
-        """Return the hosts that `choose` returns for an order, or the reason if the order is invalid, or if a
-        filter or weigher failed.
+    def kept_or_dropped(self, choose: Callable[[], Chosen]) -> Chosen | SenselessQuery:
+        """Return the hosts that `choose` returns, or the error if the order is invalid, or if a filter or
+        weigher failed.
         """
         self._entered.clear()
         try:
@@ -101,10 +111,7 @@ class EnteredReservations:
         except SenselessQuery as problem:
             for reservation in self._entered:
                 self._passed_to.drop(reservation)  # no effect on those that were dropped before
-            if (group := order.alternative.group) is not None:
-                for instance in order.instances:
-                    joined.leave(group.id, instance)
-            return Chosen(short=Shortage.of_problem(problem, order.alternative.alternative_index))
+            return problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,71 +123,94 @@ class Choosing:
     now: HostsNow
     policy: ChoicePolicy
     pending: HasReservations
-    joined: Joined
+    tentative: TentativeHosts
+    narrowings: "Sequence[Narrowing]" = ()
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id() of an alternative → its equivalence class
-        shares = [(*self._shares(order), *counted_as_free(order.current)) for order in orders]
+        scopes = [self.scope(order, order.current) for order in orders]
         for index, order in enumerate(orders):
             alternative = order.alternative
-            kind = kinds.get(id(alternative))
-            if alternative.group is not None or shares[index] or order.request.roles:
-                # Orders with a group, with shares of pools or with a draw change the hosts of the next order,
-                # so each is evaluated alone.
-                kind = index
-            elif kind is None:
+            kind = index if scopes[index].alone else kinds.get(id(alternative))
+            if kind is None:
                 kind = kinds[id(alternative)] = self.policy.kind(alternative)
             alike.setdefault(kind, []).append(index)
         answers: dict[int, Chosen] = {}
         for indices in alike.values():
-            first, entered = orders[indices[0]], EnteredReservations(self.pending)
+            first, scope, entered = orders[indices[0]], scopes[indices[0]], EnteredReservations(self.pending)
             choosing = dataclasses.replace(self, pending=entered)
-            with self.counting_as_free(*shares[indices[0]]):
-                if is_gang(first):
-                    gang = GangChoice(choosing, first)
-                    answers[indices[0]] = entered.kept_or_dropped(first, self.joined, gang.choose)
-                    continue
-                kind_of_order = _Kind(choosing, first)
+            with self.counting_as_free(*scope.free, scope.held):
+                choose: Callable[[Order], Chosen] = (
+                    _Kind(choosing, first, scope).hosts_for
+                    if scope.jointly is None
+                    else partial(scope.jointly.choose, choosing, scope=scope)
+                )
                 for index in indices:
-                    choose = partial(kind_of_order.hosts_for, orders[index])
-                    answers[index] = entered.kept_or_dropped(orders[index], self.joined, choose)
+                    found = entered.kept_or_dropped(partial(choose, orders[index]))
+                    answers[index] = self._refused(orders[index], scope, found)
         return [answers[index] for index in range(len(orders))]
+
+    def _refused(self, order: Order, scope: Scope, found: Chosen | SenselessQuery) -> Chosen:
+        if isinstance(found, Chosen):
+            return found
+        for instance in order.instances:
+            self.tentative.remove(scope.key, instance)
+        return Chosen(short=Shortage.of_problem(found, order.alternative.alternative_index, scope.optional))
+
+    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
+        """Return how the hosts of an order are chosen for some of its alternatives."""
+        shares = self.pooled(order.purpose.holds)
+        scope = Scope(alone=True, held=shares[0]) if shares else PLAIN
+        for narrowing in self.narrowings:
+            if narrowing.concerns(order):
+                scope = scope.joined(narrowing.scope(order, alternatives))
+        return scope
 
     def alternates(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
         """Return by instance further alternates for claimed instances that have fewer than requested."""
-        alternates: dict[Id, tuple[Candidate, ...]] = {}
-        undrawn = {
-            id(each.alternative): elsewhere(each.alternative)
+        late = {
+            id(each.alternative): self._late(each.alternative)
             for each in order.settled
             if each.alternative is not None
         }
-        order = order.changed(elsewhere)
-        gang = GangChoice(self, order) if is_gang(order) else None
+        order = replace(
+            order.changed(self._late),
+            settled=tuple(
+                [replace(each, alternative=late.get(id(each.alternative))) for each in order.settled]
+            ),
+        )
+        if (jointly := self.scope(order, order.current).jointly) is not None:
+            return dict(jointly.alternates(self, order))
+        found: dict[Id, tuple[Candidate, ...]] = {}
         for settled in order.settled:
             if not settled.lacking or settled.alternative is None:
                 continue
-            alternative, several = undrawn[id(settled.alternative)], settled.lacking
-            excluding = order.settled_roots.union(way.root for way in settled.alternates)
-            try:
-                share = self.pooled(settled.chosen.choice.allocations)
-                with self.counting_as_free(*counted_as_free([alternative]), *share):
-                    if gang is not None:
-                        found = gang.alternates(settled.instance, alternative, several, settled.cell)
-                    else:
-                        ranking = self.rank(alternative, order.request.request)
-                        found = ranking.alternates(settled.cell, several, excluding, order.tried.avoided)
-            except SenselessQuery:
+            if settled.alternative is None:
                 continue
-            alternates[settled.instance] = found
-        return alternates
+            excluding = order.settled_roots.union(way.root for way in settled.alternates)
+            with suppress(SenselessQuery), self.counting_claim(order, settled):
+                ranking = self.rank(settled.alternative, order.request.request)
+                found[settled.instance] = ranking.alternates(
+                    settled.cell, settled.lacking, excluding, order.tried.avoided
+                )
+        return found
 
-    def _shares(self, order: Order) -> tuple[Allocations, ...]:
-        """Return the allocations of a moving instance on shared providers (pools). If its destination uses
-        the same pool, the instance needs the amount only once.
+    @contextmanager
+    def counting_claim(self, order: Order, settled: Settled) -> Iterator[None]:
+        """While the `with` block runs, count as free what an alternate of a claimed instance would not need
+        in addition to the claim.
         """
-        return self.pooled(order.purpose.holds)
+        alternatives = [] if settled.alternative is None else [settled.alternative]
+        free = self.scope(order, alternatives).free
+        with self.counting_as_free(*free, *self.pooled(settled.chosen.choice.allocations)):
+            yield
+
+    def _late(self, alternative: Alternative) -> Alternative:
+        for narrowing in self.narrowings:
+            alternative = narrowing.late(alternative)
+        return alternative
 
     def pooled(self, allocations: Allocations) -> tuple[Allocations, ...]:
         """Return the part of the allocations that is on shared providers (pools); empty if there is none."""
@@ -205,14 +235,18 @@ class Choosing:
                 self.source.reserve(each)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return the hosts for a flavor, best first; `seed` decides the order of hosts with equal scores. The
-        first members of an affinity group get only hosts that fit `several` instances.
+        """Return the hosts for a flavor, best first; `seed` decides the order of hosts with equal scores. If
+        an order needs hosts that fit `several` instances together, only such hosts are returned.
         """
-        question = alternative.question
-        if alternative.group is not None:
-            alternative = self.grouped(alternative, several)
-        found = FoundHosts(alternative, self.source.search(question), self.now, self.hosts, self.policy)
-        return Ranking(found, self.pending, seed)
+        alternative = self.renewed(alternative, several)
+        search = self.source.search(alternative.question)
+        return Ranking(FoundHosts(alternative, search, self.now, self.hosts, self.policy), self.pending, seed)
+
+    def renewed(self, alternative: Alternative, several: int = 1) -> Alternative:
+        """Return an alternative with what its filters need to know about the hosts chosen so far."""
+        for narrowing in self.narrowings:
+            alternative = narrowing.renew(alternative, several, self)
+        return alternative
 
     def without(self, rule: str) -> "Choosing":
         rules = tuple([other_rule for other_rule in self.policy.rules if other_rule.name != rule])
@@ -236,12 +270,12 @@ class Choosing:
             return any(found.ways(position, 1) for position in found.positions.tolist())
 
     def unknown(self, alternative: Alternative) -> str:
-        """Return a sentence if the cell or zone that a request names has no hosts, or if no slot of its
-        reservation fits; else "".
+        """Return a sentence if the cell or zone that a request names has no hosts, or if a narrowing knows
+        before the search that no host fits; else "".
         """
         request = alternative.request
-        if alternative.draw is not None and alternative.draw.why_none:
-            return alternative.draw.why_none
+        if alternative.unfit is not None:
+            return alternative.unfit.why
         if not request.cell and not request.zone:
             return ""
         hosts = self.source.hosts()
@@ -256,50 +290,13 @@ class Choosing:
             return f"zone: no hosts in zone {request.zone!r}{known}"
         return ""
 
-    def grouped(self, alternative: Alternative, count: int) -> Alternative:
-        """Return a copy of `alternative` with the data by which filters apply its server group's policy to
-        `count` new members, such as the number of present members on each host.
-        """
-        group = alternative.group
-        if group is None:
-            return alternative
-        members: dict[str, int] = {}
-        joined = {member: (root,) for member, root in self.joined.of(group.id).items()}
-        on: Mapping[str, Sequence[str]] = {**group.members, **joined}
-        if group.policy == "anti-affinity":  # a host with a guest left behind is not permitted either
-            on = {**group.left, **on}
-        for roots in on.values():
-            for root in roots:
-                members[root] = members.get(root, 0) + 1
-        together = None
-        if group.policy == "affinity" and not members and count > 1:
-            shared = set[str]().union(*self.source.sharing.values())
-            asked = {name: count * amount for name, amount in alternative.asked.items() if name not in shared}
-            together = Together(count, asked)
-        allowed = alternative.allowed
-        if allowed is None and group.topology.is_required:
-            rules = self.domain_rules(group, required_constraints(group))
-            position = self.source.position
-            allowed = AllowedHosts(
-                rules.open_to(), str(rules.constraints), lambda root: rules.why(position(root))
-            )
-        return dataclasses.replace(alternative, members=members, together=together, allowed=allowed)
-
-    def domain_rules(self, group: ServerGroup | None, constraints: Constraints) -> DomainRules:
-        """Return the rules of the constraints on domains, given the hosts of the server group's members.
-        Members placed by unfinished batches also count.
-        """
-        if group is None:
-            return DomainRules.of(self.source, constraints, {}, {})
-        joined = {member: (root,) for member, root in self.joined.of(group.id).items()}
-        return DomainRules.of(self.source, constraints, {**group.members, **joined}, group.left)
-
 
 class _Kind:
     """The orders of one equivalence class in a batch; all take their hosts from one sorted list of hosts."""
 
-    def __init__(self, choosing: Choosing, first: Order) -> None:
+    def __init__(self, choosing: Choosing, first: Order, scope: Scope) -> None:
         self._choosing = choosing
+        self._scope = scope
         self._alternative = first.alternative
         self._seed = first.request.request
         self._choices = PACKED_CHOICES if choosing.policy.packs else CHOICES
@@ -322,12 +319,10 @@ class _Kind:
         if len(picks) == len(order.instances):
             return Chosen(self._with_alternates(order, picks))
         if len(picks) < order.needed:
-            group = order.alternative.group
             with_picks = self._short()  # the hosts that are nearest while the chosen hosts are still reserved
             for instance, (ranking, pick) in reversed(list(zip(order.instances, picks, strict=False))):
                 ranking.put_back([pick])
-                if group is not None:
-                    self._choosing.joined.leave(group.id, instance)
+                self._choosing.tentative.remove(self._scope.key, instance)
             short = self._short()
             if picks:
                 chosen = dict.fromkeys(pick.choices[0].host for _, pick in picks)
@@ -344,11 +339,9 @@ class _Kind:
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
         several = max(1, MAX_CHOICES // len(order.instances))
-        group = order.alternative.group
-        (held,) = self._choosing._shares(order) or (NOTHING_HELD,)
-        picks: list[tuple[Ranking, Pick]] = []
+        scope, picks = self._scope, list[tuple[Ranking, Pick]]()
         for instance in order.instances:
-            if self._ranking is None or (group is not None and picks):
+            if self._ranking is None or (scope.key is not None and picks):
                 self._ranking = self._choosing.rank(self._alternative, self._seed, order.needed)
                 self._shortage = None
             pick = self._ranking.take(
@@ -356,12 +349,11 @@ class _Kind:
                 min(several, MAX_CHOICES_EACH),
                 order.tried.avoided,
                 partial(drawn, self._seed, instance) if self._draws else None,
-                held,
+                scope,
             )
             if pick is None:
                 break
-            if group is not None:
-                self._choosing.joined.join(group.id, instance, pick.root)
+            self._choosing.tentative.add(scope.key, instance, pick.root)
             picks.append((self._ranking, pick))
         return picks
 
@@ -369,9 +361,8 @@ class _Kind:
         """Return the chosen hosts (`picks`) with their alternates. No alternate is the host of another
         instance of the request.
         """
-        several, draw = order.alternates, order.alternative.draw
-        # If a claim may draw from a reservation, its alternates are chosen later, on hosts without slots.
-        if not several or (draw is not None and draw.optional):
+        several = order.alternates
+        if not several or self._scope.optional:
             return tuple([pick for _, pick in picks])
         excluding = {pick.root for _, pick in picks}
         if order.settled:
@@ -381,7 +372,7 @@ class _Kind:
             way = pick.choices[0]
             # An alternate gets the instance's share of a pool from the chosen host, unless it moves: then
             # the caller counts the share as free.
-            share = () if pick.held else self._choosing.pooled(way.allocations)
+            share = () if self._scope.held else self._choosing.pooled(way.allocations)
             with self._choosing.counting_as_free(*share):
                 if share:
                     ranking.found.forget_trees()
@@ -397,17 +388,14 @@ class _Kind:
         if ranking is None:
             return Shortage()
         if self._shortage is None or self._shortage[0] != ranking.turns:
-            found = ranking.verdicts.shortage()
-            reserved = self._choosing.is_reserved(self._alternative)
-            unknown = self._choosing.unknown(self._alternative)
-            draw = self._alternative.draw
             self._shortage = (
                 ranking.turns,
                 dataclasses.replace(
-                    found,
-                    is_reserved=reserved,
-                    unknown=unknown,
-                    of_reservation=draw is not None and bool(draw.why_none),
+                    ranking.verdicts.shortage(),
+                    is_reserved=self._choosing.is_reserved(self._alternative),
+                    unknown=self._choosing.unknown(self._alternative),
+                    unfit="" if self._alternative.unfit is None else self._alternative.unfit.code,
+                    optional=self._scope.optional,
                 ),
             )
         return self._shortage[1]

@@ -1,16 +1,72 @@
 """Restricts requests to the slots of a reservation that they draw from, and assigns slots to their claims."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from bus.amounts import covers, totals, without
 from bus.claims import Choice
-from bus.queries import Candidate
+from bus.queries import Candidate, FindCandidates
 from bus.reservations import FAILOVER, Reservation, ReservedSlot
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.rule import Alternative, Draw
+from scheduler_worker.core.rule import Alternative, Unfit
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The slots of a reservation that a flavor of a request may draw from. Each claim gets the smallest slot
+    that still covers it.
+    """
+
+    reservation: Id
+    name: str
+    slots: tuple[ReservedSlot, ...]  # slots large enough for an instance of the flavor
+    question: FindCandidates  # the search without the restriction to the reservation's hosts
+    is_optional: bool  # True if the request does not name the reservation, so it may use other hosts
+
+    @property
+    def within(self) -> Mapping[str, Sequence[Allocations]]:
+        within: dict[str, list[Allocations]] = {}
+        for slot in self.slots:
+            for root in slot.roots:
+                if slot.held not in (held := within.setdefault(root, [])):
+                    held.append(slot.held)
+        return within
+
+    def renewed(self, renew: Callable[[FindCandidates], FindCandidates]) -> "Draw":
+        return replace(self, question=renew(self.question))
+
+    def choices(self, ways: Sequence[Candidate], taken: dict[Id, Allocations]) -> tuple[Choice, ...]:
+        """Return the allocations of a claim for each candidate in `ways`, with the slot from which the claim
+        draws. The first candidate's allocations are subtracted from its slot for later claims of the batch:
+        `taken` has by slot what is left of it.
+
+        If no slot is left for a candidate, the claim takes free capacity there, if it need not draw.
+        """
+        # If no slot covers the claim, it names any slot, so that placement refuses it.
+        if_none = None if self.is_optional or not ways else self.slots[0].consumer
+        choices = [
+            Choice(way.allocations, way.shapes, self._slot(way.allocations, taken) or if_none) for way in ways
+        ]
+        if choices and (drawn := choices[0].draws_on) is not None:
+            held = next((slot.held for slot in self.slots if slot.consumer == drawn), {})
+            taken[drawn] = without(taken.get(drawn, held), choices[0].allocations)
+        return tuple(choices)
+
+    def _slot(self, wanted: Allocations, taken: Mapping[Id, Allocations]) -> Id | None:
+        covering = [
+            (totals(left) != totals(wanted), _size(left), slot.consumer)
+            for slot in self.slots
+            if covers(left := taken.get(slot.consumer, slot.held), wanted)
+        ]
+        return min(covering)[2] if covering else None
+
+
+def draw_of(alternative: Alternative) -> Draw | None:
+    """Return the slots that an alternative is restricted to, or None."""
+    restriction = alternative.restriction
+    return restriction if isinstance(restriction, Draw) else None
 
 
 def drawing_on(
@@ -44,8 +100,9 @@ def drawing_on(
         why = f"reservation {reservation.name!r}: no undrawn slot fits ({held} of {len(slots)} are undrawn)"
     within = structs.replace(question, roots=tuple(sorted(roots)) if roots and not why else (reservation.id,))
     optional = reservation.id != alternative.request.hints.reservation
-    drawn = Draw(reservation.id, reservation.name, tuple(fitting), question, optional, why)
-    return replace(alternative, question=within, draw=drawn)
+    drawn = Draw(reservation.id, reservation.name, tuple(fitting), question, optional)
+    unfit = Unfit("reservation", why) if why else None
+    return replace(alternative, question=within, restriction=drawn, unfit=unfit)
 
 
 def roles_drawing_on(
@@ -63,25 +120,25 @@ def roles_drawing_on(
 
 
 def _outside(alternative: Alternative, roots: Set[str]) -> Alternative:
-    draw = alternative.draw
-    if draw is None or not draw.optional or not draw.why_none:
+    draw = draw_of(alternative)
+    if draw is None or not draw.is_optional or alternative.unfit is None:
         return alternative
     excluded = tuple(sorted({*draw.question.not_roots, *roots}))
     question = structs.replace(draw.question, not_roots=excluded)
-    return replace(alternative, question=question, draw=replace(draw, slots=(), why_none=""))
+    return replace(alternative, question=question, restriction=replace(draw, slots=()), unfit=None)
 
 
 def undrawn(alternative: Alternative) -> Alternative:
     """Return an alternative flavor without its restriction to a reservation."""
-    if alternative.draw is None:
+    if (draw := draw_of(alternative)) is None:
         return alternative
-    return replace(alternative, question=alternative.draw.question, draw=None)
+    return replace(alternative, question=draw.question, restriction=None, unfit=None)
 
 
 def elsewhere(alternative: Alternative) -> Alternative:
     """Return an alternative flavor without its restriction to a reservation that it need not draw from."""
-    draws = alternative.draw is not None and not alternative.draw.optional
-    return alternative if draws else undrawn(alternative)
+    draw = draw_of(alternative)
+    return alternative if draw is not None and not draw.is_optional else undrawn(alternative)
 
 
 def counted_as_free(alternatives: Iterable[Alternative]) -> list[Allocations]:
@@ -92,45 +149,8 @@ def counted_as_free(alternatives: Iterable[Alternative]) -> list[Allocations]:
 
 
 def _slots_of(alternative: Alternative) -> tuple[ReservedSlot, ...]:
-    return () if alternative.draw is None else alternative.draw.slots
-
-
-class SlotAssignments:
-    """Assigns slots to the claims of a batch; each claim gets the smallest slot that still covers it."""
-
-    def __init__(self) -> None:
-        self._left: dict[Id, Allocations] = {}
-
-    def choices(self, draw: Draw | None, ways: Sequence[Candidate]) -> tuple[Choice, ...]:
-        """Return the allocations of a claim for each candidate in `ways`, with the slot from which the claim
-        draws. The first candidate's allocations are subtracted from its slot for later claims of the batch.
-
-        If no slot is left for a candidate, the claim takes free capacity there, if it need not draw.
-        """
-        if draw is None or not ways:
-            return tuple([Choice(way.allocations, way.shapes) for way in ways])
-        # If no slot covers the claim, it names any slot, so that placement refuses it.
-        if_none = None if draw.optional else draw.slots[0].consumer
-        choices = [
-            Choice(way.allocations, way.shapes, self._slot(draw, way.allocations) or if_none) for way in ways
-        ]
-        first = choices[0]
-        if first.draws_on is not None:
-            left = self._left_of(draw, first.draws_on)
-            self._left[first.draws_on] = without(left, first.allocations)
-        return tuple(choices)
-
-    def _slot(self, draw: Draw, wanted: Allocations) -> Id | None:
-        covering = [
-            (totals(left) != totals(wanted), _size(left), slot.consumer)
-            for slot in draw.slots
-            if covers(left := self._left.get(slot.consumer, slot.held), wanted)
-        ]
-        return min(covering)[2] if covering else None
-
-    def _left_of(self, draw: Draw, slot: Id) -> Allocations:
-        held = next((each.held for each in draw.slots if each.consumer == slot), {})
-        return self._left.get(slot, held)
+    draw = draw_of(alternative)
+    return () if draw is None else draw.slots
 
 
 def _size(held: Allocations) -> tuple[int, ...]:

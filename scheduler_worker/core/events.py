@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 import msgspec
 
-from bus.claims import ClaimResult, ReleaseResult, RuleRefused
-from bus.preemption import Victim
+from bus.claims import ClaimResult, ReleaseResult
 from bus.queries import Candidate
 from bus.resources import Provider
 from bus.vocabulary import Id, Message
+from scheduler_worker.core.narrowing import ClaimPart
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.scale import Pick
 
@@ -25,14 +26,11 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
 
     picks: tuple[Pick, ...] = ()
     short: Shortage | None = None  # why some instances have no host
-    victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
     attempt: int | None = None  # the attempt that the chosen hosts are for; None: the current one
 
 
-class NoVictims(msgspec.Struct, frozen=True, gc=False):
-    """The event that a request fits no host, and that no instances can be preempted to make it fit."""
-
-    why: str
+class Passed(msgspec.Struct, frozen=True, gc=False):
+    """The event that no fallback has a host for an order, or handles it."""
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +45,8 @@ class Located(msgspec.Struct, frozen=True, gc=False):
     """The event after a lookup of the providers that instances have allocations of."""
 
     providers: Mapping[Id, Provider]
-    victims: Mapping[Id, tuple[Victim, ...]] = {}  # instance → instances that it preempts
+    # instance → what features add to the messages about it
+    parts: Mapping[Id, tuple[ClaimPart, ...]] = {}
 
 
 class FenceAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -78,7 +77,7 @@ Event = (
     | FenceImpossible
     | AlternatesFound
     | HelpFound
-    | NoVictims
+    | Passed
 )
 
 # Effects that an event answers
@@ -88,7 +87,7 @@ class Need(Enum):
     """The data or action that the placing of a request requires next; the worker answers with an event."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
-    VICTIMS = "instances to preempt: answered by Chosen or NoVictims"
+    FALLBACKS = "a feature that helps an order without a host: answered by Chosen, Passed or Taken"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
     PLACES = "the hosts of existing allocations: answered by Located"
     FENCES = "consumers to be retired: answered by FenceAnswers or FenceImpossible"
@@ -146,12 +145,10 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-class Park(msgspec.Struct, frozen=True, gc=False):
-    """The effect to let the order wait for free capacity, for at most the time that its request permits."""
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """The effect that a fallback handles the order from now on. `state` belongs to the feature."""
 
-    shorts: tuple[Shortage, ...]  # for each alternative, why no host fits it
-    why: str
-    refusal: RuleRefused | None = None  # the refusal of its claim, if commits may let the claim succeed
+    state: Any
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
@@ -160,6 +157,6 @@ class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-End = Publish | ComeAgain | Park | DeadLetterRequest
+End = Publish | ComeAgain | Taken | DeadLetterRequest
 Effect = Need | ReserveHost | ReleaseHost | Warn | End
 Effects = tuple[Effect, ...]

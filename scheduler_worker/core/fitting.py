@@ -1,7 +1,6 @@
 """Finds the hosts that fit a request, and caches filter results and allocation candidates of each host."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -10,7 +9,6 @@ from msgspec import structs
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, PlacedHost, SenselessQuery
 from bus.host_health import DISABLED
 from bus.queries import Candidate
-from bus.vocabulary import Allocations
 from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import Entry
@@ -23,7 +21,6 @@ from scheduler_worker.core.rule import (
     View,
     WeightedCandidates,
 )
-from scheduler_worker.core.rules.state import AFFINITY
 from scheduler_worker.core.waiting_queue import HostsFound
 
 IMAGE = "image"  # the field of a request that filters for images read
@@ -217,8 +214,12 @@ class FoundHosts:
         ]
         if (allowed := alternative.allowed) is not None:
             self.masks.append((allowed.rule, allowed.mask.take(search.positions)))
-        affinity = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
-        self.keeps_together = next(affinity, None)
+        # the filter that demands that the host fits several instances; None: no such demand
+        self.keeps_together = (
+            None
+            if (together := alternative.together) is None
+            else next((rule for rule in self.rules if rule.name == together.rule), None)
+        )
         self.refused: dict[int, Refusal] = {}  # index of a host → the filter that rejected it, and why
         self.full: dict[int, Entry] = {}  # index of a host without capacity → its last place in the ranking
         self.chosen: dict[int, int] = {}  # index of a host → how often it was chosen
@@ -226,11 +227,8 @@ class FoundHosts:
         self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # index of a host → its only candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._facts: dict[int, HostFacts] = {}
-        self._slots: dict[str, list[Allocations]] = {}  # root → what the slots to draw from hold there
-        for slot in alternative.draw.slots if alternative.draw is not None else ():
-            for root in slot.roots:
-                if slot.held not in (held := self._slots.setdefault(root, [])):
-                    held.append(slot.held)
+        # root → allocations of which one must cover the host's candidates
+        self._within = alternative.restriction.within if alternative.restriction is not None else {}
 
     def host(self, index: int) -> PlacedHost:
         return self.search.host(self.positions.item(index))
@@ -268,13 +266,13 @@ class FoundHosts:
         return True
 
     def splits_group(self, index: int) -> bool:
-        """Return True if a host fits one new member of an affinity group, but not all requested members."""
-        affinity_rule, together = self.keeps_together, self.alternative.together
-        if affinity_rule is None or together is None or not self.ways(index, 1):
+        """Return True if a host fits one instance, but not all instances that need to be on one host."""
+        keeps_together, together = self.keeps_together, self.alternative.together
+        if keeps_together is None or together is None or not self.ways(index, 1):
             return False
         more = together.several - 1
         facts = with_more(self.facts(index), self.alternative.asked, more)
-        last = replace(self.alternative, members={facts.root: more})
+        last = together.placed(self.alternative, facts.root, more)
         for rule in self.rules:
             why = rule.refuses(facts, last)
             if why is not None:
@@ -282,7 +280,7 @@ class FoundHosts:
                 return True
         capacity = 1 + self._count_after_first(index, more)
         if capacity <= more:
-            self.refused[index] = affinity_rule, f"room for {capacity} of {more + 1} that are to be together"
+            self.refused[index] = keeps_together, f"room for {capacity} of {more + 1} that are to be together"
         return capacity <= more
 
     def _count_after_first(self, index: int, more: int) -> int:
@@ -347,7 +345,7 @@ class FoundHosts:
 
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
-        within = self._slots.get(self.host(index).uuid, ()) if self._slots else ()
+        within = self._within.get(self.host(index).uuid, ()) if self._within else ()
         return tuple(self.search.ways(self.positions.item(index), most, within))
 
 

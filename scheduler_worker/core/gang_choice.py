@@ -22,6 +22,8 @@ from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempt
 from scheduler_worker.core.domain_search import Assignment, Budget, HostAmount, PartAmount
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.gang_shortage import Best, Wanted, shortage_of
+from scheduler_worker.core.group_members import domain_rules
+from scheduler_worker.core.narrowing import PLAIN, NoNarrowing, Scope
 from scheduler_worker.core.order import MAX_CHOICES_EACH, Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
@@ -39,12 +41,6 @@ MOST_HOSTS = 512  # hosts of a domain that an exact search considers
 MOST_INSTANCES = 200  # instances for which an exact search is tried
 
 
-def is_gang(order: Order) -> bool:
-    """Return whether the instances of an order are chosen together, because they have roles or a topology."""
-    group = order.alternative.group
-    return bool(order.request.roles) or (group is not None and bool(group.topology.levels))
-
-
 Taken = list[tuple[Ranking, Pick, Id]]
 
 
@@ -56,6 +52,7 @@ class GangChoice:
 
     choosing: "Choosing"
     order: Order
+    scope: Scope
     budget: Budget = field(default_factory=lambda: Budget(STEPS))
     best: Best = field(default_factory=Best)
     _for_alternates: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
@@ -106,7 +103,7 @@ class GangChoice:
         return parts_of(self.order.request, self.order.current, self.order.instances)
 
     def _rules(self, constraints: Constraints) -> DomainRules:
-        return self.choosing.domain_rules(self.order.alternative.group, constraints)
+        return domain_rules(self.choosing, self.order.alternative.group, constraints)
 
     def _chance(self, part: Part) -> Chance:
         alternative = part.alternative
@@ -198,21 +195,19 @@ class GangChoice:
     def _take(self, ranking: Ranking, instance: Id) -> Pick | None:
         seed, draws = self.order.request.request, self.choosing.policy.subset > 1
         draw = partial(drawn, seed, instance) if draws else None
-        return ranking.take(1, MAX_CHOICES_EACH, self.order.tried.avoided, draw)
+        return ranking.take(1, MAX_CHOICES_EACH, self.order.tried.avoided, draw, self.scope)
 
     def _join(self, rules: DomainRules, instance: Id, pick: Pick) -> None:
         position = self.choosing.source.position(pick.root)
         if position is not None:
             rules.join(instance, position)
-        if (group := self.order.alternative.group) is not None:
-            self.choosing.joined.join(group.id, instance, pick.root)
+        self.choosing.tentative.add(self.scope.key, instance, pick.root)
 
     def _undo(self, rules: DomainRules, taken: Taken) -> None:
         for ranking, pick, instance in reversed(taken):
             ranking.put_back([pick])
             rules.leave(instance)
-            if (group := self.order.alternative.group) is not None:
-                self.choosing.joined.leave(group.id, instance)
+            self.choosing.tentative.remove(self.scope.key, instance)
         taken.clear()
 
     def _exactly(self, chances: Sequence[Chance], rules: DomainRules, mask: Bools) -> Taken | None:
@@ -286,13 +281,9 @@ class GangChoice:
         self.order = structs.replace(
             self.order, instances=(*chosen, *left), picks=tuple([picks[instance] for instance in chosen])
         )
-        if several := self.order.alternates:
+        several = self.order.alternates
+        if several and not self.scope.optional:
             for part in parts_of(self.order.request, self.order.current, chosen):
-                draw = part.alternative.draw
-                # If a claim may draw from a reservation, its alternates are chosen later, on hosts without
-                # slots.
-                if draw is not None and draw.optional:
-                    continue
                 for instance in part.instances:
                     cell = picks[instance].choices[0].cell
                     alternates = self.alternates(instance, part.alternative, several, cell)
@@ -306,10 +297,40 @@ class GangChoice:
         wanted = Wanted(sum(counts), self._needed(chances), counts)
         short = shortage_of(chances, rules, self.best, wanted)
         alternatives = [chance.alternative for chance in chances]
-        draws = [each.draw for each in alternatives if each.draw is not None]
+        unfit = [each.unfit.code for each in alternatives if each.unfit is not None]
         return replace(
             short,
             is_reserved=any(choosing.is_reserved(alternative) for alternative in alternatives),
             unknown=next((why for each in alternatives if (why := choosing.unknown(each))), ""),
-            of_reservation=any(draw.why_none for draw in draws),
+            unfit=unfit[0] if unfit else "",
+            optional=self.scope.optional,
         )
+
+
+def is_gang(order: Order) -> bool:
+    """Return whether the instances of an order are chosen together, because they have roles or a topology."""
+    group = order.preferred.group if order.attempts else None
+    return bool(order.request.roles) or (group is not None and bool(group.topology.levels))
+
+
+class Gangs(NoNarrowing):
+    """The narrowing for orders whose instances have roles or a topology: they are chosen together."""
+
+    def concerns(self, order: Order) -> bool:
+        return is_gang(order)
+
+    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
+        return Scope(alone=True, jointly=self)
+
+    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen:
+        return GangChoice(choosing, order, replace(scope, held={})).choose()
+
+    def alternates(self, choosing: "Choosing", order: Order) -> Mapping[Id, tuple[Candidate, ...]]:
+        gang, found = GangChoice(choosing, order, PLAIN), dict[Id, tuple[Candidate, ...]]()
+        for settled in order.settled:
+            if settled.lacking and settled.alternative is not None:
+                with choosing.counting_claim(order, settled):
+                    found[settled.instance] = gang.alternates(
+                        settled.instance, settled.alternative, settled.lacking, settled.cell
+                    )
+        return found

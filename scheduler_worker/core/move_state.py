@@ -25,7 +25,7 @@ from bus import moves
 from bus.claims import Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.vocabulary import MAX_CAUSE, Value
-from scheduler_worker.core.events import ComeAgain, DeadLetterRequest, End, Park, Publish
+from scheduler_worker.core.events import ComeAgain, DeadLetterRequest, End, Publish, Taken
 from scheduler_worker.core.move_start import Barred, MoveStart, refused
 from scheduler_worker.core.order import CANCELLED, DELETED
 
@@ -68,7 +68,7 @@ class MoveState(msgspec.Struct, frozen=True, gc=False):
     start: MoveStart | None = None
     barred: Barred | None = None  # the move is refused, but its id is not retired yet
     again: bool = False  # an earlier delivery of the request began the move
-    park: Park | None = None  # why no host fits now, if the move may wait for free capacity
+    taken: Taken | None = None  # no host fits now, and a fallback handles the move
     end: MoveEnd | None = None
 
     @property
@@ -89,8 +89,8 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, again=True)
         case Publish(messages=messages):
             return replace(state, end=messages)
-        case Park():
-            return replace(state, park=event)
+        case Taken():
+            return replace(state, taken=event)
         case Retired(why=why) if why == moves.BEGUN:
             return replace(state, again=True)
         case Retired(why=why):

@@ -3,20 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal
+from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal, RuleRefused
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.messages import BuildRequested, BuildUnplaceable, Selection
-from bus.preemption import Preempts, PriorityClass, Victim
 from bus.queries import Candidate
 from bus.requests import Hints
-from bus.vocabulary import MAX_CAUSE, Id
-from scheduler_worker.core.drawing import SlotAssignments
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from scheduler_worker.core.events import Fence
+from scheduler_worker.core.narrowing import ClaimPart, HostLimit
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
@@ -25,6 +24,9 @@ from scheduler_worker.core.scale import Pick
 if TYPE_CHECKING:
     from scheduler_worker.extension import Purpose
 
+T = TypeVar("T")
+
+ROUNDS = 5  # searches for one request without a pause
 MAX_CHOICES = 600  # hosts in all claims of an order together, which limits the size of the message
 MAX_CHOICES_EACH = 64  # hosts in one claim of an order
 
@@ -49,7 +51,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     alternative: Alternative | None  # what was placed; None: the request of a placed instance is invalid now
     alternates: tuple[Candidate, ...] = ()
     lacking: int = 0  # number of alternates that are still missing
-    victims: tuple[Victim, ...] = ()  # instances that this instance preempts
+    parts: tuple[ClaimPart, ...] = ()  # what features add to the message about it
 
 
 class EndedInstance(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +69,8 @@ class Tried(msgspec.Struct, frozen=True, gc=False):
     avoided: frozenset[str] = frozenset()  # providers of refused claims: they are full or deleted
     refusals: tuple[str, ...] = ()  # why placement refused the claims; each text once
     considered: int = 0  # hosts in the last search
+    refused_rounds: int = 0  # number of rounds whose claims were refused
+    by_rules: tuple[RuleRefused, ...] = ()  # final refusals of what a fallback chose
 
     @property
     def latest_refusals(self) -> tuple[str, ...]:
@@ -79,6 +83,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     invalid: str = ""  # why the request can never be placed, which is known before any search
     shortages: tuple[Shortage, ...] = ()  # why no host fits, for each attempt of this round
     obstacle: str = ""  # why the request has no host so far
+    refusal: RuleRefused | None = None  # the refusal of its claim, if a commit may let the claim succeed
     reason: str = ""  # why the request permanently has no host
     decision: Decision = Decision()  # the record of why the request permanently has no host
     lacks_remedies: bool = False  # True if the request fails, and helpful changes of it are not computed yet
@@ -88,15 +93,6 @@ class Times(msgspec.Struct, frozen=True, gc=False):
     requested: float = 0.0  # when the request was published; 0: unknown
     waiting_since: float = 0.0  # when the request began to wait for a host; 0: it has not waited
     retried_for: float = 0.0  # seconds since the first retry
-
-
-class PreemptionState(msgspec.Struct, frozen=True, gc=False):
-    """The search for instances that an order may preempt."""
-
-    permitted_by: PriorityClass | None = None  # class that permits the request to preempt; None: it may not
-    is_searched: bool = False  # instances to preempt were searched in this round
-    why_none: str = ""  # why no instances can be preempted
-    victims: tuple[tuple[Victim, ...], ...] = ()  # by pick: the instances to preempt
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
@@ -120,15 +116,30 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     tried: Tried = Tried()
     verdict: Verdict = Verdict()
     times: Times = Times()
-    preemption: PreemptionState = PreemptionState()
+    parts: tuple[Any, ...] = ()  # what fallbacks keep about the order, at most one value of a type
 
     def changed(self, change: Callable[[Alternative], Alternative]) -> "Order":
         """Return a copy of the order in which `change` has replaced each alternative."""
         attempts = tuple([tuple([change(each) for each in attempt]) for attempt in self.attempts])
         return structs.replace(self, attempts=attempts)
 
+    def limited(self, limit: HostLimit) -> "Order":
+        """Return a copy that may not use the hosts of a limit."""
+        return self.changed(lambda alternative: alternative.limited(limit)) if limit.roots else self
+
     def with_alternatives(self, **fields: Any) -> "Order":
         return self.changed(lambda alternative: replace(alternative, **fields))
+
+    def part(self, type_: type[T]) -> T | None:
+        return next((part for part in self.parts if isinstance(part, type_)), None)
+
+    def with_part(self, part: object) -> "Order":
+        """Return a copy of the order with a part, which replaces one of the same type."""
+        others = [other for other in self.parts if type(other) is not type(part)]
+        return structs.replace(self, parts=(*others, part))
+
+    def with_obstacle(self, obstacle: str) -> "Order":
+        return structs.replace(self, verdict=structs.replace(self.verdict, obstacle=obstacle))
 
     def with_invalid(self, why: str) -> "Order":
         """Return a copy of the order that will fail, because its request can never be placed."""
@@ -163,18 +174,19 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.attempt + 1 >= len(self.attempts)
 
     @property
-    def has_lost_a_slot(self) -> bool:
-        """Return True after a refused claim of an order that draws from a reservation: another instance may
-        have taken the slot.
-        """
-        return self.tried.rounds > 0 and self.attempt == 0 and self.alternative.draw is not None
-
-    @property
     def needed(self) -> int:
         """Return the least number of further instances that must get hosts; if fewer fit, none is placed."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
+
+    @property
+    def is_searched_again(self) -> bool:
+        """Return whether another search follows without a pause, because capacity that is reserved for claims
+        of other requests may be free then.
+        """
+        reserved = any(short.is_reserved for short in self.verdict.shortages)
+        return reserved and self.tried.rounds + 1 < ROUNDS
 
     @property
     def has_enough(self) -> bool:
@@ -259,16 +271,24 @@ def selection_of(way: Candidate) -> Selection:
     )
 
 
+def choices_of(
+    alternative: Alternative | None, ways: Sequence[Candidate], taken: dict[Id, Allocations]
+) -> tuple[Choice, ...]:
+    """Return what a claim or an alternate of an alternative names for each candidate in `ways`; `taken` is
+    that of `Restriction.choices`.
+    """
+    if alternative is None or alternative.restriction is None:
+        return tuple([Choice(way.allocations, way.shapes) for way in ways])
+    return alternative.restriction.choices(ways, taken)
+
+
 def alternates_of(settled: Settled) -> tuple[Selection, ...]:
-    draw = settled.alternative.draw if settled.alternative is not None else None
-    if draw is None or draw.optional:
-        return tuple([selection_of(way) for way in settled.alternates])
-    choices = SlotAssignments().choices(draw, settled.alternates)
+    alternative, ways = settled.alternative, settled.alternates
+    if alternative is None or alternative.restriction is None or alternative.restriction.is_optional:
+        return tuple([selection_of(way) for way in ways])
+    choices = alternative.restriction.choices(ways, {})
     return tuple(
-        [
-            structs.replace(selection_of(way), choice=choice)
-            for way, choice in zip(settled.alternates, choices, strict=True)
-        ]
+        [structs.replace(selection_of(way), choice=each) for way, each in zip(ways, choices, strict=True)]
     )
 
 
@@ -315,30 +335,17 @@ def usable_alternates(
     return tuple(found.values())[:several]
 
 
-def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]:
+def claims_of(order: Order, taken: dict[Id, Allocations]) -> tuple[ConsumerClaim, ...]:
     """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
     placement allocates on the first host that still fits."""
     claims = []
     for instance, pick in zip(order.instances, order.picks, strict=False):
-        choices = slots.choices(order.alternative_for(instance).draw, pick.choices)
+        choices = choices_of(order.alternative_for(instance), pick.choices, taken)
         claims.append(order.purpose.claim(order, instance, choices))
-    return _preempting(order, claims) if order.preemption.victims else tuple(claims)
-
-
-def _preempting(order: Order, claims: Sequence[ConsumerClaim]) -> tuple[ConsumerClaim, ...]:
-    """Return the claims of an order with the instances that each of them preempts."""
-    victims, permitted_by = order.preemption.victims, order.preemption.permitted_by
-    together = len({victim.build for some in victims for victim in some})
-    if permitted_by is None:
+    parts = [part for pick in order.picks for part in pick.parts]
+    if not parts:
         return tuple(claims)
-    preempting = []
-    for claim, pick, some in zip(claims, order.picks, victims, strict=True):
-        preempts = Preempts(
-            victims=some,
-            cell=pick.choices[0].cell,
-            priority=order.request.priority,
-            budget=permitted_by.budget,
-            together=together,
-        )
-        preempting.append(structs.replace(claim, preempts=preempts) if some else claim)
-    return tuple(preempting)
+    for at, pick in enumerate(order.picks):
+        for part in pick.parts:
+            claims[at] = part.in_claim(claims[at], parts)
+    return tuple(claims)

@@ -19,8 +19,8 @@ from bus.decisions import RULE_ERROR, Decision
 from bus.vocabulary import Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.order import (
+    ROUNDS,
     EndedInstance,
     Order,
     Settled,
@@ -34,7 +34,6 @@ from scheduler_worker.core.order import (
 )
 from scheduler_worker.core.rejections import Shortage
 
-ROUNDS = 5  # searches for one request without a pause
 PATIENCE = 30.0  # seconds that a request waits for a temporary obstacle
 LONGEST_PAUSE = 5.0  # maximum seconds between two searches of a waiting request
 SOON = 0.1, 0.5
@@ -62,8 +61,8 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
             return _after(_release_picks(order), _proceed(without_picks, patience))
         case events.Located():
             return _located(order, event, patience)
-        case events.NoVictims(why=why):
-            return _nowhere(_without_preemption(order, why), patience)
+        case events.Passed():
+            return _without_help(order, patience)
         case events.FenceAnswers(results=fenced):
             return _fenced(order, fenced, patience)
         case events.FenceImpossible(why=why):
@@ -92,7 +91,9 @@ def _proceed(order: Order, patience: float) -> Step:
         without_host = [EndedInstance(instance, order.verdict.reason) for instance in order.instances]
         order = replace(order, ended=(*order.ended, *without_host), instances=())
     if order.instances:
-        return (order, (Need.HOSTS,)) if order.tried.rounds < ROUNDS else _obstructed(order, patience)
+        if order.tried.rounds < ROUNDS:
+            return order, (Need.HOSTS,)
+        return replace(order, verdict=replace(order.verdict, shortages=())), (Need.FALLBACKS,)
     if any(settled.lacking for settled in order.settled):
         return order, (Need.ALTERNATES,)
     return order, (events.Publish(tuple(order.purpose.ends(order))),)
@@ -109,8 +110,6 @@ def _chosen(order: Order, event: events.Chosen) -> Order:
     if shortages or event.short is not None:
         shortages = () if event.short is None else (*shortages, event.short)
         order = replace(order, verdict=replace(order.verdict, shortages=shortages))
-    if order.preemption.victims or event.victims:
-        order = replace(order, preemption=replace(order.preemption, victims=event.victims))
     return order
 
 
@@ -119,36 +118,41 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     latest = order.tried.latest_refusals
     if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
         return _proceed(failed(order, short.refusal, short.decision(latest)), patience)
-    draw, verdict = order.alternative.draw, order.verdict
-    if draw is None or not draw.optional:
+    verdict = order.verdict
+    if not short.optional:
         verdict = replace(verdict, shortages=(*verdict.shortages, short))
     if not order.is_last_attempt:
         return replace(order, verdict=verdict, attempt=order.attempt + 1), (Need.HOSTS,)
     order = replace(order, verdict=verdict, attempt=0)
     decision = verdict.shortages[0].decision(latest)
     order = replace(order, verdict=replace(verdict, obstacle=order.why_no_host(), decision=decision))
-    preemption = order.preemption
-    if order.purpose.retires and preemption.permitted_by is not None and not preemption.is_searched:
-        return replace(order, preemption=replace(preemption, is_searched=True)), (Need.VICTIMS,)
-    return _nowhere(order, patience)
+    return order, (Need.FALLBACKS,)
+
+
+def _without_help(order: Order, patience: float) -> Step:
+    """Retry an order or let it fail after all its attempts have failed, and no fallback handles it."""
+    verdict = order.verdict
+    if verdict.refusal is not None:
+        decision = Decision(code=verdict.refusal.code, considered=order.tried.considered)
+        return _proceed(failed(order, verdict.refusal.why, decision), patience)
+    return _nowhere(order, patience) if verdict.shortages else _obstructed(order, patience)
 
 
 def _nowhere(order: Order, patience: float) -> Step:
-    """Let an order wait, retry or fail after all its attempts, and preemption if allowed, have failed."""
-    obstacle, shortages = order.verdict.obstacle, order.verdict.shortages
-    if order.preemption.why_none:
-        obstacle = f"{obstacle}; no preemption: {order.preemption.why_none}"
+    obstacle, shortages, is_searched_again = (
+        order.verdict.obstacle,
+        order.verdict.shortages,
+        order.is_searched_again,
+    )
     order = replace(
         order,
         tried=replace(order.tried, rounds=order.tried.rounds + 1),
-        verdict=replace(order.verdict, obstacle=obstacle, shortages=()),
+        verdict=replace(order.verdict, shortages=()),
     )
     if not order.has_enough:
-        reserved = any(short.is_reserved for short in shortages)
-        if reserved and order.tried.rounds < ROUNDS:
+        if is_searched_again:
             return order, (Need.HOSTS,)
-        if order.request.wait:
-            return order, (events.Park(shortages, obstacle),)
+        reserved = any(short.is_reserved for short in shortages)
         # Capacity reserved for claims of other requests is free again if the claims fail.
         if reserved or any(short.may_pass for short in shortages):
             return _obstructed(order, patience)
@@ -158,8 +162,6 @@ def _nowhere(order: Order, patience: float) -> Step:
 
 def _obstructed(order: Order, patience: float) -> Step:
     obstacle, tried = order.verdict.obstacle, order.tried
-    if order.request.wait:
-        return order, (events.Park((), obstacle),)
     if order.times.retried_for >= patience:
         decision = order.verdict.decision
         decision = replace(
@@ -181,10 +183,6 @@ def _contended(order: Order, patience: float, why: str) -> events.Effects:
     return events.Warn(waited), events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, why)
 
 
-def _without_preemption(order: Order, why: str) -> Order:
-    return replace(order, preemption=replace(order.preemption, why_none=why))
-
-
 def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
     picks = order.picks
     claimed = [result for result in results if isinstance(result, Claimed)]
@@ -192,35 +190,39 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
         return _settle(order, claimed, patience)
     if fewer := _permitted(order, results):
         left_out = list(zip(order.picks, order.instances, strict=False))[fewer:]
-        preemption = replace(order.preemption, victims=order.preemption.victims[:fewer])
-        order = replace(order, picks=picks[:fewer], preemption=preemption)
+        order = replace(order, picks=picks[:fewer])
         return order, (*(events.ReleaseHost(*pair) for pair in left_out), Need.CLAIMS)
     released, order = _release_picks(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
         return _after(released, _placed_before(order, results, patience))
     avoided, refusals = set(order.tried.avoided), list(order.tried.refusals)
+    by_fallback, by_rules = any(pick.parts for pick in picks), list(order.tried.by_rules)
     for pick, result in zip(picks, results, strict=False):
         if isinstance(result, Contended):
             return order, (*released, *_contended(order, patience, "its claim is contended"))
         if isinstance(result, Refused):
             for refusal in _of_rules(result):
                 if refusal.wakes_on:
-                    return _after(released, _refused_for_now(order, refusal, patience))
-                if refusal.final and order.preemption.victims:  # only the preemption cannot succeed
-                    preemption = replace(order.preemption, permitted_by=None, why_none=refusal.why)
-                    order = replace(order, preemption=preemption)
+                    verdict = replace(order.verdict, refusal=refusal, shortages=())
+                    return replace(order, verdict=verdict), (*released, Need.FALLBACKS)
+                if refusal.final and by_fallback:  # only what the fallback chose cannot succeed
+                    by_rules.append(refusal)
                 elif refusal.final:
                     order = failed(order, refusal.why, Decision(code=refusal.code))
                     return _after(released, _proceed(order, patience))
             texts, providers = refusals_of(pick, result.refusals)
             refusals += [text for text in texts if text not in refusals]
             avoided |= providers
-    tried = replace(order.tried, avoided=frozenset(avoided), refusals=tuple(refusals))
+    tried = replace(
+        order.tried,
+        avoided=frozenset(avoided),
+        refusals=tuple(refusals),
+        refused_rounds=order.tried.refused_rounds + 1,
+        by_rules=tuple(by_rules),
+    )
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(tried.latest_refusals)}"
     verdict = replace(order.verdict, obstacle=obstacle, shortages=())
-    preemption = replace(order.preemption, is_searched=False)
-    order = replace(order, attempt=0, tried=tried, verdict=verdict, preemption=preemption)
-    return _after(released, _proceed(order, patience))
+    return _after(released, _proceed(replace(order, attempt=0, tried=tried, verdict=verdict), patience))
 
 
 def _of_rules(result: Refused) -> list[RuleRefused]:
@@ -231,7 +233,7 @@ def _permitted(order: Order, results: Sequence[ClaimResult]) -> int:
     """Return how many of the chosen instances could be claimed without the others, if fewer instances are
     enough (`at_least`), and the others were refused only by rules that may permit them later; else 0.
     """
-    if not order.request.at_least or is_gang(order):
+    if not order.request.at_least or order.picks[0].scope.jointly is not None:
         return 0
     refused = [result for result in results if isinstance(result, Refused)]
     refusals = [refusal for result in refused for refusal in result.refusals]
@@ -240,13 +242,6 @@ def _permitted(order: Order, results: Sequence[ClaimResult]) -> int:
         return 0
     most = sum(1 for _ in takewhile(lambda result: not result.refusals, refused))
     return most if order.needed <= most < len(order.picks) else 0
-
-
-def _refused_for_now(order: Order, refusal: RuleRefused, patience: float) -> Step:
-    if order.request.wait and not order.has_enough:
-        return order, (events.Park((), refusal.why, refusal),)
-    decision = Decision(code=refusal.code, considered=order.tried.considered)
-    return _proceed(failed(order, refusal.why, decision), patience)
 
 
 def _release_picks(order: Order) -> events.Effects:
@@ -289,10 +284,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     settled = [*order.settled]
     effects: list[events.Effect] = []
     asked = further_constraints(request)
-    replaced = order.preemption.victims
-    for instance, pick, way, result, victims in zip(
-        order.instances, picks, ways, claimed, replaced or ((),) * len(picks), strict=False
-    ):
+    for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
         if result.refused:
             texts, providers = refusals_of(pick, result.refused)
             refusals += texts
@@ -300,13 +292,13 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
         alternates, lacking = pick.alternates, 0
         if result.choice or avoided or len(picks) > 1:
             excluding = order.settled_roots.union([candidate.root for candidate in ways])
-            if is_gang(order):  # alternates of a gang may be hosts of its other instances
+            if pick.scope.jointly is not None:  # alternates may be hosts of its other instances
                 excluding = frozenset({way.root})
             alternates = usable_alternates(pick, way, excluding, avoided, order.alternates)
             if result.choice or len(alternates) < len(pick.alternates):
                 lacking = order.alternates - len(alternates)
         alternative = order.alternative_for(instance)
-        if replaced or (alternative.draw is not None and alternative.draw.optional):
+        if pick.parts or pick.scope.optional:
             lacking = order.alternates
         settled.append(
             Settled(
@@ -318,7 +310,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
                 alternative=alternative,
                 alternates=alternates,
                 lacking=lacking,
-                victims=victims,
+                parts=pick.parts,
             )
         )
         effects.append(events.ReserveHost(pick, way, result.number, instance))
@@ -341,7 +333,7 @@ def _located(order: Order, event: events.Located, patience: float) -> Step:
     for instance, held in holding:
         match order.purpose.located(order, instance, held, event.providers):
             case Settled() as settled:
-                settled = replace(settled, victims=event.victims.get(instance, ()))
+                settled = replace(settled, parts=event.parts.get(instance, ()))
                 order = replace(order, settled=(*order.settled, settled))
             case EndedInstance(reason=why):
                 effects.append(events.Warn(f"build {instance}: {why}"))

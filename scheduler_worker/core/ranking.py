@@ -13,11 +13,11 @@ import numpy as np
 
 from bus.candidates import Floats
 from bus.queries import Candidate
-from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, FoundHosts
+from scheduler_worker.core.narrowing import PLAIN, Scope
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, CapacityByHost, Entry, HostOrder, tiers_of
 from scheduler_worker.core.rejections import Verdicts
-from scheduler_worker.core.scale import NOTHING_HELD, ChoiceRecorder, HasReservations, Pick, Weights
+from scheduler_worker.core.scale import ChoiceRecorder, HasReservations, Pick, Weights
 
 TIGHT = 0.75  # alternates with less than this fraction of the largest capacity count as nearly full
 _NOWHERE = (0, float("inf"), 0, 0, -1)
@@ -64,14 +64,14 @@ class Ranking:
         most: int = 64,
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
-        held: Allocations = NOTHING_HELD,
+        scope: Scope = PLAIN,
     ) -> Pick | None:
         """Reserve the best host, and return it with the next best hosts in case placement refuses it: at most
         `several` hosts, with at most `most` allocation candidates in total. Return None if no host fits.
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits. With the setting
-        `subset`, `draw(n)` returns the index of the host to choose among the n best. Of what the host needs,
-        the part `held` is not reserved: the instance holds it already.
+        `subset`, `draw(n)` returns the index of the host to choose among the n best. What the instance holds
+        already (`scope.held`) is not reserved again.
         """
         subset, found, order = self._subset, self.found, self._order
         wanted = max(several, subset)
@@ -100,8 +100,8 @@ class Ranking:
         pick = Pick(
             crossed=order.tier(winner) == THEIR_HOSTS,
             choices=tuple(choices[:most]),
-            reservation=self._reservations.enter(choices[0], held),
-            held=held,
+            reservation=self._reservations.enter(choices[0], scope.held),
+            scope=scope,
             considered=found.search.considered,
             removals=removals,
             record=record,
@@ -150,11 +150,11 @@ class Ranking:
 
     def _next(self) -> Entry | None:
         found, pop = self.found, self._order.pop
-        admitted, lone_ways, affinity_rule = found.admitted, found.lone_ways, found.keeps_together
+        admitted, lone_ways, keeps_together = found.admitted, found.lone_ways, found.keeps_together
         while (entry := pop()) is not None:
             index = entry[-1]
             fits = index in admitted or found.admits(index)
-            if not fits or (affinity_rule is not None and found.splits_group(index)):
+            if not fits or (keeps_together is not None and found.splits_group(index)):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
                 return entry

@@ -54,19 +54,27 @@ class Shortage:
     unknown: str = ""  # why the request's cell or zone has no hosts, or its reservation no slot; "" otherwise
     refusal: str = ""  # why the request is invalid, or a filter or weigher failed
     refusal_code: str = "unreadable"
-    of_reservation: bool = False  # True if the reservation that the request names has no suitable slot
+    unfit: str = ""  # code of the reason if it was known before the search that no host fits
+    optional: bool = False  # whether further alternatives follow, so that this shortage is no reason
 
     @classmethod
-    def of_problem(cls, problem: SenselessQuery, alternative_index: int) -> "Shortage":
-        return cls(alternative_index=alternative_index, refusal=str(problem), refusal_code=problem.code)
+    def of_problem(
+        cls, problem: SenselessQuery, alternative_index: int, optional: bool = False
+    ) -> "Shortage":
+        return cls(
+            alternative_index=alternative_index,
+            refusal=str(problem),
+            refusal_code=problem.code,
+            optional=optional,
+        )
 
     @property
     def code(self) -> str:
         """Return the code for the reason why no host fits (docs/reasons.md), such as `no_hosts`."""
         if self.refusal:
             return self.refusal_code
-        if self.of_reservation:
-            return "reservation"
+        if self.unfit:
+            return self.unfit
         if self.fitted:
             return "room"
         if self.held:
@@ -139,10 +147,10 @@ class Verdicts:
     by each filter."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
-        affinity_rule = found.keeps_together
+        keeps_together = found.keeps_together
         self._found = found
         self._notes = notes
-        self._lazy = found.lazy if affinity_rule is None else [*found.lazy, affinity_rule]
+        self._lazy = found.lazy if keeps_together is None else [*found.lazy, keeps_together]
         self._by_placement: tuple[Removal, ...] | None = None
         self._counted: set[int] = set()  # positions of hosts counted in placement's removals
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
@@ -154,7 +162,7 @@ class Verdicts:
         if self._removals is None or self._removals[0] != state:
             if self._by_placement is None:
                 removals = found.search.removals()
-                self._by_placement = tuple([_named_reserved(found.alternative, each) for each in removals])
+                self._by_placement = tuple([_named_limits(found.alternative, each) for each in removals])
                 left = removals[-1].left if removals else found.search.considered
                 if left < len(found.positions):
                     refused = [index for index in found.refused if index in found.chosen]
@@ -216,11 +224,11 @@ class Verdicts:
         """Return hosts that fit except that they are reserved for other requests."""
         alternative, found = self._found.alternative, self._found
         ignored = {*alternative.request.ignore_hosts}
-        roots = sorted(alternative.reserved - ignored)
+        roots = sorted({root for limit in alternative.limits for root in limit.roots} - ignored)
         beyond = found.search.nearest(roots, NEAREST_BEYOND) if roots else ()
         held = [miss for miss in beyond if miss.lacks == EXCLUDED and miss.host not in ignored]
         fitting = [miss for miss in held if not self._refusals(miss, found.rules)][:NEAREST]
-        return tuple(_lacking_reserved(alternative, miss, found.source.named(miss.host)) for miss in fitting)
+        return tuple(_lacking_limited(alternative, miss, found.source.named(miss.host)) for miss in fitting)
 
     def _nearest(self) -> tuple[NearMiss, ...]:
         """Return the hosts that come closest to fitting, best first, or the hosts that the request names.
@@ -228,7 +236,7 @@ class Verdicts:
         """
         alternative, found = self._found.alternative, self._found
         nearest, named = found.search.nearest(alternative.pinned, NEAREST_BEYOND), found.source.named
-        beyond = [_lacking_reserved(alternative, miss, named(miss.host)) for miss in nearest]
+        beyond = [_lacking_limited(alternative, miss, named(miss.host)) for miss in nearest]
         if alternative.pinned:
             by_host: dict[str, NearMiss] = {}
             for miss in self._misses():
@@ -306,20 +314,21 @@ class Verdicts:
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 
-def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
-    if not alternative.reserved or removal.code != "forbidden_host":
+def _named_limits(alternative: Alternative, removal: Removal) -> Removal:
+    if not alternative.limits or removal.code != "forbidden_host":
         return removal
-    prefix = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
-    return structs.replace(removal, constraint=f"{prefix}reserved for other requests", code="reserved")
+    named = [EXCLUDED] if alternative.request.ignore_hosts else []
+    named += dict.fromkeys(limit.what for limit in alternative.limits)
+    return structs.replace(removal, constraint=" or ".join(named), code=alternative.limits[0].code)
 
 
-def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return the record `miss` of a rejected host; `roots` are the roots of the hosts with its name. If one
-    of them is reserved, the returned reason names the waiting request for which it is reserved.
+def _lacking_limited(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
+    """Return the record `miss` of a rejected host; `roots` are the roots of the hosts with its name. If a
+    limit excludes one of them, the returned reason is that of the limit.
     """
-    root = next((root for root in roots if root in alternative.reserved), "")
-    if not root:
-        return miss
-    code = "reserved" if miss.code == "forbidden_host" else miss.code
-    lacks = miss.lacks.replace(EXCLUDED, alternative.why_reserved(root))
-    return structs.replace(miss, lacks=lacks, code=code)
+    for root in roots:
+        for limit in alternative.limits:
+            if root in limit.roots:
+                code = limit.code if miss.code == "forbidden_host" else miss.code
+                return structs.replace(miss, lacks=miss.lacks.replace(EXCLUDED, limit.why(root)), code=code)
+    return miss

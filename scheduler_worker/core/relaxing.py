@@ -84,7 +84,8 @@ def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
         anywhere = _asking(alternative, {"forced_host": "", "wanted_host": ""}, roots=())
         yield Relaxed(anywhere, f"without host {named}")
     if request.ignore_hosts:
-        reserved = tuple(root for root in question.not_roots if root in alternative.reserved)
+        limited = {root for limit in alternative.limits for root in limit.roots}
+        reserved = tuple(root for root in question.not_roots if root in limited)
         yield Relaxed(_asking(alternative, {"ignore_hosts": ()}, not_roots=reserved), "without ignore_hosts")
     for index, some in enumerate(request.aggregates):
         if some in question.root_member_of:  # not an aggregate that operators require

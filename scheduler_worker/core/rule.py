@@ -2,22 +2,23 @@
 
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
 from bus.aggregates import Aggregate
 from bus.candidates import Bools, SenselessQuery
+from bus.claims import Choice
 from bus.decisions import RULE_ERROR
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
-from bus.reservations import ReservedSlot
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from scheduler_worker.core.narrowing import HostLimit
 
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
@@ -77,10 +78,13 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The number and total amounts of an affinity group's new instances, which need a host that fits all."""
+    """Several instances that need one host that fits all of them."""
 
     several: int
     asked: Mapping[str, int]  # amounts that all instances together need from one host's provider tree
+    rule: str  # name of the filter that demands it; without this filter, it is no demand
+    # returns the alternative as filters see it if instances are on a host, given its root and their number
+    placed: Callable[["Alternative", str, int], "Alternative"] = field(compare=False)
 
 
 class AllowedHosts:
@@ -96,15 +100,33 @@ class AllowedHosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """The slots of a reservation that a flavor of a request may draw from."""
+class Unfit:
+    """The reason why no host fits, if it is known before the search."""
 
-    reservation: Id
-    name: str
-    slots: tuple[ReservedSlot, ...]  # slots large enough for an instance of the flavor
-    question: FindCandidates  # the search without the restriction to the reservation's hosts
-    optional: bool  # True if the request does not name the reservation, so it may use other hosts
-    why_none: str = ""  # why no slot of the reservation can be drawn; "" if one can
+    code: str  # of the reason (docs/reasons.md)
+    why: str
+
+
+class Restriction(Protocol):
+    """A narrowing's restriction of an alternative to certain amounts on certain hosts, such as the slots of a
+    reservation.
+    """
+
+    @property
+    def is_optional(self) -> bool:
+        """Return whether attempts without this restriction follow, so that other hosts may be used."""
+
+    @property
+    def within(self) -> Mapping[str, Sequence[Allocations]]:
+        """Return by root the allocations of which one must cover each candidate of the host."""
+
+    def choices(self, ways: Sequence[Candidate], taken: dict[Id, Allocations]) -> tuple[Choice, ...]:
+        """Return what a claim names for each candidate. `taken` belongs to the restrictions of a feature: it
+        records what earlier claims of the batch have taken.
+        """
+
+    def renewed(self, renew: Callable[[FindCandidates], FindCandidates]) -> "Restriction":
+        """Return this restriction of the search that `renew` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +144,22 @@ class Alternative:
     preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     group: ServerGroup | None = None  # server group that the instances join; the claim checks it again
     members: Mapping[str, int] = field(default_factory=dict)  # root of a host → number of group members there
-    together: Together | None = None  # set if an affinity group without members gets several instances
+    together: Together | None = None  # set if one host must fit several instances
+    within_roots: frozenset[str] = frozenset()  # hosts to which a narrowing restricts it; empty: all
     same: frozenset[str] | None = None  # hosts of instances in the hint `same_host`; None: no such hint
     different: frozenset[str] = frozenset()  # roots of the hosts of instances in the hint `different_host`
     current_roots: frozenset[str] = frozenset()  # for a move: root of the source host
-    reserved: frozenset[str] = frozenset()  # excluded roots that are reserved for other requests
+    limits: tuple[HostLimit, ...] = ()  # hosts that it may not use for now; `question` excludes them
     is_external: bool = False  # another system, such as Nova, builds the instances
     allowed: AllowedHosts | None = field(default=None, compare=False)  # None: constraints allow all hosts
-    draw: Draw | None = None  # slots of a reservation that this flavor may draw from; None: no reservation
-    why_reserved: Callable[[str], str] = field(default=str, compare=False)
+    restriction: Restriction | None = None  # set by a narrowing, such as to the slots of a reservation
+    unfit: Unfit | None = None  # why no host fits, if that is known before the search
+
+    def limited(self, limit: HostLimit) -> "Alternative":
+        """Return a copy that may not use the hosts of a limit."""
+        excluded = tuple(sorted({*self.question.not_roots, *limit.roots}))
+        question = msgspec.structs.replace(self.question, not_roots=excluded)
+        return replace(self, question=question, limits=(*self.limits, limit))
 
     @property
     def image_properties(self) -> Mapping[str, str]:
@@ -138,15 +167,14 @@ class Alternative:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Return the roots to which the hosts or instances that the request names, or its affinity group,
-        restrict it; empty: no restriction.
+        """Return the roots to which the hosts or instances that the request names, or a narrowing, restrict
+        it; empty: no restriction.
         """
         if self.question.roots:
             return frozenset(self.question.roots)
         if self.same is not None:
             return self.same
-        affinity = self.group is not None and self.group.policy == "affinity"
-        return frozenset(self.members) if affinity else frozenset()
+        return self.within_roots
 
     @property
     def asked(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from bus.decisions import AlsoAsked, Decision, Record, RecordedHost, RecordedSca
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import FoundHosts, with_more
+from scheduler_worker.core.narrowing import PLAIN, ClaimPart, Scope
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry, drawn, tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, RuleError, View, Weigher
 
@@ -299,7 +300,8 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     notes: tuple[str, ...] = ()
     alternates: tuple[Candidate, ...] = ()
     crossed: bool = False  # whether the first host is preferred by another scheduler
-    held: Allocations = {}  # shares of pools that a moving instance holds already
+    scope: Scope = PLAIN  # how the hosts of its order are chosen
+    parts: tuple[ClaimPart, ...] = ()  # what features add to its claim
 
     @property
     def root(self) -> str:

@@ -17,7 +17,6 @@ from scheduler_worker.dependencies import log
 from scheduler_worker.orders import postponed
 from scheduler_worker.placing import PlacingOutcome, Scheduler
 from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.waiting.queue import (
     PATIENCE,
     SOON,
@@ -28,7 +27,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import decision_of, expired_order, wakes_of
+from scheduler_worker.waiting.reasons import Waits, decision_of, expired_order
 from scheduler_worker.waiting.store import Marked, Marks, WaitingStore
 
 ENDED_BEFORE = "it has ended before"
@@ -42,9 +41,10 @@ class WaitingBuilds:
         self._store = store
         self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
 
-    def may_preempt(self, entry: ParkedRequest) -> bool:
-        preemption = self._scheduler.preemption
-        return preemption is not None and entry.start is None and preemption.permits(entry.message)
+    def polls(self, entry: ParkedRequest) -> bool:
+        """Return whether a request must be tried again although no event says that it fits."""
+        polls = any(fallback.polls(entry.message) for fallback in self._scheduler.fallbacks)
+        return polls and entry.start is None
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
         """Place new requests or store them as waiting. Return for each its messages, `Retry` or `Poison`."""
@@ -71,10 +71,11 @@ class WaitingBuilds:
         ends = await scheduler.place([orders[index] for index in trying])
         for index, end in zip(trying, ends, strict=True):
             order = orders[index]
-            if isinstance(end, events.Park):
-                context = stored_context(requests[index])
-                decision, wakes_on = decision_of(end), wakes_of(end)
-                entry = store.waiting(order, now, seen, end.why, decision, context, wakes_on)
+            if isinstance(end, events.Taken):
+                context, found = stored_context(requests[index]), end.state
+                entry = store.waiting(
+                    order, now, seen, found.why, decision_of(found), context, found.wakes_on
+                )
                 waits.append((index, entry, mark))
             else:
                 outcomes[index] = scheduler.outcome(order.request.request, end)
@@ -144,9 +145,9 @@ class WaitingBuilds:
         orders = self._scheduler.begin([item.parked.message for item in expired])
         ends = await self._scheduler.place(self._narrowed(expired, orders))
         last = [
-            (index, expired_order(orders[index], expired[index].parked, end))
+            (index, expired_order(orders[index], expired[index].parked, end.state))
             for index, end in enumerate(ends)
-            if isinstance(end, events.Park)
+            if isinstance(end, events.Taken)
         ]
         fenced = await self._scheduler.place([order for _, order in last])
         for (index, _), end in zip(last, fenced, strict=True):
@@ -165,12 +166,11 @@ class WaitingBuilds:
         return await self._results(entries, await self._scheduler.place(ending))
 
     def _narrowed(self, woken: Sequence[Woken], orders: Sequence[Order]) -> list[Order]:
-        narrowed = []
-        for item, order in zip(woken, orders, strict=True):
-            why = self._store.why_reserved_to(order.request.project)
-            order = without_roots(order, item.excluding, why)
-            narrowed.append(_waiting_since(order, item.parked))
-        return narrowed
+        limit_of = self._store.held.limit_of
+        return [
+            _waiting_since(order.limited(limit_of(item.excluding, order.request.project)), item.parked)
+            for item, order in zip(woken, orders, strict=True)
+        ]
 
     async def _results(self, entries: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
         results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
@@ -183,9 +183,9 @@ class WaitingBuilds:
         match end:
             case events.Publish(messages=messages):
                 return Ended(messages)
-            case events.Park(shorts=shorts, why=why) if shorts or end.refusal:
-                return StillWaiting(why, decision_of(end), wakes_on=wakes_of(end))
-            case events.Park():  # placement refused the claim; the index may not show the reason yet
+            case events.Taken(state=Waits() as waits) if waits.is_explained:
+                return StillWaiting(waits.why, decision_of(waits), wakes_on=waits.wakes_on)
+            case events.Taken():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)
             case events.ComeAgain(least=least, most=most):
                 return RetryLater(self._scheduler.clock.chance.uniform(least, most))

@@ -38,7 +38,7 @@ class HostChanges:
             store.regroup = True
             queues.everything()
         queues.changed(roots)
-        store.wake()
+        store.held.wake()
 
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
         if len(self.store.queues):
@@ -66,7 +66,7 @@ class HostChanges:
             queues.on_agent_returned()
         after = {root: book.state(report.cell, root) for root in before}
         queues.reported([root for root in before if not _is_equivalent(before[root], after[root])])
-        self.store.wake()
+        self.store.held.wake()
 
 
 def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:

@@ -1,7 +1,7 @@
 """Provides the data of hosts that the waiting queues need, from the index, reports and filters."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import msgspec
@@ -15,7 +15,6 @@ from bus.vocabulary import MAX_INT
 from scheduler_worker.core.fair_queue import Size
 from scheduler_worker.core.fitting import admitted_permanently, distances, fitting
 from scheduler_worker.core.host_map import HostsNow
-from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.reserved_hosts import Prospect, Roots
 from scheduler_worker.core.rule import Alternative, RuleError
@@ -191,20 +190,6 @@ def without(question: FindCandidates, excluding: Roots) -> FindCandidates:
     if not excluding:
         return question
     return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *excluding})))
-
-
-def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
-    """Return a copy of an order that may not use the given hosts; `why` returns why a host is excluded."""
-    if not roots:
-        return order
-    return order.changed(
-        lambda alternative: replace(
-            alternative,
-            question=without(alternative.question, roots),
-            reserved=alternative.reserved.union(roots),
-            why_reserved=why,
-        )
-    )
 
 
 def needs_of(request: BuildRequested) -> int:

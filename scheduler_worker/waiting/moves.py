@@ -24,7 +24,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import decision_of, expired_order, waited_for, wakes_of
+from scheduler_worker.waiting.reasons import decision_of, expired_order, waited_for
 from scheduler_worker.waiting.store import Marked, WaitingStore
 
 LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
@@ -57,11 +57,12 @@ class WaitingMoves:
 
         def entry(course: MoveCourse) -> ParkedRequest:
             assert course.order is not None
-            context, park = stored_context(course.asked), course.state.park
-            if park is None:
+            context, taken = stored_context(course.asked), course.state.taken
+            if taken is None:
                 return store.behind(course.order, now, seen, context)
-            wakes_on = wakes_of(park)
-            return store.waiting(course.order, now, seen, park.why, decision_of(park), context, wakes_on)
+            waits = taken.state
+            decision = decision_of(waits)
+            return store.waiting(course.order, now, seen, waits.why, decision, context, waits.wakes_on)
 
         async def park(waiting: Sequence[MoveCourse]) -> None:
             await self._courses.came_before(waiting)
@@ -104,9 +105,9 @@ class WaitingMoves:
                 course.take(Stopped(Barred(code="waited", why=why)))
         await self._courses.begin(courses)
         ending = [
-            (course, expired_order(course.order, item.parked, course.state.park))
+            (course, expired_order(course.order, item.parked, course.state.taken.state))
             for course, item in zip(courses, expired, strict=True)
-            if course.state.park is not None and course.order is not None and course.state.begins
+            if course.state.taken is not None and course.order is not None and course.state.begins
         ]
         await self._courses.place(ending)
         await self._courses.finish(courses)
@@ -145,8 +146,8 @@ class WaitingMoves:
         self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
     ) -> MoveCourse:
         assert entry.start is not None
-        why = self._store.why_reserved_to(entry.message.project)
-        course = MoveCourse(entry.start.asked, excluding=excluding, why_reserved=why, waited=waited)
+        limit = self._store.held.limit_of(excluding, entry.message.project)
+        course = MoveCourse(entry.start.asked, limit=limit, waited=waited)
         course.take(entry.start)
         return course
 
@@ -157,12 +158,12 @@ class WaitingMoves:
         if isinstance(state.end, ComeAgain):
             after = self._scheduler.clock.chance.uniform(state.end.least, state.end.most)
             return RetryLater(after, state.start)
-        if state.park is None or state.end is not None:
+        if state.taken is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
         self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
-        if state.park.shorts or state.park.refusal:
-            park = state.park
-            return StillWaiting(park.why, decision_of(park), state.start, wakes_of(park))
+        waits = state.taken.state
+        if waits.is_explained:
+            return StillWaiting(waits.why, decision_of(waits), state.start, waits.wakes_on)
         return RetryLater(SOON, state.start)
 
 

@@ -92,17 +92,17 @@ class WaitingOwner:
         one host, the oldest request counts.
         """
         store, reserved = self._store, dict[Root, ReservedElsewhere]()
-        store.holds_elsewhere = {}
+        store.held.elsewhere = {}
         for other in others:
             holds = {hold.root: hold for hold in parked.holds_of(other)}
             for root, key in _reserved(other.reserved).items():
                 if root in reserved and reserved[root].key <= key:
                     continue
-                store.holds_elsewhere.pop(root, None)
+                store.held.elsewhere.pop(root, None)
                 if (hold := holds.get(root)) is None:
                     reserved[root] = ReservedElsewhere(key)
                     continue
-                store.holds_elsewhere[root] = hold
+                store.held.elsewhere[root] = hold
                 reserved[root] = ReservedElsewhere(key, "" if hold.move else hold.project, hold.zone)
         store.queues.reserve_elsewhere(reserved)
 
@@ -137,7 +137,7 @@ class WaitingOwner:
         store.doubt(())
         store.on_wakes({""})
         store.queues.sweep(self._clock.monotonic())
-        store.wake()
+        store.held.wake()
 
     async def prune(self, keep: float) -> None:
         await self._store.database.delete_old(decisions.prune, self._clock.now() - keep, PAGE)

@@ -126,10 +126,10 @@ class WaitingQueue:
 
     async def retry_preempting(self) -> None:
         """Evaluate requests that may preempt again, because no event shows that there are victims now."""
-        entries = [entry for entry in self.store.requests.values() if self._builds.may_preempt(entry)]
+        entries = [entry for entry in self.store.requests.values() if self._builds.polls(entry)]
         self._preempting = sorted(entries, key=lambda entry: (-entry.message.priority, entry.since))
         if self._preempting:
-            self.store.wake()
+            self.store.held.wake()
 
     def recheck(self) -> None:
         """Let the instances that waiting requests name, and the builds of waiting moves, be read again."""
@@ -137,7 +137,7 @@ class WaitingQueue:
         for entry in self.store.requests.values():
             if entry.start is not None:
                 self._lane(entry).recheck = True
-        self.store.wake()
+        self.store.held.wake()
 
     async def _sleep(self) -> None:
         queues = self.store.queues
@@ -169,7 +169,7 @@ class WaitingQueue:
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
         for entry in (*self._preempting[:PREEMPTING], *self._unexplained()):
             if entry.request in store.requests and not store.queues.is_tried(entry.request):
-                excluded = store.barred(entry)
+                excluded = store.held.barred(entry)
                 self._lane(entry).woken.append(Woken(entry, excluded))
         self._preempting = []
 
@@ -268,7 +268,7 @@ class WaitingQueue:
                 message = result.start.request()
                 store.enter_again(replace(other, start=result.start, message=message, seen=seen))
                 other = store.requests[entry.request]
-                store.wake()
+                store.held.wake()
             if other is not left:
                 changed.append(other)
             if isinstance(result, StillWaiting) and not result.wakes_on:
@@ -293,7 +293,7 @@ class WaitingQueue:
         if not entries:
             return
         store.queues.settle(self._clock.monotonic())
-        last = [Woken(entry, store.barred(entry)) for entry in entries]
+        last = [Woken(entry, store.held.barred(entry)) for entry in entries]
         ended = await self._suspects.evaluate(evaluator.end, evaluator.fail, last)
         results = list(zip(entries, ended, strict=True))
         await self._publish(evaluator, results)

@@ -13,13 +13,16 @@ from scheduler_worker.core.order import Order
 
 AT_ONCE = 500  # equivalence classes in one query
 Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Order]]]
+# Returns a value that differs if an order must be evaluated again, and the hosts on which it depends.
+Watch = Callable[[Order], tuple[object, frozenset[str]]]
 
 
 class RelatedHosts:
     """Tracks the hosts of instances that hints of waiting requests name, for each equivalence class."""
 
-    def __init__(self, resolve: Resolves) -> None:
+    def __init__(self, resolve: Resolves, watch: Watch) -> None:
         self._resolve = resolve
+        self._watch = watch
         self._known: dict[str, object] = {}  # equivalence class → group, instances and slots last read
         self._roots: frozenset[str] = frozenset()  # hosts of all named instances
         self.is_outdated = False
@@ -50,7 +53,7 @@ class RelatedHosts:
                     if order.verdict.invalid:
                         impossible[kind] = order.verdict.invalid
                         continue
-                    known[kind], on = _named(order)
+                    known[kind], on = self._watch(order)
                     roots |= on
                     if self._known.get(kind) != known[kind]:
                         changed.append(kind)
@@ -61,14 +64,3 @@ class RelatedHosts:
             self._reading = False
         self._known, self._roots = known, frozenset(roots)
         return changed, impossible
-
-
-def _named(order: Order) -> tuple[object, frozenset[str]]:
-    alternative = order.preferred
-    group = alternative.group
-    if group is not None and group.policy.startswith("soft"):
-        group = None
-    members = {**group.members, **group.left} if group is not None else {}
-    roots = {root for places in members.values() for root in places}
-    roots = roots.union(alternative.same or (), alternative.different)
-    return (group, alternative.same, alternative.different, alternative.draw), frozenset(roots)

@@ -3,7 +3,6 @@
 A request is stored before its message is acknowledged. The queues decide which request is tried first.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bus.clock import moment_text
 from bus.context import StoredContext
 from bus.decisions import WAKES, Decision
 from bus.sql.database import Database
@@ -21,20 +19,16 @@ from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
 from scheduler_worker.core.move_purpose import MovePurpose, asked_by
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.reserved_hosts import Root, Roots
 from scheduler_worker.core.rule_waits import RuleWaits
-from scheduler_worker.core.waiting_queues import WaitingQueues
-from scheduler_worker.core.waiting_shares import Contender
 from scheduler_worker.dependencies import log
 from scheduler_worker.orders import names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.refusals import RefusalRecords
-from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
-from scheduler_worker.store.parked import ParkedRequest, StoredHold
-from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
+from scheduler_worker.waiting.hosts import needs_of
 from scheduler_worker.waiting.related_hosts import RelatedHosts
-from scheduler_worker.waiting.start_estimates import StartEstimates
 
 BEHIND = "equal requests came before it"
 
@@ -53,25 +47,21 @@ Marked = tuple[ParkedRequest, int | None]
 class WaitingStore:
     """Holds the waiting requests that this scheduler owns; calls `changed` when they change."""
 
-    def __init__(self, scheduler: Scheduler, database: Database, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, held: HeldHosts, database: Database, changed: Callable[[], None]
+    ) -> None:
         self.database = database
-        self.name = scheduler.roster.name
-        self.sizes = RequestSizes(scheduler.source, scheduler.clock)
-        self.sight = Sight(
-            scheduler.source,
-            scheduler.policy,
-            scheduler.hosts_now,
-            scheduler.alternatives_of,
-            self.sizes.of_request,
-        )
-        self.queues = WaitingQueues(self.sight, scheduler.held_share, self._has_chance)
+        self.name = scheduler.hosts.roster.name
+        self.held = held
+        self.sizes = held.sizes
+        self.sight = held.sight
+        self.queues = held.queues
         self.rule_waits = RuleWaits()
-        self.requests: dict[Id, ParkedRequest] = {}
+        self.requests = held.requests
+        self.starts = held.starts
+        self.woken = held.woken
         self.refusals = RefusalRecords(database, scheduler.clock)
-        self.related = RelatedHosts(scheduler.resolved)
-        self.starts = StartEstimates(scheduler.clock)
-        self.holds_elsewhere: dict[Root, StoredHold] = {}  # hosts that other schedulers have reserved
-        self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
+        self.related = RelatedHosts(scheduler.resolved, scheduler.watch)
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner
         self.taken_for_dead = False
@@ -122,7 +112,7 @@ class WaitingStore:
         """Record requests that may already have claims, and wake the task that checks their claims."""
         self.unsure.update(entry.request for entry in entries)
         self.check_unsure = bool(self.unsure)
-        self.wake()
+        self.held.wake()
 
     def leave(self, requests: Collection[Id]) -> None:
         self._remove(requests)
@@ -202,7 +192,7 @@ class WaitingStore:
         self.unexplained.update(requests)
         if requests:
             self._moved()
-            self.wake()
+            self.held.wake()
 
     def due(self) -> list[ParkedRequest]:
         """Return the waiting requests with an expired time limit, except requests being placed now."""
@@ -236,14 +226,6 @@ class WaitingStore:
             # A move does not end with its server group: the next lookup continues it without the group.
             if entry.kind in impossible and entry.start is None:
                 self.end_at(entry, self._clock.now(), lacks=impossible[entry.kind][:MAX_CAUSE])
-
-    def wake(self) -> None:
-        if self.requests:
-            self.woken.set()
-
-    def released(self, root: Root) -> None:
-        self.queues.release([root])
-        self.wake()
 
     def _moved(self) -> None:
         WAITING_NOW.set(len(self.requests))
@@ -317,91 +299,15 @@ class WaitingStore:
                     self.queues.requeue(entry.request, self._clock.monotonic())
             else:
                 self.enter_again(entry)
-        self.wake()
-
-    def without_reserved(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Exclude from the orders of new requests the hosts that are reserved for waiting requests."""
-        queues = self.queues
-        if not len(queues) and not queues.reserved.elsewhere:
-            return orders
-        queues.settle(self._clock.monotonic())
-        now = self._clock.now()
-        return [
-            order
-            if order.request.request in queues
-            else without_roots(order, self._barred(order, now), self.why_reserved_to(order.request.project))
-            for order in orders
-        ]
-
-    def _barred(self, order: Order, now: float) -> frozenset[Root]:
-        """Return the hosts that a new request may not use, because they are reserved for waiting requests."""
-        alternatives, needed = order.alternatives, order.needed
-
-        def fits(excluding: Roots) -> bool:
-            found = self.sight.search_alternatives(alternatives, None, excluding, needed)
-            return sum(found.fits.values()) >= needed
-
-        zone = alternatives[0].question.zone if alternatives else ""
-        return self.queues.barred(contender_of(order, now), zone, fits)
-
-    def barred(self, entry: ParkedRequest) -> frozenset[Root]:
-        """Return the hosts that a waiting request may not use, if it is evaluated like a new request."""
-        excluded = self.queues.barred(entry.contender)
-        waits = entry.request in self.queues
-        return excluded - self.queues.spared_for(entry.request) if waits else excluded
-
-    def why_reserved_to(self, project: str) -> Callable[[Root], str]:
-        """Return a function that tells a project for which waiting request a host is reserved, since when and
-        until when. Other projects are not named.
-        """
-
-        def why(root: Root) -> str:
-            hold = self.holds().get(root) or self.holds_elsewhere.get(root)
-            if (
-                hold is None and root in self.queues.reserved.elsewhere
-            ):  # by a scheduler of an earlier version
-                *_, request = self.queues.reserved.elsewhere[root].key
-                return f"reserved for waiting request {request} until it gets a host or expires"
-            if hold is None:
-                return "offered to waiting requests now"
-            of = f"of project {project}" if hold.project == project else "of another project"
-            what = "move" if hold.move else "request"
-            until = f"it gets a host, at most until {moment_text(hold.until)}"
-            since = f"since {moment_text(hold.since)}"
-            return f"reserved for waiting {what} {hold.request} {of} {since} until {until}"
-
-        return why
-
-    def holds(self) -> dict[Root, StoredHold]:
-        """Return the hosts that this scheduler reserves for waiting requests."""
-        passed, found = self._clock.now() - self._clock.monotonic(), dict[Root, StoredHold]()
-        for root, own in self.queues.reserved.own.items():
-            if (entry := self.requests.get(own.rank.request)) is not None:
-                found[root] = StoredHold(
-                    root=root,
-                    request=entry.request,
-                    project=entry.message.project,
-                    since=own.since + passed,
-                    until=entry.until,
-                    zone=own.zone,
-                    move=entry.start is not None,
-                )
-        return found
-
-    def _has_chance(self, request: Id) -> bool:
-        """Return False if a waiting request starts with a probability of at most 10 % before it expires. The
-        start estimate has no lower quantile: the distribution is symmetric in the logarithm of the time.
-        """
-        entry = self.requests.get(request)
-        start = None if entry is None else self.starts.of_first(entry)
-        if entry is None or start is None:
-            return True
-        return start.p50 * start.p50 / start.p90 < entry.until - self._clock.now()
+        self.held.wake()
 
     async def live(self, tx: Transaction, starts: str = "") -> None:
         """Store this scheduler's heartbeat and, unless `starts` is empty, how fast its queues advance."""
         keys = {root: reservation.key for root, reservation in self.queues.reserved.own.items()}
-        reserved, holds = msgspec.json.encode(keys).decode(), parked.encode_holds([*self.holds().values()])
+        reserved, holds = (
+            msgspec.json.encode(keys).decode(),
+            parked.encode_holds([*self.held.holds().values()]),
+        )
         if not await parked.beat(tx, self.name, reserved, self.rescued, starts, holds):
             self.taken_for_dead = self.entered
         self.entered = True
@@ -457,20 +363,3 @@ class WaitingStore:
             "request %s waited for %.0f s although a host fitted: no change had woken it (class %s)",
             *(entry.request, self._clock.now() - entry.since, entry.kind),
         )
-
-
-def contender_of(order: Order, now: float) -> Contender:
-    return Contender(sharing_project(order), order.request.priority, waits_since(order, now))
-
-
-def sharing_project(order: Order) -> str:
-    """Return the project whose share decides the turn of an order; none for moves."""
-    return order.request.project if order.purpose.boots else ""
-
-
-def waits_since(order: Order, now: float) -> float:
-    """Return when an order began to wait: for a preempted instance, the time of its original request; as a
-    rule `now`.
-    """
-    since = order.times.waiting_since
-    return min(since, now) if since else now

@@ -28,9 +28,11 @@ from bus.reservations import (
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
+from scheduler_worker.core.drawing import draw_of
 from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
+from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import (
@@ -269,7 +271,8 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
     assert (await adjusted(placement)).kept
     slots = await held_by_slots(placement)
     scheduler = scheduler_of(placement)
-    scheduler.drawn.learn((await placement.reservations.find(FindReservations())).reservations)
+    draws = scheduler.narrowing(DrawnReservations)
+    draws.learn((await placement.reservations.find(FindReservations())).reservations)
     drawn = []
     for consumer, allocations in held.items():
         source = Selection(root=uid(consumer - 1, "a"), host="h", agent="a", choice=Choice(allocations))
@@ -278,8 +281,8 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
         wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
         purpose = MovePurpose(start)
         order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
-        [order] = await scheduler.drawn.resolve([order])
-        first = order.preferred.draw
+        [order] = await draws.prepare([order], again=False)
+        first = draw_of(order.preferred)
         assert first is not None
         drawn += [slot.held for slot in first.slots]
     assert len(slots) == 2 and sorted(map(len, drawn)) == [1, 2]

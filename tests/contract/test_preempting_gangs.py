@@ -18,6 +18,7 @@ from bus.what_if import WhatIf
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from scheduler_worker import victim_search
+from scheduler_worker.extension import Fallback
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
@@ -85,9 +86,10 @@ async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCl
         await placement.reports.label(LabelEditRequested(roots=(uid(number, "a"),), set={"rack": rack}))
     classes = PriorityClasses(placement.database)
     classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
-    cloud = FullCloud(placement, scheduler_of(placement), {}, classes)
+    fallbacks = list[Fallback]()
+    cloud = FullCloud(placement, scheduler_of(placement, fallbacks=fallbacks), {}, classes)
     cells = CellQueries(instances=cloud.find, builds=_unused, moves=_unused)
-    cloud.scheduler.preemption = VictimSearch(cloud.scheduler, classes, cells)
+    fallbacks.append(VictimSearch(classes, cells))
     return cloud
 
 
@@ -163,8 +165,9 @@ async def test_the_budget_counts_the_victims_of_all_members(cloud: FullCloud) ->
 async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_budget(cloud: FullCloud) -> None:
     await cloud.fill({host: [(8, 1)] for host in RACKS})
     cloud.classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True, budget=2)}
-    assert isinstance(cloud.scheduler.preemption, VictimSearch)
-    what_ifs = WhatIfsPreempting(WhatIfs(cloud.scheduler), cloud.scheduler.preemption)
+    [victims] = cloud.scheduler.fallbacks
+    assert isinstance(victims, VictimSearch)
+    what_ifs = WhatIfsPreempting(WhatIfs(cloud.scheduler), victims)
     question = WhatIf(request=a_gang((2, 8)), preempt=True)
     answer = await what_ifs.answer(structs.replace(question, claims=True))
     assert answer.fits and len(answer.victims) == 2

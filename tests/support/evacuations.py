@@ -20,8 +20,9 @@ from placement_worker.core.index import Index
 from placement_worker.core.reservations import ReservationWorld, SlotRecord
 from placement_worker.rules.reservations import ReservationRule
 from placement_worker.store.numbered_names import Book
-from scheduler_worker.core.drawing import SlotAssignments, drawing_on
+from scheduler_worker.core.drawing import draw_of, drawing_on
 from scheduler_worker.core.fitting import ALL_WAYS
+from scheduler_worker.core.order import choices_of
 from scheduler_worker.core.rule import Alternative
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
@@ -72,7 +73,7 @@ class HostsToLose:
                     break
             else:
                 return id_
-            choices: tuple[Choice, ...] = SlotAssignments().choices(wish.draw, ways)
+            choices: tuple[Choice, ...] = choices_of(wish, ways, {})
             keep, begins = uid(number, "e"), uid(number, "f")
             world.holders |= {name: Holder(name, 1) for name in (keep, begins)}
             move = ConsumerClaim(consumer=id_, generation=1, choices=choices, keep=keep, begins=begins)
@@ -130,8 +131,9 @@ class HostsToLose:
         self, source: IndexedSource, wish: Alternative, roots: Sequence[str], chance: Random
     ) -> Sequence[Candidate]:
         """Return a random candidate on a random host that has any, with slots counted as free."""
-        assert wish.draw is not None
-        slots = wish.draw.slots
+        draw = draw_of(wish)
+        assert draw is not None
+        slots = draw.slots
         roots = chance.sample(roots, len(roots))
         if roots and len(self.free[roots[0]]) == 1 and len(wish.question.groups) == 1:
             root = roots[0]  # its slot covers the query

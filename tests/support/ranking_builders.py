@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.groups import ServerGroup
@@ -12,9 +14,10 @@ from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.composition import usual_narrowings
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
-from scheduler_worker.core.choosing import Choosing, Joined
+from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
@@ -24,7 +27,7 @@ from scheduler_worker.core.scale import Pick
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending_choices import PendingChoices
 from tests.support.index_source import RecordingSource
-from tests.support.scheduler_builders import a_candidate, a_request
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 
 FLAVORS = tuple(
     Flavor(name=f"f{number}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
@@ -60,7 +63,10 @@ class Hall:
     def choosing(self) -> Choosing:
         self.hosts.update()
         seen = self.book.snapshot(self.source, self.now)
-        return Choosing(self.source, self.hosts, seen, self.policy, self.pending, Joined())
+        narrowings = usual_narrowings(self.source, FakePlacement().queries(), Clock())
+        return Choosing(
+            self.source, self.hosts, seen, self.policy, self.pending, TentativeHosts(), narrowings
+        )
 
     def handle(self, *states: HostState, cell: str = "cell1") -> None:
         for state in states:
@@ -74,6 +80,8 @@ class Hall:
         return alternatives_of(request, RequestOptions(), self.source.named)[0]
 
     def order(self, request: BuildRequested, group: ServerGroup | None = None) -> Order:
+        if group is not None:
+            request = structs.replace(request, hints=structs.replace(request.hints, group=group.id))
         alternative = replace(self.alternative(request), group=group)
         return Order(
             request,

@@ -9,17 +9,23 @@ from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveRequested, MovesFound
+from bus.sql.database import Database
 from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
+from scheduler_worker.extension import Fallback, Narrowing
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.waiting.held_hosts import HeldHosts
+from scheduler_worker.waiting.store import WaitingStore
 from tests.support.scheduler_builders import FakePlacement
 
 
@@ -35,6 +41,8 @@ def scheduler_of(
     policy: ChoicePolicy | None = None,
     requests: RequestOptions | None = None,
     undeliverable_for: float = UNDELIVERABLE_SECONDS,
+    narrowings: Sequence[Narrowing] = (),
+    fallbacks: Sequence[Fallback] = (),
     **queries: Any,
 ) -> Scheduler:
     """Return a scheduler of this placement, with other sources or queries where given."""
@@ -45,7 +53,16 @@ def scheduler_of(
         source, asked = source or placement.source, placement.queries()
     policy, requests = policy or ChoicePolicy(), requests or RequestOptions()
     options = SchedulerOptions(policy=policy, requests=requests, undeliverable_for=undeliverable_for)
-    return Scheduler(source, PlacementQueries(**{**vars(asked), **queries}), clock or Clock(), options)
+    placement_queries, clock = PlacementQueries(**{**vars(asked), **queries}), clock or Clock()
+    return plain_scheduler(source, placement_queries, clock, options, narrowings, fallbacks)
+
+
+def waiting_store_of(scheduler: Scheduler) -> WaitingStore:
+    """Return an empty store of waiting requests for a scheduler."""
+    options = SchedulerOptions(policy=scheduler.policy)
+    orders = Orders(scheduler.source, options.requests, options.policy)
+    held = HeldHosts(scheduler.hosts, orders, options)
+    return WaitingStore(scheduler, held, Database("sqlite+aiosqlite://"), lambda: None)
 
 
 async def messages_of(

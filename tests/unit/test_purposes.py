@@ -9,7 +9,6 @@ from bus.reservations import RESERVATION
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
-from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Begun, ClaimAnswers, Effect, Need, Publish
 from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import PATIENCE, step
@@ -72,7 +71,7 @@ def test_an_instance_that_ended_is_reported_again(purpose: Purpose) -> None:
 
 def claim_after(purpose: Purpose, result: Held) -> ConsumerClaim:
     order, _ = answered(purpose, result)
-    [claim] = claims_of(chosen(order), SlotAssignments())
+    [claim] = claims_of(chosen(order), {})
     return claim
 
 

@@ -3,7 +3,7 @@
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,11 +28,10 @@ from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
-from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules import RULES
+from scheduler_worker.extension import HostLimit, NoNarrowing
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory, source_of
@@ -93,10 +92,14 @@ def test_hosts_that_are_down_are_no_near_misses() -> None:
     assert [miss.host for miss in short.nearest] == ["p0"]
 
 
+def reserved(why: str, *roots: str) -> HostLimit:
+    return HostLimit("reserved", "reserved for other requests", frozenset(roots), lambda root: why)
+
+
 def test_a_reserved_host_is_named_as_reserved() -> None:
     hall = three_hosts()
     order = hall.order(a_request(flavor=SMALL_FLAVOR))
-    order = without_roots(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
+    order = order.limited(reserved("reserved for waiting request R", uid(0, "a")))
     short, reason = refused(hall, order)
     assert "reserved for other requests: 1 host" in reason
     assert "p0 (reserved for waiting request R)" in reason
@@ -106,18 +109,22 @@ def test_a_reserved_host_is_named_as_reserved() -> None:
 def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host() -> None:
     hall = three_hosts()
     order = hall.order(a_request(flavor=SMALL_FLAVOR, ignore_hosts=("p2",)))
-    order = without_roots(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
+    order = order.limited(reserved("reserved for waiting request R", uid(0, "a")))
     said = helps(order.alternative, hall.choosing(), "s")
     assert not [remedy for remedy in said if "ignore_hosts" in remedy]
 
 
+class HeldForOthers(NoNarrowing):
+    def concerns(self, order: Order) -> bool:
+        return True
+
+    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
+        return [order.limited(reserved("reserved", uid(1, "c"))) for order in orders]
+
+
 async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
     placement = FakePlacement(a_candidate(1))
-    scheduler = scheduler_of(placement, clock=TurnedClock().clock)
-    reserved = [uid(1, "c")]
-    scheduler.leave_out_reserved(
-        lambda root: None, lambda orders: [without_roots(order, reserved, str) for order in orders]
-    )
+    scheduler = scheduler_of(placement, clock=TurnedClock().clock, narrowings=[HeldForOthers()])
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request()))
     assert not answer.fits
 
@@ -301,7 +308,7 @@ def a_scheduler(placement: FakePlacement) -> Scheduler:
 async def test_only_an_unplaceable_request_has_remedies_and_equal_requests_share_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked = list[str]()
+    looked, all_helps = list[str](), help_search.all_helps
 
     def counted(order: Order, *given: Any) -> Any:
         looked.append(order.request.request)

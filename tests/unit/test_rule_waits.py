@@ -4,11 +4,9 @@ import pytest
 
 from bus.context import NO_CONTEXT
 from bus.decisions import OVER_QUOTA, Decision
-from bus.sql.database import Database
 from scheduler_worker.core.rule_waits import RuleWaits
-from scheduler_worker.waiting.store import WaitingStore
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
-from tests.support.schedulers import scheduler_of
+from tests.support.schedulers import scheduler_of, waiting_store_of
 
 
 def held(*requests: tuple[str, str, str]) -> RuleWaits:
@@ -71,7 +69,7 @@ def test_a_wake_during_an_evaluation_is_noticed() -> None:
 
 def test_a_new_request_does_not_stop_an_equal_one_that_is_to_be_tried_again() -> None:
     scheduler = scheduler_of(FakePlacement(a_candidate(1)))
-    store = WaitingStore(scheduler, Database("sqlite+aiosqlite://"), lambda: None)
+    store = waiting_store_of(scheduler)
     requests = [a_request(number, project="p1", wait="1h") for number in (1, 2)]
     first, second = scheduler.begin(requests)
     entry = store.waiting(

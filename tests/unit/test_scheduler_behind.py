@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,15 +23,16 @@ from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
-from scheduler_worker.core.choosing import Joined
-from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Park
-from scheduler_worker.core.order import Order, attempts_of
-from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
+from scheduler_worker.core.choosing import TentativeHosts
+from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, Taken
+from scheduler_worker.core.order import ROUNDS, Order, attempts_of
+from scheduler_worker.core.placing import PATIENCE, step
 from scheduler_worker.core.ranking_order import mixed, slice_of
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.waiting.fallback import WaitingFallback
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
@@ -115,6 +117,8 @@ def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effec
     for _ in range(looks):
         assert effects[0] is Need.HOSTS
         order, effects = step(order, Chosen(short=short), patience)
+        assert effects[0] is Need.FALLBACKS
+        order, effects = step(order, Passed(), patience)
     return effects[0]
 
 
@@ -135,14 +139,27 @@ def test_only_hopeless_requests_end(short: Shortage, looks: int, then: Need | ty
 def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
     order, _ = step(an_order(), Begun(), PATIENCE)
     order, _ = step(order, Chosen(short=NOTHING), PATIENCE)
+    order, _ = step(order, Passed(), PATIENCE)
     order, effects = step(order, HelpFound(("another zone",)), PATIENCE)
     assert effects[0] is Need.FENCES and order.verdict.decision.helps == ("another zone",)
 
 
-@pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])
-def test_a_request_that_may_wait_is_parked(short: Shortage) -> None:
-    assert isinstance(last_of(an_order(wait="5m"), short, 1, PATIENCE), Park)
-    assert not isinstance(last_of(an_order(), short, 1, PATIENCE), Park)
+@pytest.mark.parametrize(
+    ("short", "fields", "waits"),
+    [
+        (NOTHING, {"wait": "5m"}, True),
+        (replace(NOTHING, may_pass=True), {"wait": "5m"}, True),
+        (replace(NOTHING, is_reserved=True), {"wait": "5m"}, False),  # another search follows
+        (NOTHING, {}, False),
+    ],
+)
+async def test_an_order_without_a_host_is_taken_if_its_request_may_wait(
+    short: Shortage, fields: dict[str, Any], waits: bool
+) -> None:
+    order, _ = step(an_order(**fields), Begun(), PATIENCE)
+    order, _ = step(order, Chosen(short=short), PATIENCE)
+    [answer] = await WaitingFallback().handle([order], scheduler_of(FakePlacement()))
+    assert isinstance(answer, Taken) == waits
 
 
 ROOT = uid(1, "c")
@@ -251,22 +268,23 @@ def test_numbers_that_start_over_do_not_hide_choices(
 
 
 def test_new_group_members_are_remembered_during_concurrent_batches() -> None:
-    joined = Joined()
-    first = joined.begin()
-    joined.join("g", "a", "r1")
-    second = joined.begin()  # asks before the claim is answered
-    joined.join("g", "a", "r2")  # it was claimed elsewhere
-    third = joined.begin()  # asks after it
-    joined.end(first)
-    assert joined.of("g") == {"a": "r2"}
-    joined.end(second)
-    assert joined.of("g") == {}
-    joined.join("g", "b", "r1")
-    joined.leave("g", "b")
-    assert joined.of("g") == {}
-    joined.join("g", "c", "r1")
-    joined.end(third)
-    assert joined.of("g") == {} == joined._places
+    tentative = TentativeHosts()
+    with tentative.batch():
+        tentative.add("g", "a", "r1")
+        second = ExitStack()
+        second.enter_context(tentative.batch())  # asks before the claim is answered
+        tentative.add("g", "a", "r2")  # it was claimed elsewhere
+        third = ExitStack()
+        third.enter_context(tentative.batch())  # asks after it
+    assert tentative.of("g") == {"a": ("r2",)}
+    second.close()
+    assert tentative.of("g") == {}
+    tentative.add("g", "b", "r1")
+    tentative.remove("g", "b")
+    assert tentative.of("g") == {}
+    tentative.add("g", "c", "r1")
+    third.close()
+    assert tentative.of("g") == {} == tentative._places
 
 
 ROOTS = [uid(number, "c") for number in range(4000)]

@@ -7,14 +7,12 @@ from itertools import count
 
 import pytest
 
-from bus.sql.database import Database
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.waiting_queue import NextRequest
 from scheduler_worker.core.waiting_shares import DECAY_SECONDS, WaitingShares
-from scheduler_worker.waiting.store import WaitingStore
 from tests.support.plain_cloud import PlainCloud
 from tests.support.scheduler_builders import FakePlacement, a_request
-from tests.support.schedulers import scheduler_of
+from tests.support.schedulers import scheduler_of, waiting_store_of
 
 SIZE = {"VCPU": 0.01}
 KINDS = {"small": {"VCPU": 1}, "medium": {"VCPU": 2}, "large": {"VCPU": 4}}
@@ -282,6 +280,6 @@ def test_a_weight_divides_the_share() -> None:
 def test_equal_requests_of_two_projects_are_of_two_classes() -> None:
     """Also if no filter reads the project."""
     scheduler = scheduler_of(FakePlacement(), policy=ChoicePolicy(rules=(), weighers=()))
-    store = WaitingStore(scheduler, Database("sqlite+aiosqlite://"), lambda: None)
+    store = waiting_store_of(scheduler)
     requests = [a_request(number, project=project) for number, project in enumerate(("p1", "p2", "p2"))]
     assert len({store.kind(order) for order in scheduler.begin(requests)}) == 2

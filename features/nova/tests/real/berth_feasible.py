@@ -96,7 +96,7 @@ class BerthOfNova:
 
     async def _found(self, scheduler: Scheduler, question: HostsAsked) -> FeasibleHosts:
         order = HostSelection(scheduler, Database("sqlite+aiosqlite://")).begin(question)
-        [order] = await scheduler.resolve([order])
+        [order] = await scheduler.prepare([order])
         if order.verdict.invalid:
             return FeasibleHosts(frozenset(), order.verdict.invalid)
         roots: set[str] = set()
