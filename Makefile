@@ -82,6 +82,7 @@ soak: $(VENV)/.stamp-dev ## run the long tests (minutes)
 	@scripts/install-services
 	@scripts/install-browser
 	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@scripts/without-features --every --each
 
 terminations: $(VENV)/.stamp-dev ## boot for two minutes while PostgreSQL ends all connections every second
 	@scripts/install-services

@@ -79,7 +79,10 @@ class EventApplier:
             before = self.cached.get(id_)
             if before is None or isinstance(event, self._events_of_courses):
                 continue
-            after, effects = step(before, event, now, self.limits, self.courses)
+            try:
+                after, effects = step(before, event, now, self.limits, self.courses)
+            except Postponed:  # decided again with the stored build
+                continue
             if after is None or after is before:
                 continue
             # A change of `placed` or `parts` concerns further rows: the build is then read from the database.

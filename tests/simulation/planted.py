@@ -93,7 +93,7 @@ def _no_capacity_check() -> Sequence[Any]:
 
 
 def _no_group_check() -> Sequence[Any]:
-    return [patch.object(GroupPlaces, "refusal", lambda *_: None)]
+    return [patch.object(GroupPlaces, name, lambda *_: None) for name in ("refusal", "topology_refusal")]
 
 
 def _leftovers_released() -> Sequence[Any]:
