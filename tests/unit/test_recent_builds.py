@@ -50,20 +50,20 @@ def test_the_oldest_cached_build_is_evicted(monkeypatch: pytest.MonkeyPatch) -> 
     assert [remembered.cached.get(build.id) for build in (first, third)] == [first, third]
 
 
-class Paused(Struct, frozen=True):
+class PausedBuild(Struct, frozen=True):
     """The state of a course that postpones all events."""
 
 
-class PauseCourse(BaseCourse):
-    state = Paused
+class PausedCourse(BaseCourse):
+    state = PausedBuild
 
     def step(self, *event: Any) -> Any:
         raise Postponed(5.0, "it is paused")
 
 
 async def test_a_postponed_event_is_decided_again_with_the_stored_build() -> None:
-    build = replace(a_build(1), parts=BuildParts(Paused()))
-    remembered = EventApplier(None, AttemptLimits(), Clock(), (PauseCourse(),), ())  # type: ignore[arg-type]
+    build = replace(a_build(1), parts=BuildParts(PausedBuild()))
+    remembered = EventApplier(None, AttemptLimits(), Clock(), (PausedCourse(),), ())  # type: ignore[arg-type]
     remembered.cache([build])
     assert await remembered._apply_to_cached({build.id: a_delete(a_placed(1))}) == {}
     assert remembered.cached == {build.id: build}
