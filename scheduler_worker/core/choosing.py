@@ -187,8 +187,6 @@ class Choosing:
         for settled in order.settled:
             if not settled.lacking or settled.alternative is None:
                 continue
-            if settled.alternative is None:
-                continue
             excluding = order.settled_roots.union(way.root for way in settled.alternates)
             with suppress(SenselessQuery), self.counting_claim(order, settled):
                 ranking = self.rank(settled.alternative, order.request.request)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berth import composition, worker_roles
+from berth import worker_roles
 from berth.commands import run
 from berth.services import EmbeddedBerth, embedded
 from berth.settings import Settings
@@ -24,7 +24,7 @@ async def berth(
     """One in which a worker does not start."""
     all_roles = worker_roles.roles_of(settings)
     monkeypatch.setattr(
-        composition, "roles_of", lambda _: [role for role in all_roles if role != request.param]
+        worker_roles, "roles_of", lambda _: [role for role in all_roles if role != request.param]
     )
     async with embedded(settings) as running:
         yield running
