@@ -6,11 +6,14 @@ default of its service.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from berth.settings import BadSetting, Settings
 
+T = TypeVar("T")
 _ASSIGNMENT = re.compile(r"([^=:]*)[=:](.*)")
 _TRUE, _FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no"}
 
@@ -126,19 +129,23 @@ def ironic_options(settings: Settings) -> IronicConf:
     """Return Ironic's options in the file that the setting ironic_conf names; raise BadSetting if it is
     wrong.
     """
-    path = settings.ironic.connection.conf
-    try:
-        return ironic_conf(path)
-    except BadConf as problem:
-        raise BadSetting(f"ironic_conf = {path!r}: {problem}") from None
+    return read_conf("ironic_conf", settings.ironic.connection.conf, ironic_conf)
 
 
 def keeps_used_nodes(settings: Settings) -> bool:
     """Return Nova's option skip_reserve_in_use_ironic_nodes, in the file that the setting nova_conf names: an
     available Ironic node with an instance stays schedulable.
     """
-    path = settings.ironic.connection.nova_conf
+    return read_conf(
+        "nova_conf",
+        settings.ironic.connection.nova_conf,
+        lambda path: OsloConf(path).flag("workarounds", "skip_reserve_in_use_ironic_nodes"),
+    )
+
+
+def read_conf(setting: str, path: str, read: Callable[[str], T]) -> T:
+    """Return what `read` reads in the file that a setting names; raise BadSetting if the file is wrong."""
     try:
-        return OsloConf(path).flag("workarounds", "skip_reserve_in_use_ironic_nodes")
+        return read(path)
     except BadConf as problem:
-        raise BadSetting(f"nova_conf = {path!r}: {problem}") from None
+        raise BadSetting(f"{setting} = {path!r}: {problem}") from None

@@ -49,8 +49,9 @@ def name_of_project(project: str) -> str:
 
 
 class OverQuota(Value, frozen=True, kw_only=True):
-    """How a project would exceed its limit of a resource. A claim that does is refused; it can succeed after
-    the project has released something, or after the limit was raised."""
+    """The excess of a claim over a project's limit of a resource. The claim is refused; it can succeed after
+    the project has released something, or after the limit was raised.
+    """
 
     project: KeystoneId
     resource: Text

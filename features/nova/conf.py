@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from berth.openstack_conf import BadConf, OsloConf
-from berth.settings import BadSetting, Settings
+from berth.openstack_conf import OsloConf, read_conf
+from berth.settings import Settings
 
 _FORMATS = ("versioned", "unversioned", "both")
 
@@ -126,19 +126,11 @@ def _class_names(text: str) -> tuple[str, ...]:
 
 def nova_options(settings: Settings) -> NovaConf:
     """Return Nova's options in the file that the setting nova_conf names; raise BadSetting if it is wrong."""
-    path = settings.ironic.connection.nova_conf
-    try:
-        return nova_conf(path)
-    except BadConf as problem:
-        raise BadSetting(f"nova_conf = {path!r}: {problem}") from None
+    return read_conf("nova_conf", settings.ironic.connection.nova_conf, nova_conf)
 
 
 def nova_scheduler_options(settings: Settings) -> NovaSchedulerConf:
     """Return the options of nova-scheduler in the file that nova_conf names; raise BadSetting if it is
     wrong.
     """
-    path = settings.ironic.connection.nova_conf
-    try:
-        return nova_scheduler_conf(path)
-    except BadConf as problem:
-        raise BadSetting(f"nova_conf = {path!r}: {problem}") from None
+    return read_conf("nova_conf", settings.ironic.connection.nova_conf, nova_scheduler_conf)

@@ -1,4 +1,4 @@
-"""How narrowings (scheduler_worker/extension.py) limit the choice of an order's hosts."""
+"""The limits that narrowings (scheduler_worker/extension.py) set to the choice of an order's hosts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How the hosts of an order are chosen, joined over the narrowings that concern the order."""
+    """The way in which an order's hosts are chosen, joined over the narrowings that concern the order."""
 
     alone: bool = False  # its choice changes the hosts of the next order, so it shares no evaluation
     # choices of orders with one key change each other's hosts; None: they do not
