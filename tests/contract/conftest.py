@@ -9,6 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from berth.databases import packages
 from berth.operations import cells, host_states
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
@@ -97,7 +98,7 @@ async def migrated_url(postgres: Any) -> AsyncIterator[str]:
     """Yield the URL of a database with placement's tables; copying it is faster than creating the tables."""
     async with a_database(postgres) as url:
         database = Database(url, namespace="placement")
-        await migrate(database, "placement_worker")
+        await migrate(database, *packages("placement"))
         await database.close()
         yield url
 
