@@ -11,7 +11,19 @@ from typing import Any
 from bus import topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
-FEATURES = ("nova",)
+FEATURES = (
+    "reservations",
+    "preemption",
+    "groups",
+    "topology",
+    "moves",
+    "waiting",
+    "what_if",
+    "policies",
+    "planning",
+    "maintenance",
+    "nova",
+)
 
 
 @cache
