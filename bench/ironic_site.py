@@ -17,6 +17,7 @@ import msgspec
 
 from bench.permanent_lease import PermanentLease
 from berth.composition import candidate_source, cell_queries, parts_of_scheduler, placement_queries
+from berth.databases import packages
 from berth.services import serving_metrics, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics
@@ -213,13 +214,13 @@ async def _serve(site: Site, role: str) -> None:
 
 async def prepare(site: Site) -> None:
     schemas = [
-        ("placement_worker", "placement"),
-        ("scheduler_worker", "scheduler"),
-        *(("cell_conductor", f"cell_{cell}") for cell in site.cells),
+        ("placement", "placement"),
+        ("scheduler", "scheduler"),
+        *(("conductor", f"cell_{cell}") for cell in site.cells),
     ]
-    for package, name in schemas:
+    for worker, name in schemas:
         database = Database(site.database_url, namespace=name)
-        await migrate(database, package)
+        await migrate(database, *packages(worker))
         await database.close()
 
 

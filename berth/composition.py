@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
-from berth.features import add_messages, features, module_of, package_of, parts_of, processes
+from berth.databases import OWN, packages
+from berth.features import add_messages, features, module_of, parts_of
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -40,13 +41,6 @@ add_messages()
 SOCKET = "bus.sock"
 POLL_SECONDS = 2.0  # between a connection's checks of the exchanges
 AGENT_POLL_SECONDS = 20.0  # the same for agents: a thousand would send 2,000 checks a second
-_PACKAGES = {  # roles with a store
-    "placement": "placement_worker",
-    "scheduler": "scheduler_worker",
-    "conductor": "cell_conductor",
-    "rest": "berth.rest",
-    **{process.name: package_of(feature) for feature, process in processes() if process.has_database},
-}
 CELL_SECONDS = 5.0  # for a cell's answer to a scheduler; the wait also delays moves in other cells
 
 
@@ -113,16 +107,14 @@ async def ever_made(settings: Settings, role: Role) -> bool:
         return False
     store = database_of(settings, role)
     try:
-        return await current(store, _PACKAGES[role.worker]) is not None
+        return bool(await current(store))
     finally:
         await store.close()
 
 
-def stores(settings: Settings) -> dict[Role, str]:
-    """Return each role that has a database, with the package of its migrations."""
-    return {
-        role: _PACKAGES[role.worker] for role in worker_roles.roles_of(settings) if role.worker in _PACKAGES
-    }
+def stores(settings: Settings) -> dict[Role, tuple[str, ...]]:
+    """Return each role that has a database, with the packages whose tables are there."""
+    return {role: packages(role.worker) for role in worker_roles.roles_of(settings) if role.worker in OWN}
 
 
 @asynccontextmanager
@@ -142,12 +134,12 @@ async def workers(
             yield [ferry(crossings_of(role.cell), bus.transport, cell_transport, bus.clock)]
         finally:
             await cell_transport.close()
-    elif role.worker in _PACKAGES:
+    elif role.worker in OWN:
         from bus.sql.migrations import migrate
 
         store = database_of(settings, role)
         try:
-            await migrate(store, _PACKAGES[role.worker])
+            await migrate(store, *packages(role.worker))
             made = create_workers(role, settings, bus, store, shared)
             if store.watches:
                 made = [replace(made[0], runs=[*made[0].runs, store.watch]), *made[1:]]
@@ -229,7 +221,7 @@ def create_workers(
         made = module_of(feature, "processes")
         assert made is not None, feature
         return [made.make(role.worker, settings, bus, store)]
-    if role.worker in _PACKAGES:
+    if role.worker in OWN:
         assert store is not None
         return _with_store(role, settings, bus, store, shared)
     if role.worker in ("ironic", "metal"):

@@ -23,6 +23,8 @@ FEATURES = (
     "planning",
     "maintenance",
     "nova",
+    "broker_forwarding",
+    "database_copy",
 )
 
 

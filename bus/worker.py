@@ -110,7 +110,7 @@ Runs = Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class WorkerRows:
     """The rows that a feature adds to the table of a worker; the fields are those of Worker."""
 
     consumes: Sequence[On] = ()
@@ -142,7 +142,7 @@ class Worker:
         consumed = (row.emits for row in self.consumes)
         return self.announces.union(*consumed, *(row.emits for row in self.timers))
 
-    def with_rows(self, added: Sequence[Rows]) -> "Worker":
+    def with_rows(self, added: Sequence[WorkerRows]) -> "Worker":
         """Return the worker with further rows, such as those of features. A query that several of them ask is
         named once.
         """

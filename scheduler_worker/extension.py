@@ -57,8 +57,8 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerNeeds(PartNeeds):
-    """What a scheduler gives to the parts of features. A part may use `scheduler` after all parts were made;
-    before that, it reads only its attributes.
+    """The objects that a scheduler gives to the parts of features. Until all parts were made, a part only reads
+    the attributes of `scheduler`.
     """
 
     scheduler: Scheduler

@@ -16,7 +16,7 @@ from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildRequested, HostFailed, HostReported
 from bus.vocabulary import Allocations, Id, Message
-from bus.worker import Rows
+from bus.worker import WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED
 from scheduler_worker.core import events
@@ -68,7 +68,7 @@ class SchedulerPart:
     fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
     # Field of a client's query (`ClientAsked`) → function that answers it.
     client_queries: Mapping[str, Callable[[Any], Awaitable[Any]]] = field(default_factory=dict)
-    rows: Rows = field(default_factory=Rows)  # added to the table of the worker
+    rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker
     offers: tuple[object, ...] = ()  # objects for the parts of features that need this one
 
 

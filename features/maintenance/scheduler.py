@@ -1,7 +1,7 @@
 """The part of maintenance in a scheduler: maintenance windows, and evacuations of dead hosts."""
 
 from bus import topics
-from bus.worker import Rows, answers, every, on, prune_period
+from bus.worker import WorkerRows, answers, every, on, prune_period
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
 from scheduler_worker.maintenance.quorum import FENCING
@@ -20,7 +20,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     )
     controller = MaintenanceController(given, needs.options.maintenance)
     return SchedulerPart(
-        rows=Rows(
+        rows=WorkerRows(
             consumes=[on(topics.AGENT_GUESTS.at(reply_to=FENCING), controller.quorum.handle, private=True)],
             answers=[
                 answers(topics.MAINTENANCE, controller.find),

@@ -1,7 +1,7 @@
 """The part of moves in a scheduler: their claims, and the handovers of moves between cells."""
 
 from bus import topics
-from bus.worker import Rows, every, on_many, prune_period
+from bus.worker import WorkerRows, every, on_many, prune_period
 from scheduler_worker.dependencies import TRIES_UNDELIVERABLE
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
@@ -18,7 +18,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     courses = MoveCourses(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
     return SchedulerPart(
         offers=(courses,),
-        rows=Rows(
+        rows=WorkerRows(
             consumes=[
                 on_many(
                     topics.MOVE_HALF,

@@ -1,7 +1,7 @@
 """The part of planning in a scheduler: plans of moves, hosts closed for plans, and guarded exchanges."""
 
 from bus import topics
-from bus.worker import Rows, answers, every, prune_period
+from bus.worker import WorkerRows, answers, every, prune_period
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.exchanges import CHECK_SECONDS, ExchangeGuard
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
@@ -21,7 +21,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)
     return SchedulerPart(
         offers=(rooms,),
-        rows=Rows(
+        rows=WorkerRows(
             answers=[
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, courses).answer),
                 answers(topics.PLAN_ROOM, rooms.answer),

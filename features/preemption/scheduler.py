@@ -1,7 +1,7 @@
 """The part of preemption in a scheduler: the search for victims, and the priority classes."""
 
 from bus import topics
-from bus.worker import Rows, answers, every, on
+from bus.worker import WorkerRows, answers, every, on
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.victim_search import VictimSearch
@@ -15,7 +15,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         fallbacks=(victims,),
         offers=(victims,),
-        rows=Rows(
+        rows=WorkerRows(
             consumes=[on(topics.BUILD_PREEMPTED, victims.requeue, emits=[topics.MOVE_REQUESTED])],
             answers=[
                 answers(topics.PRIORITIES, priorities.find),

@@ -1,7 +1,7 @@
 """The part of reservations in a scheduler: requests draw from slots, and missing slots are claimed."""
 
 from bus import topics
-from bus.worker import Rows, answers, every
+from bus.worker import WorkerRows, answers, every
 from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
@@ -13,7 +13,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     filler = ReservationFiller(scheduler, drawn)
     return SchedulerPart(
         narrowings=(drawn,),
-        rows=Rows(
+        rows=WorkerRows(
             answers=[answers(topics.FILL_RESERVATION, filler.fill)],
             timers=[every(REFRESH_SECONDS, filler.refresh, at_once=True)],
         ),

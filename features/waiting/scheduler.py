@@ -2,7 +2,7 @@
 
 from bus import topics
 from bus.quotas import WEIGHT, FindQuotas
-from bus.worker import Rows, answers, every, on, on_many, prune_period
+from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
 from scheduler_worker.agents import WaitingSignal
 from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from scheduler_worker.dependencies import TRIES_UNDELIVERABLE
@@ -58,7 +58,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             "decision": owner.decision,
         },
         offers=(store, owner),
-        rows=Rows(
+        rows=WorkerRows(
             consumes=[
                 on_many(
                     topics.BUILD_REQUESTED,

@@ -1,7 +1,7 @@
 """The part of what-if questions in a scheduler."""
 
 from bus import topics
-from bus.worker import Rows, answers
+from bus.worker import WorkerRows, answers
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.waiting.owner import WaitingOwner
@@ -18,5 +18,5 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         client_queries={"what_if": what_ifs.answer},
         offers=(what_ifs,),
-        rows=Rows(answers=[answers(topics.WHAT_IF, preempting.answer)]),
+        rows=WorkerRows(answers=[answers(topics.WHAT_IF, preempting.answer)]),
     )

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
+from berth.databases import packages
 from bus.audit_trail import ActRecord, FindActs
 from bus.claims import CLEANUP, Choice, holder_consumer
 from bus.client_acts import UNKNOWN
@@ -157,7 +158,7 @@ async def cloud() -> FakeCloud:
 @pytest.fixture
 async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
     owners = Owners(database, fake, fake, fake)
     queries: dict[str, Callable[[Any], Awaitable[Any]]] = {

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from berth.composition import cell_queries, parts_of_scheduler, placement_queries
+from berth.databases import packages
 from berth.settings import Settings
 from bus import topics
 from bus.candidates import CandidateSource
@@ -94,7 +95,7 @@ def served_scheduler(
         return worker
 
     async def made() -> None:
-        await migrate(store, "scheduler_worker")
+        await migrate(store, *packages("scheduler"))
 
     return replace(worker, starts=[made, *worker.starts], stops=[*worker.stops, store.close])
 

@@ -12,26 +12,26 @@ from bus.feature import Feature, PartNeeds
 
 
 @dataclass(frozen=True)
-class Part:
+class ScriptedPart:
     of: str
     offers: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True)
 class Classes:
-    """What the feature `second` offers."""
+    """Offered by the feature `second`."""
 
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of two features, of which the first needs the second."""
 
-    def first(needs: PartNeeds, settings: Any) -> Part:
+    def first(needs: PartNeeds, settings: Any) -> ScriptedPart:
         needs.of(Classes)
-        return Part("first")
+        return ScriptedPart("first")
 
-    def second(needs: PartNeeds, settings: Any) -> Part:
-        return Part("second", offers=(Classes(),))
+    def second(needs: PartNeeds, settings: Any) -> ScriptedPart:
+        return ScriptedPart("second", offers=(Classes(),))
 
     declared = Feature(name="first", says="", needs=("second",)), Feature(name="second", says="")
     monkeypatch.setattr(features, "FEATURES", ("first", "second"))

@@ -22,7 +22,7 @@ from bus.sql.logins import administering, quoted_name
 
 NAME = "berth_copy"  # the name of the publication, the subscription and the replication slot
 CATCH_UP_SECONDS = 120.0
-_FILLED_BY_MIGRATIONS = ("alembic_version", "changes")  # tables with rows before any worker has started
+_FILLED_BY_MIGRATIONS = ("changes", "migrations")  # tables with rows before any worker has started
 
 _TABLES = """
     SELECT n.nspname AS schema, c.relname AS name,

@@ -7,16 +7,16 @@ from berth import composition
 from berth.settings import Settings
 from bus.errors import OperationRefused
 from bus.sql.database import Database
-from bus.sql.live_copy import LiveCopy, live_copy
 from bus.sql.migrations import migrate
+from features.database_copy.live_copy import LiveCopy, live_copy
 
 
-def schemas_in(settings: Settings, url: str) -> dict[str, str]:
-    """Return the PostgreSQL schemas of the workers with a database at this URL, each with the Python package
-    of its migrations.
+def schemas_in(settings: Settings, url: str) -> dict[str, tuple[str, ...]]:
+    """Return the PostgreSQL schemas of the workers with a database at this URL, each with the packages
+    whose tables are there.
     """
-    stores = {composition.store_of(role): package for role, package in composition.stores(settings).items()}
-    return {store: package for store, package in stores.items() if settings.database_for(store) == url}
+    stores = {composition.store_of(role): of_it for role, of_it in composition.stores(settings).items()}
+    return {store: of_it for store, of_it in stores.items() if settings.database_for(store) == url}
 
 
 @asynccontextmanager
@@ -37,9 +37,9 @@ async def copying(
 
 async def make_tables(settings: Settings, new: str, *, cell: str) -> None:
     """Create the workers' empty tables in the new database at the URL `new`."""
-    for schema, package in schemas_in(settings, settings.cell(cell).database).items():
+    for schema, packages in schemas_in(settings, settings.cell(cell).database).items():
         database = Database(new, namespace=schema)
         try:
-            await migrate(database, package)
+            await migrate(database, *packages)
         finally:
             await database.close()
