@@ -57,8 +57,8 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerNeeds(PartNeeds):
-    """The objects that a scheduler gives to the parts of features. Until all parts were made, a part only reads
-    the attributes of `scheduler`.
+    """The objects that a scheduler gives to the parts of features. Until all parts were made, a part only
+    reads the attributes of `scheduler`.
     """
 
     scheduler: Scheduler
