@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
 from berth.databases import OWN, packages
-from berth.features import add_messages, features, module_of
+from berth.features import add_messages, features, module_of, parts_of
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
     from placement_worker import SharedMemory
+    from scheduler_worker.extension import PartsOf
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
 add_messages()
@@ -303,10 +304,10 @@ def scheduler_of(
     """Return the scheduler and, unless `shared` has placement's index, the worker that copies this index."""
     from berth.choice import maintenance_options, policy, request_options
     from scheduler_worker.dependencies import SchedulerOptions
-    from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+    from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
     place = candidate_source(bus, shared)
-    needs = SchedulerNeeds(
+    connections = SchedulerConnections(
         source=place.source,
         placement=placement_queries(bus),
         cells=cell_queries(bus),
@@ -324,7 +325,12 @@ def scheduler_of(
         ),
         loaded=place.loaded,
     )
-    return [*place.workers, scheduler_worker(needs)]
+    return [*place.workers, scheduler_worker(connections, parts_of_scheduler(settings))]
+
+
+def parts_of_scheduler(settings: Settings) -> PartsOf:
+    """Return the function that makes the parts of all features for a scheduler."""
+    return lambda needs: parts_of("scheduler", needs, settings)
 
 
 class SearchPlace(NamedTuple):

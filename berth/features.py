@@ -11,7 +11,21 @@ from typing import Any
 from bus import topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
-FEATURES = ("nova", "broker_forwarding", "database_copy")
+FEATURES = (
+    "reservations",
+    "preemption",
+    "groups",
+    "topology",
+    "moves",
+    "waiting",
+    "what_if",
+    "policies",
+    "planning",
+    "maintenance",
+    "nova",
+    "broker_forwarding",
+    "database_copy",
+)
 
 
 @cache
