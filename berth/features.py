@@ -22,6 +22,7 @@ FEATURES = (
     "policies",
     "planning",
     "maintenance",
+    "capacity_history",
     "nova",
     "broker_forwarding",
     "database_copy",

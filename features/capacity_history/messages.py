@@ -1,9 +1,10 @@
-"""The capacity of the cloud over time: samples by resource class or flavor and zone."""
+"""The capacity of the cloud over time: samples by resource class or flavor and zone, and their query."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from bus.addressing import ANYONE, Query
 from bus.vocabulary import Compact, LongList, Message, Number, Seconds, Text
 
 CapacityKind = Literal["class", "flavor"]
@@ -45,3 +46,14 @@ class CapacityFound(Message, frozen=True, kw_only=True):
 
     samples: LongList[CapacitySample] = ()
     last: tuple[Seconds, Text] | None = None  # `after` of the next page; None: this is the last page
+
+
+CAPACITY = Query(
+    "scheduler.capacity",
+    FindCapacity,
+    CapacityFound,
+    "used, free, stranded and waiting capacity over time",
+    ANYONE,
+    "scheduler",
+)
+PAGE_ASKS = (CAPACITY,)

@@ -1,19 +1,27 @@
 """The page about the capacity over time: history and forecast of each resource class and flavor."""
 
 import asyncio
+from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from bus.capacity import CapacityKind, FindCapacity
-from control_room.core.capacity_history import CapacityHistory, histories, in_words
 from control_room.core.now import Reply
 from control_room.pages import frame
-from control_room.queries import capacity_samples, query
+from control_room.queries import query
+from features.capacity_history.history import CapacityHistory, capacity_samples, histories, in_words
+from features.capacity_history.messages import CAPACITY, CapacityKind, FindCapacity
 
 SECONDS = 60.0  # between two updates: samples are taken every five minutes
 PERIODS = {"2d": 2, "30d": 30, "1y": 366}
 USUAL = "30d"
+
+
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = CapacityHistoryPages(context, renderer)
+    yield Route("/capacity", pages.page, methods=["GET"])
+    yield Route("/capacity/events", pages.events, methods=["GET"])
 
 
 class CapacityHistoryPages(frame.PageGroup):
@@ -39,7 +47,7 @@ class CapacityHistoryPages(frame.PageGroup):
         return self._rendered(request, await asyncio.gather(*read))
 
     async def _read(self, question: FindCapacity) -> list[CapacityHistory]:
-        samples = await capacity_samples(self._context.queries.capacity, question)
+        samples = await capacity_samples(self._context.queries.asker(CAPACITY), question)
         return await asyncio.to_thread(histories, samples)  # forecasts take computation
 
     def _period(self, request: Request) -> str:

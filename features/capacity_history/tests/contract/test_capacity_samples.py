@@ -7,14 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from berth.databases import packages
-from bus import topics
-from bus.capacity import CapacitySample, FindCapacity
 from bus.host_health import DISABLED
 from bus.reports import Inventory
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from control_room.queries import capacity_samples
-from scheduler_worker.store import capacity
+from features.capacity_history import store as capacity
+from features.capacity_history.history import capacity_samples
+from features.capacity_history.messages import CAPACITY, CapacitySample, FindCapacity
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import SMALL
 from tests.support.virtual_time import in_virtual_time
@@ -43,7 +42,7 @@ async def test_a_sample_has_used_free_stranded_and_waiting_amounts_by_zone() -> 
             2, flavor=replace(flavor, vcpus=6, memory_mb=5000, name="large"), zone="z2", wait="2h"
         )
         await asyncio.sleep(400.0)
-        ask = world.bus.asker(topics.CAPACITY)
+        ask = world.bus.asker(CAPACITY)
 
         async def latest(**query: Any) -> CapacitySample:
             found = await capacity_samples(ask, FindCapacity(limit=1, **query))  # page by page

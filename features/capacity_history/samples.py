@@ -8,18 +8,15 @@ import numpy as np
 from msgspec import structs
 
 from bus.candidates import CandidateSearch, CandidateSource, Floats, SenselessQuery
-from bus.capacity import CapacityFound, CapacityKind, CapacitySample, FindCapacity
 from bus.host_health import CLOSED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.sql.database import Database
-from scheduler_worker.core.rule import Alternative
-from scheduler_worker.orders import Orders
-from scheduler_worker.placing import Scheduler
-from scheduler_worker.store import capacity as stored
+from features.capacity_history import store as stored
+from features.capacity_history.messages import CapacityFound, CapacityKind, CapacitySample, FindCapacity
+from scheduler_worker.extension import Alternative, Scheduler
 
-CHECK_SECONDS = 60.0
 USUAL = ("VCPU", "MEMORY_MB", "DISK_GB")
 UNNAMED = "custom"  # name of the flavor of a `berth boot` with amounts instead of a flavor
 
@@ -29,9 +26,8 @@ class CapacitySampler:
     about samples.
     """
 
-    def __init__(self, scheduler: Scheduler, orders: Orders, database: Database) -> None:
+    def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler
-        self._orders = orders
         self._database = database
 
     async def find(self, query: FindCapacity) -> CapacityFound:
@@ -56,7 +52,7 @@ class CapacitySampler:
         flavors = {name_of(each): each.asked for each in self._scheduler.flavors.latest()}
         waits: Counter[tuple[CapacityKind, str, str]] = Counter()
         for request, instances in waiting:
-            for alternative in self._orders.alternatives_of(request)[:1]:
+            for alternative in self._scheduler.orders.alternatives_of(request)[:1]:
                 name = name_of(alternative)
                 flavors.setdefault(name, alternative.asked)
                 waits["flavor", name, request.zone] += instances

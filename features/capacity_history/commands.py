@@ -6,12 +6,10 @@ from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.boot_options import seconds_since
 from berth.settings import BadSetting
-from bus import topics
-from bus.capacity import FindCapacity
 from bus.clock import Clock, time_text
 from bus.errors import OperationRefused
-from control_room.core.capacity_history import CapacityHistory, histories, in_words, thinned
-from control_room.queries import capacity_samples
+from features.capacity_history.history import CapacityHistory, capacity_samples, histories, in_words, thinned
+from features.capacity_history.messages import CAPACITY, FindCapacity
 
 commands = Commands()
 capacity = Commands(name="capacity", no_args_is_help=True)
@@ -39,7 +37,7 @@ async def _read(cli: Cli, options: HistoryOptions) -> list[CapacityHistory]:
         zone=options.zone or None,
     )
     async with cli.bus("capacity") as bus:
-        found = histories(await capacity_samples(bus.asker(topics.CAPACITY, timeout=SECONDS), query))
+        found = histories(await capacity_samples(bus.asker(CAPACITY, timeout=SECONDS), query))
     if not found:
         raise OperationRefused(
             f"there is no sample of {query.name or 'the capacity'} in the last {options.since}: schedulers"

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from bus.capacity import CapacityFound, CapacitySample, FindCapacity
 from bus.messages import BuildRequested
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
+from features.capacity_history.messages import CapacityFound, CapacitySample, FindCapacity
 from scheduler_worker.store.parked import CANCELLED
 
 # Each: seconds between samples, and seconds until they are replaced by means over the next longer interval.

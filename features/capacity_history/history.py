@@ -4,10 +4,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bus.capacity import CapacityKind, CapacitySample
-from control_room.core.capacity_trend import CapacityForecast, forecast
+from msgspec import structs
+
+from bus.protocol import Ask
 from control_room.core.now import Chart, chart
 from control_room.core.words import duration
+from features.capacity_history.messages import CapacityFound, CapacityKind, CapacitySample, FindCapacity
+from features.capacity_history.trend import CapacityForecast, forecast
 
 CHART_POINTS = 200
 
@@ -104,3 +107,16 @@ def in_words(found: CapacityForecast, time_text: Callable[[float], str]) -> str:
         return expected
     latest = f"and {day(found.latest)}" if found.latest is not None else f"and after {day(found.until)}"
     return f"{expected}, between {day(found.earliest)} {latest}"
+
+
+async def capacity_samples(
+    ask: Ask[FindCapacity, CapacityFound], question: FindCapacity
+) -> list[CapacitySample]:
+    """Return all samples of the capacity that a query selects."""
+    samples: list[CapacitySample] = []
+    while True:
+        found = await ask(question)
+        samples += found.samples
+        if found.last is None:
+            return samples
+        question = structs.replace(question, after=found.last)

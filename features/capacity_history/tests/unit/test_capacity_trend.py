@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from control_room.core.capacity_trend import DAY, HOUR, forecast
+from features.capacity_history.trend import DAY, HOUR, forecast
 
 BEGIN = 1_700_000_000.0 // DAY * DAY
 
