@@ -22,6 +22,7 @@ FEATURES = (
     "policies",
     "planning",
     "maintenance",
+    "adoption",
     "nova",
     "broker_forwarding",
     "database_copy",
