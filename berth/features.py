@@ -23,6 +23,7 @@ FEATURES = (
     "planning",
     "maintenance",
     "capacity_history",
+    "adoption",
     "nova",
     "broker_forwarding",
     "database_copy",

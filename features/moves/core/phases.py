@@ -30,7 +30,7 @@ from bus.messages import AgentReported
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message, seconds_of
 from cell_conductor.extension import AttemptLimits, Build, Effects, Leftover, Stepped, builds, leftovers
-from cell_conductor.moves.core import move as moves
+from features.moves.core import move as moves
 
 # seconds after which a report to the scheduler that a build has left the cell is repeated
 AWAY_SECONDS = 60.0

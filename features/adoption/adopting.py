@@ -9,14 +9,14 @@ from bus.claims import Claimed, Held, Refused
 from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdoptRequested
 from bus.worker import Outcome
-from cell_conductor.adoption.course import (
+from cell_conductor.extension import Build, CellBuilds
+from features.adoption.core.adoption import (
     Adoption,
     checked_allocations,
     claim_of,
     has_allocations,
     refusal_reason,
 )
-from cell_conductor.extension import Build, CellBuilds
 
 log = logging.getLogger(__name__)
 

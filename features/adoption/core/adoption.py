@@ -11,7 +11,6 @@ from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildPlaced
 from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
 from cell_conductor.extension import AttemptLimits, BaseCourse, Build, Effects, Step, builds, with_allocations
-from cell_conductor.moves.core.move import move_in_progress, shown_status
 
 
 class Adoption(Struct, frozen=True):
@@ -77,10 +76,8 @@ def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
     """
     if build is None or build.placed is None:
         return ""
-    if (move := move_in_progress(build.parts)) is not None:
-        return f"it is in the move {move.id}"
     if build.status != "active":
-        return f"its cell has it already: {shown_status(build)}, last on {build.host.host}"
+        return f"its cell has it already: {build.shown}, last on {build.host.host}"
     if build.host.root != asked.chosen.root:
         return f"its cell has it on {build.host.host}, not on {asked.chosen.host}"
     return ""

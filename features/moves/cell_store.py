@@ -11,7 +11,7 @@ from bus.moves import FindMoves, MoveEnded, MovePlaced, MovesFound
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
 from cell_conductor.extension import Applied, BaseCourseStore, Build, Event
-from cell_conductor.moves.core.move import (
+from features.moves.core.move import (
     BuildMove,
     MoveEndedBefore,
     MoveImpossible,

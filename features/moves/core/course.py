@@ -7,15 +7,15 @@ build that moved to another cell keeps its record, so that no late message build
 
 from typing import Any
 
-from bus.messages import AgentReported, BuildDeleteRequested
+from bus.messages import AgentReported, BuildDeleteRequested, Selection
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.extension import (
     AttemptLimits,
     BaseCourse,
     Build,
     Effects,
+    HeldStatuses,
     Postponed,
-    Shown,
     Step,
     Stepped,
     builds,
@@ -23,27 +23,20 @@ from cell_conductor.extension import (
     is_stale,
     leftovers,
 )
-from cell_conductor.moves.core import phases
-from cell_conductor.moves.core.handover import (
-    arrives,
-    event_of_moved,
-    handover,
-    handover_in_other_phase,
-    not_going,
-)
-from cell_conductor.moves.core.move import (
+from features.moves.core import phases
+from features.moves.core.handover import arrives, event_of_moved, handover, handover_in_other_phase, not_going
+from features.moves.core.move import (
     AT_SOURCE,
     MoveEndedBefore,
     MoveImpossible,
     MovePart,
     end_messages,
     given_back,
-    held_status,
     last_move,
     move_in_progress,
 )
-from cell_conductor.moves.core.move_step import step_of_move
-from cell_conductor.moves.core.placed_move import (
+from features.moves.core.move_step import step_of_move
+from features.moves.core.placed_move import (
     begin,
     end_of_refused,
     late_move_report,
@@ -57,6 +50,8 @@ LATER = 5.0  # seconds before a retry if the build is in another move
 class MovesCourse(BaseCourse):
     events = (MovePlaced, MoveReported, MoveSteered, HandoverProgress, MoveImpossible, MoveEndedBefore)
     state = MovePart
+    name = "moves"
+    statuses = HeldStatuses(waiting=("moving",), settled=("shelved", "moved"), ended=("moved",))
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
@@ -77,18 +72,17 @@ class MovesCourse(BaseCourse):
             None if stepped is None else (stepped[0], (*stepped[1], *_releases_while_away(stepped[0], now)))
         )
 
-    def shown(self, build: Build) -> Shown | None:
-        """Return the status of a build that its move has, and the host of its guest: during a move it may
-        differ from the build's host.
-        """
-        status = held_status(build)
-        if status is None:
-            return None
+    def guest_on(self, build: Build) -> Selection | None:
+        """Return the source host of a build in a move if its guest is still there."""
         move = move_in_progress(build.parts)
         if move is None or not move.was:
-            return Shown(status, build.host)
+            return None
         waits = move.phase in AT_SOURCE or (move.phase in ("build", "undo") and move.kind == "evacuate")
-        return Shown(status, build.hosts[move.source] if waits else build.host)
+        return build.hosts[move.source] if waits else None
+
+    def operation(self, build: Build) -> str | None:
+        move = last_move(build)
+        return move.id if move is not None else None
 
     def time_limits(self, build: Build) -> tuple[float, ...] | None:
         return None if move_in_progress(build.parts) is not None else ()
@@ -144,7 +138,7 @@ def _releases_while_away(build: Build | None, now: float) -> Effects:
     """Return the releases that are due although the build is in a move: while the other cell has the build,
     this cell waits for no answer of placement.
     """
-    if build is None or held_status(build) != "moved" or move_in_progress(build.parts) is None:
+    if build is None or build.held_as != "moved" or move_in_progress(build.parts) is None:
         return ()
     return leftovers.release_due(build, now, is_settled=True)
 
@@ -180,7 +174,7 @@ def _outside_moves(
             after, effects = kernel(build, event, now, limits)
             assert after is not None
             return after, (*effects, *phases.repeated_move_end(after))
-    match held_status(build):
+    match build.held_as:
         case "shelved":
             return _shelved(build, event, now, limits, kernel)
         case "moved":

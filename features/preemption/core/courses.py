@@ -30,8 +30,8 @@ from cell_conductor.extension import (
     is_stale,
     leftovers,
 )
-from cell_conductor.moves.core.move import MoveImpossible, given_back, held, held_status, move_in_progress
-from cell_conductor.moves.core.placed_move import begins
+from features.moves.core.move import MoveImpossible, given_back, held, move_in_progress
+from features.moves.core.placed_move import begins
 
 
 class Vacate(Compact, frozen=True):
@@ -54,6 +54,7 @@ class Awaited(Compact, frozen=True):
 class VictimCourse(BaseCourse):
     """The side of an instance that is preempted: deletes or shelves it, and reports that it has left."""
 
+    name = "victim"
     events = (Vacating,)
     state = Vacate
 
@@ -73,7 +74,7 @@ class VictimCourse(BaseCourse):
 
     def time_limits(self, build: Build) -> tuple[float, ...]:
         vacates = build.parts.get(Vacate)
-        repeats = vacates is not None and vacates.repeat_at and held_status(build) == "shelved"
+        repeats = vacates is not None and vacates.repeat_at and build.held_as == "shelved"
         return (vacates.repeat_at,) if vacates is not None and repeats else ()
 
 
@@ -86,7 +87,7 @@ def _step_of_victim(
         ):
             return held(build, "shelved", generation=None), ()
         case AgentReported(outcome="overdue") if not is_stale(build, event):
-            if held_status(build) == "shelved":
+            if build.held_as == "shelved":
                 build = _with_repeated_requeue(build, vacates, now)
         case MovePlaced() if begins(build, event):
             build = replace(build, parts=build.parts.without(Vacate))
@@ -129,7 +130,7 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         return build, (left(event.build, event.other, event.cell),)
     if move_in_progress(build.parts) is not None:  # the sender repeats the order until the move has ended
         return build, ()
-    is_shelved = held_status(build) == "shelved"
+    is_shelved = build.held_as == "shelved"
     vacates = build.parts.get(Vacate)
     if vacates is None:
         requeue = event.requeue and (is_shelved or build.status == "active")
@@ -157,7 +158,7 @@ def has_left(build: Build) -> Effects:
     """Return the messages that a preempted build has left its host; () if it may still use the host or is not
     preempted.
     """
-    vacates, status = build.parts.get(Vacate), held_status(build) or build.status
+    vacates, status = build.parts.get(Vacate), build.shown
     if vacates is None or build.leftovers or status not in ("deleted", "shelved", "moved", "error"):
         return ()
     first = build.attempts[0].started if build.attempts else build.started
@@ -198,6 +199,7 @@ def left(victim: str, by: str, cell: str) -> Vacating:
 class PreemptorCourse(BaseCourse):
     """The side of a build that preempts instances: orders them to leave, and is ordered after they left."""
 
+    name = "preemptor"
     events = (Vacating,)
     state = Awaited
 

@@ -11,9 +11,9 @@ from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, Build
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from bus.vocabulary import MAX_CAUSE
 from cell_conductor.extension import AttemptLimits, Build, Event, Stepped, builds, events, leftovers, reshaped
-from cell_conductor.moves.core import phases
-from cell_conductor.moves.core.handover import recalled, step_of_leaving
-from cell_conductor.moves.core.move import (
+from features.moves.core import phases
+from features.moves.core.handover import recalled, step_of_leaving
+from features.moves.core.move import (
     ASKING,
     BuildMove,
     MoveImpossible,
@@ -21,7 +21,7 @@ from cell_conductor.moves.core.move import (
     move_in_progress,
     with_move,
 )
-from cell_conductor.moves.core.placed_move import DELETED, answered, released, stale_move_report
+from features.moves.core.placed_move import DELETED, answered, released, stale_move_report
 
 
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:

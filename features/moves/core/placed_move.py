@@ -18,19 +18,17 @@ from cell_conductor.extension import (
     swap_result,
     with_allocations,
 )
-from cell_conductor.moves.core import phases
-from cell_conductor.moves.core.move import (
+from features.moves.core import phases
+from features.moves.core.move import (
     BUILT,
     KEPT,
     BuildMove,
     ended,
     has_lost_claim,
     held,
-    held_status,
     last_move,
     move_in_progress,
     refused_move,
-    shown_status,
     with_move,
     without_record,
 )
@@ -90,7 +88,7 @@ def begins(build: Build, placed: MovePlaced) -> bool:
 
 
 def _is_ready(build: Build, placed: MovePlaced) -> bool:
-    return held_status(build) == "shelved" if placed.kind == "unshelve" else build.status == "active"
+    return build.held_as == "shelved" if placed.kind == "unshelve" else build.status == "active"
 
 
 def _refuse(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped:
@@ -105,7 +103,7 @@ def _refuse(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits)
 
 def _record_refusal(build: Build, placed: MovePlaced, now: float) -> Stepped:
     end: MoveEnd = "deleted" if build.status in ("deleting", "deleted") else "error"
-    why = DELETED if end == "deleted" else f"the instance is {shown_status(build)}"
+    why = DELETED if end == "deleted" else f"the instance is {build.shown}"
     move, last = refused_move(placed, end, why, now), last_move(build)
     if last is not None:
         move = replace(move, step=last.step, highest=max(last.highest, move.highest))
@@ -218,7 +216,7 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
         if report.outcome == "progress":
             return ()
         again = phases.repeated_move_end(build)
-    is_over = build.status in ("deleting", "deleted", "error") or held_status(build) == "shelved"
+    is_over = build.status in ("deleting", "deleted", "error") or build.held_as == "shelved"
     is_unneeded = is_over and report.attempt <= build.attempt
     left = any(
         leftover.attempt == report.attempt and not leftover.is_destroyed for leftover in build.leftovers

@@ -3,7 +3,7 @@
 from prometheus_client import Counter
 
 from cell_conductor.extension import Applied, BaseCourseStore
-from cell_conductor.preemption.courses import Awaited
+from features.preemption.core.courses import Awaited
 
 PREEMPTIONS = Counter(
     "berth_preemptions",

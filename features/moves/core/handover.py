@@ -29,20 +29,9 @@ from cell_conductor.extension import (
     builds,
     leftovers,
 )
-from cell_conductor.moves.core import phases
-from cell_conductor.moves.core.move import (
-    BUILT,
-    KEPT,
-    BuildMove,
-    closed,
-    half_of,
-    held,
-    held_status,
-    last_move,
-    shown_status,
-    with_move,
-)
-from cell_conductor.moves.core.placed_move import DELETED, new_move
+from features.moves.core import phases
+from features.moves.core.move import BUILT, KEPT, BuildMove, closed, half_of, held, last_move, with_move
+from features.moves.core.placed_move import DELETED, new_move
 
 CHANGED = "the instance has changed: it has another attempt now"
 
@@ -62,8 +51,8 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
         return build, ()
     if build.status in ("deleting", "deleted"):
         return _deleted_before(build, order, now, limits)
-    if shown_status(build) != ("shelved" if order.kind == "unshelve" else "active"):
-        return build, (not_going(order, f"the instance is {shown_status(build)}"),)
+    if build.shown != ("shelved" if order.kind == "unshelve" else "active"):
+        return build, (not_going(order, f"the instance is {build.shown}"),)
     move = _leaving(build, order, now)
     build = with_move(build, move)
     if order.kind in KEPT and order.attempt != move.was:
@@ -210,8 +199,8 @@ def arrives(build: Build | None, placed: MovePlaced, now: float, limits: Attempt
         made = replace(_new(placed), version=build.version, replies=build.replies)
         taken, _ = _begin(made, placed, 0, now, limits)
         return phases.deleting(taken, None, now, limits, DELETED)
-    if held_status(build) != "moved":
-        cause = f"the instance is {shown_status(build)} there already"
+    if build.held_as != "moved":
+        cause = f"the instance is {build.shown} there already"
         return build, (half_of(placed, "arriving", "back", above=build.attempt, cause=cause),)
     build = phases.trimmed(build)
     at = len(build.hosts)

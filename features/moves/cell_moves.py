@@ -8,9 +8,9 @@ from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor.extension import CellBuilds, Event
-from cell_conductor.moves import store as move_store
-from cell_conductor.moves.core.move import MoveImpossible
-from cell_conductor.moves.core.placed_move import undone_unknown
+from features.moves import cell_store as move_store
+from features.moves.core.move import MoveImpossible
+from features.moves.core.placed_move import undone_unknown
 
 METAL = "an instance on bare metal does not move: its node is all of it"
 

@@ -136,7 +136,6 @@ class MovePart(msgspec.Struct, frozen=True):
     """The state that the feature keeps about a build in `Build.parts`."""
 
     move: BuildMove | None = None  # current or last move
-    held: HeldStatus | None = None  # the status to show while the feature has the build
 
 
 class MoveImpossible(msgspec.Struct, frozen=True):
@@ -164,36 +163,22 @@ def move_in_progress(parts: BuildParts) -> BuildMove | None:
     return state.move if state is not None and state.move is not None and state.move.is_open else None
 
 
-def held_status(build: Build) -> HeldStatus | None:
-    """Return what is shown of a build that its move has; None if the feature does not have the build."""
-    state = build.parts.get(MovePart)
-    return state.held if state is not None else None
-
-
-def shown_status(build: Build) -> str:
-    """Return the status of a build that is shown to users."""
-    return held_status(build) or build.status
-
-
 def with_move(build: Build, move: BuildMove, **changes: Any) -> Build:
     """Return a build with a new state of its move, and other changed fields."""
-    state = MovePart(move, held_status(build))
-    return replace(build, parts=build.parts.having(state), **changes)
+    return replace(build, parts=build.parts.having(MovePart(move)), **changes)
 
 
 def held(build: Build, status: HeldStatus, **changes: Any) -> Build:
     """Return a build that its move has, with the status to show."""
-    state = MovePart(last_move(build), status)
-    return replace(build, status="held", parts=build.parts.having(state), **changes)
+    parts = build.parts.having(MovePart(last_move(build)))
+    return replace(build, status="held", held_as=status, parts=parts, **changes)
 
 
 def given_back(build: Build, status: Status, **changes: Any) -> Build:
     """Return a build that the kernel has again, in a status."""
-    if held_status(build) is not None:
-        last = last_move(build)
-        parts = build.parts
-        changes["parts"] = parts.without(MovePart) if last is None else parts.having(MovePart(last))
-    return replace(build, status=status, **changes)
+    if build.held_as and last_move(build) is None:
+        changes["parts"] = build.parts.without(MovePart)
+    return replace(build, status=status, held_as="", **changes)
 
 
 def has_lost_claim(placed: moves.MovePlaced) -> bool:
