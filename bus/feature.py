@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bus.decisions import ReasonTable
+
 T = TypeVar("T")
 
 
@@ -53,6 +55,9 @@ class Feature:
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation
+    reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals
+    # code of a refused claim → the change that lets a waiting request be tried again
+    wakes: Mapping[str, str] = field(default_factory=dict)
     meters: tuple[tuple[str, str], ...] = ()  # a module with metrics, and the process that serves them
     examples: tuple[tuple[str, Any], ...] = ()  # settings with which all of its processes run
 
