@@ -1,10 +1,11 @@
-"""Lists every command by name with the module that defines it.
+"""Lists every command by name with the module that defines it; features declare their own.
 
 A module is loaded when its command is called. `berth --help` and shell completion read descriptions from the
 source text of the modules, without loading the modules.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -110,24 +111,24 @@ class Listed:
         """Return a group's description, or the first paragraph of a command's docstring, for --help."""
         if self.of_group:
             return self.of_group
-        file = Path(__file__).with_name(f"{self.module.rpartition('.')[2]}.py")
-        text = file.read_text(encoding="utf-8")
+        file = Path(__file__).parents[2].joinpath(*self.module.split("."))
+        text = file.with_suffix(".py").read_text(encoding="utf-8")
         found = re.search(rf'\.command\("{self.name}".*?"""(.*?)(?:\n\n|""")', text, re.DOTALL)
         return " ".join(found[1].split()) if found else ""
 
 
-COMMANDS = (
-    *(
-        Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""))
-        for panel, listed in _MODULES.items()
-        for name, file in listed.items()
-    ),
-    *(
-        Listed(feature.name, f"{package_of(feature)}.commands", "Other systems", feature.commands)
-        for feature in features()
-        if feature.commands
-    ),
-)
+def _listed() -> Iterator[Listed]:
+    """Yield all commands, panel by panel: those of the kernel, then those of features."""
+    for panel in dict.fromkeys([*_MODULES, *(panel for feature in features() for panel in feature.commands)]):
+        for name, file in _MODULES.get(panel, {}).items():
+            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""))
+        for feature in features():
+            for name, file in feature.commands.get(panel, {}).items():
+                module = f"{package_of(feature)}.{file}"
+                yield Listed(name, module, panel, feature.command_groups.get(name, ""))
+
+
+COMMANDS = tuple(_listed())
 
 
 class Later(TyperCommand):

@@ -7,9 +7,9 @@ from aio_pika.abc import AbstractConnection
 
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
-from bus.rabbit.oslo import RpcAddress
 from bus.rabbit.queue_state import queue_state
 from bus.rabbit.underlay import hang_up
+from features.nova.oslo.server import RpcAddress
 
 
 @dataclass(frozen=True)

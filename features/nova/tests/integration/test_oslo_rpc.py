@@ -11,8 +11,10 @@ import pytest
 from aio_pika import Message, connect
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
 
-from bus.rabbit import oslo
-from bus.rabbit.oslo import (
+from bus.rabbit.wire import NotTaken
+from features.nova.oslo import server as oslo
+from features.nova.oslo.client import RpcClient
+from features.nova.oslo.server import (
     RpcAddress,
     RpcCall,
     RpcFailure,
@@ -22,9 +24,7 @@ from bus.rabbit.oslo import (
     packed,
     unpacked,
 )
-from bus.rabbit.oslo_client import RpcClient
-from bus.rabbit.oslo_topic import TopicQueue, observe
-from bus.rabbit.wire import NotTaken
+from features.nova.oslo.topic import TopicQueue, observe
 from tests.support.waiting import in_time, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]

@@ -11,9 +11,17 @@ from bus.broker_urls import place
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.rabbit.connection import answered, broker_url, dial, open_channel, plainly
-from bus.rabbit.oslo import PREFETCH, RpcAddress, RpcCall, RpcFailure, packed, properties_of, unpacked
 from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, hang_up
 from bus.rabbit.wire import Arrived, NoQueueBound, Post
+from features.nova.oslo.server import (
+    PREFETCH,
+    RpcAddress,
+    RpcCall,
+    RpcFailure,
+    packed,
+    properties_of,
+    unpacked,
+)
 
 log = logging.getLogger(__name__)
 
