@@ -11,7 +11,7 @@ from typing import Any
 from bus import topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
-FEATURES = ("nova",)
+FEATURES = ("nova", "broker_forwarding", "database_copy")
 
 
 @cache

@@ -44,7 +44,7 @@ _MODULES = {
         "topology": "descriptions", "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "roles": "descriptions", "http": "descriptions",
         "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
-        "database": "database", "broker": "broker", "debug": "support", "upgrade": "support", "at": "past",
+        "debug": "support", "upgrade": "support", "at": "past",
         "replay": "replaying",
     },
     "Other systems": {
@@ -88,9 +88,7 @@ _GROUPS = {  # group → its description
     "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
     " `berth at 2h show host-7`.",
     "dead": "Messages that no worker could handle, each with its reason.",
-    "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",
     "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
-    "database": "Move a database to another PostgreSQL server while workers use it (docs/running.md).",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",
     "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),

@@ -19,7 +19,7 @@ class ScriptedPart:
 
 @dataclass(frozen=True)
 class Classes:
-    """What the feature `second` offers."""
+    """Offered by the feature `second`."""
 
 
 @pytest.fixture

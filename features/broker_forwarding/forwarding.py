@@ -19,8 +19,8 @@ from bus.errors import BrokerRefused, OperationRefused, Unavailable
 from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
 from bus.rabbit.queue_state import queue_state
 from bus.rabbit.topology import BrokerNames, Topology
-from bus.rabbit.transfer import Transfer
 from bus.rabbit.underlay import hang_up
+from features.broker_forwarding.transfer import Transfer
 
 log = logging.getLogger(__name__)
 

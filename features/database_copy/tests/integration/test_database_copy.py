@@ -14,9 +14,9 @@ from berth.loadtest import Load, LoadPlan
 from berth.operations.guest_differences import compare_guests
 from berth.settings import Settings
 from bus.errors import OperationRefused, Unavailable
-from bus.sql.live_copy import LiveCopy, live_copy
 from deploy.postgres import find_postgres
 from deploy.servers import Postgres, RabbitMQ
+from features.database_copy.live_copy import LiveCopy, live_copy
 from tests.support.berth_processes import run_berth, settled
 from tests.support.replicas import replicated
 from tests.support.servers import installed, url_of

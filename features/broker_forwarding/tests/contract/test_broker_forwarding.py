@@ -13,14 +13,15 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 
 from bus.errors import BrokerRefused, OperationRefused, Unavailable
 from bus.protocol import Envelope, Inbox, QueueSpec
-from bus.rabbit import RabbitTransport, forwarding
+from bus.rabbit import RabbitTransport
 from bus.rabbit.connection import BadCredentials, dial, streams_of
-from bus.rabbit.forwarding import Forwarder
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.transfer import PREFETCH
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Post
 from deploy.servers import RabbitMQ
+from features.broker_forwarding import forwarding
+from features.broker_forwarding.forwarding import Forwarder
+from features.broker_forwarding.transfer import PREFETCH
 from tests.support.envelopes import a_letter, an_envelope, numbers, publish, take
 from tests.support.servers import ExternalServer, url_of
 from tests.support.waiting import in_time, until

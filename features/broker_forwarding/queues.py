@@ -8,8 +8,8 @@ from pathlib import Path
 from berth.settings import BadSetting, Settings
 from bus.broker_urls import addresses, single_urls, vhost_of
 from bus.clock import monotonic
-from bus.rabbit.definitions import NotDefinitions, durable_queues, importable
-from bus.rabbit.forwarding import Forwarder
+from features.broker_forwarding.definitions import NotDefinitions, durable_queues, importable
+from features.broker_forwarding.forwarding import Forwarder
 
 _CHECK_SECONDS = 0.2
 

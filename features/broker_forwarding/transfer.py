@@ -23,10 +23,10 @@ from bus.rabbit.connection import (
     plainly,
     streams_of,
 )
-from bus.rabbit.forwarded import fan_out_name, post_to_worker, post_unchanged
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import BulkChannel, ended
 from bus.rabbit.wire import Arrived, NoQueueBound, NotTaken, Post
+from features.broker_forwarding.forwarded import fan_out_name, post_to_worker, post_unchanged
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.__main__ import app
-from berth.commands import broker
 from berth.commands.options import url_or_file
-from berth.operations.broker_forwarding import check_urls, chosen_queues, write_importable
 from berth.settings import BadSetting, Settings
-from bus.rabbit.definitions import NotDefinitions, durable_queues, importable
-from bus.rabbit.forwarding import Forwarder
 from bus.rabbit.topology import BrokerNames
+from features.broker_forwarding import commands as broker
+from features.broker_forwarding.definitions import NotDefinitions, durable_queues, importable
+from features.broker_forwarding.forwarding import Forwarder
+from features.broker_forwarding.queues import check_urls, chosen_queues, write_importable
 
 OLD, NEW = "amqp://berth:secret@old/berth", "amqp://berth:secret@new/berth"
 

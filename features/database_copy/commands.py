@@ -7,8 +7,8 @@ from typing import Annotated
 
 from berth.commands.options import Commands, described, option, positional, url_or_file
 from berth.commands.terminal import Cli, progress_bar
-from berth.operations.database_copy import copying, make_tables
-from bus.sql.live_copy import LiveCopy
+from features.database_copy.copying import copying, make_tables
+from features.database_copy.live_copy import LiveCopy
 
 _POLL_SECONDS = 0.5
 

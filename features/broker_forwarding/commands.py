@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from berth.commands.options import Commands, described, option, positional, url_or_file
 from berth.commands.terminal import Cli
-from berth.operations.broker_forwarding import check_urls, chosen_queues, stop_when_empty, write_importable
 from berth.services import stop_on_signals
 from bus.broker_urls import place
 from bus.clock import monotonic
 from bus.masking import printable
-from bus.rabbit.forwarding import Forwarder
 from bus.rabbit.topology import BrokerNames
+from features.broker_forwarding.forwarding import Forwarder
+from features.broker_forwarding.queues import check_urls, chosen_queues, stop_when_empty, write_importable
 
 _REPORT_SECONDS = 5.0
 

@@ -7,8 +7,8 @@ from berth import composition
 from berth.settings import Settings
 from bus.errors import OperationRefused
 from bus.sql.database import Database
-from bus.sql.live_copy import LiveCopy, live_copy
 from bus.sql.migrations import migrate
+from features.database_copy.live_copy import LiveCopy, live_copy
 
 
 def schemas_in(settings: Settings, url: str) -> dict[str, tuple[str, ...]]:
