@@ -11,7 +11,18 @@ from typing import Any
 from bus import topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
-FEATURES = ("nova", "broker_forwarding", "database_copy")
+FEATURES = (
+    "reservations",
+    "preemption",
+    "groups",
+    "topology",
+    "quotas",
+    "group_limits",
+    "headroom",
+    "nova",
+    "broker_forwarding",
+    "database_copy",
+)
 
 
 @cache
@@ -50,6 +61,17 @@ def processes() -> Iterator[tuple[Feature, FeatureProcess]]:
     for feature in features():
         for process in feature.processes:
             yield feature, process
+
+
+def modules(name: str) -> list[Any]:
+    """Import and return the modules with this name of all features that have one."""
+    found = (module_of(feature, name) for feature in features())
+    return [module for module in found if module is not None]
+
+
+def http_parts() -> list[Any]:
+    """Return the parts of all features of the Placement API over HTTP."""
+    return [module.HTTP for module in modules("http")]
 
 
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:

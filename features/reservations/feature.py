@@ -1,0 +1,10 @@
+"""Declares the feature reservations."""
+
+from bus.feature import Feature
+from features.reservations.settings import ReservationSettings
+
+FEATURE = Feature(
+    name="reservations",
+    says="holds capacity for a project, from which only its instances draw",
+    settings=ReservationSettings,
+)
