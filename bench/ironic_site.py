@@ -16,7 +16,13 @@ import httpx
 import msgspec
 
 from bench.permanent_lease import PermanentLease
-from berth.composition import candidate_source, cell_queries, open_placement, placement_queries
+from berth.composition import (
+    candidate_source,
+    cell_queries,
+    open_placement,
+    parts_of_scheduler,
+    placement_queries,
+)
 from berth.databases import packages
 from berth.services import serving_metrics, settle_in, stop_on_signals
 from berth.settings import Settings
@@ -40,7 +46,7 @@ from compute_sim.worker import compute_sim
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent.worker import metal_agent, notification_source
 from placement_worker import SharedMemory, placement_worker
-from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"
@@ -154,7 +160,7 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
     return {
         "placement": a_placement,
         "scheduler": lambda: scheduler_worker(
-            SchedulerNeeds(
+            SchedulerConnections(
                 source=place.source,
                 placement=placement_queries(bus),
                 cells=cell_queries(bus),
@@ -163,7 +169,8 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
                 publish=bus.publish,
                 clock=clock,
                 loaded=place.loaded,
-            )
+            ),
+            parts_of_scheduler(Settings()),
         ),
         "replica": lambda: place.workers[0],
         "conductor": lambda: _conductor(site, bus, CELL),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
     from placement_worker import Placement, SharedMemory
+    from scheduler_worker.extension import PartsOf
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
 add_messages()
@@ -297,10 +298,10 @@ def scheduler_of(
     """Return the scheduler and, unless `shared` has placement's index, the worker that copies this index."""
     from berth.choice import maintenance_options, policy, request_options
     from scheduler_worker.dependencies import SchedulerOptions
-    from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+    from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
     place = candidate_source(bus, shared)
-    needs = SchedulerNeeds(
+    connections = SchedulerConnections(
         source=place.source,
         placement=placement_queries(bus),
         cells=cell_queries(bus),
@@ -318,7 +319,12 @@ def scheduler_of(
         ),
         loaded=place.loaded,
     )
-    return [*place.workers, scheduler_worker(needs)]
+    return [*place.workers, scheduler_worker(connections, parts_of_scheduler(settings))]
+
+
+def parts_of_scheduler(settings: Settings) -> PartsOf:
+    """Return the function that makes the parts of all features for a scheduler."""
+    return lambda needs: parts_of("scheduler", needs, settings)
 
 
 class SearchPlace(NamedTuple):
@@ -376,6 +382,7 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
     """
     from bus.relays import ANSWER_SECONDS
     from cell_conductor import AttemptLimits, RemovedAgents, agent_gateway, cell_conductor
+    from cell_conductor.extension import ConductorNeeds
 
     claim, release = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
     limits = AttemptLimits(
@@ -384,7 +391,10 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
         keep=settings.keep.ended,
     )
     removed = RemovedAgents(store, bus.clock)
-    conductor = cell_conductor(cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed)
+    parts = parts_of("conductor", ConductorNeeds(cell=cell), settings)
+    conductor = cell_conductor(
+        cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed, parts=parts
+    )
     if settings.cells.agent_queues == "own":
         return [conductor]
     relay = bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS)

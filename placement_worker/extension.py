@@ -64,7 +64,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementNeeds(PartNeeds):
-    """What a part of placement is made from."""
+    """The objects from which parts of placement are made."""
 
     database: Database
     clock: Clock

@@ -4,5 +4,5 @@ from bus.feature import Feature
 from features.groups.settings import GroupSettings
 
 FEATURE = Feature(
-    name="groups", says="places the members of a server group together or apart", settings=GroupSettings
+    name="groups", says="places instances of a server group together or apart", settings=GroupSettings
 )

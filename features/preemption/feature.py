@@ -3,5 +3,8 @@
 from bus.feature import Feature
 
 FEATURE = Feature(
-    name="preemption", says="removes instances of lower priority for a build of higher priority"
+    name="preemption",
+    says="builds of higher priority replace instances on their host",
+    needs=("moves",),
+    meters=(("features.preemption.build_metrics", "conductor"),),
 )

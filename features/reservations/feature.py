@@ -4,7 +4,5 @@ from bus.feature import Feature
 from features.reservations.settings import ReservationSettings
 
 FEATURE = Feature(
-    name="reservations",
-    says="holds capacity for a project, from which only its instances draw",
-    settings=ReservationSettings,
+    name="reservations", says="holds capacity for a project or a purpose", settings=ReservationSettings
 )

@@ -4,6 +4,6 @@ from bus.feature import Feature
 
 FEATURE = Feature(
     name="topology",
-    says="packs the members of a server group into a domain, or spreads them over domains",
+    says="chooses the hosts of all instances of a request together, by levels of failure domains",
     needs=("groups",),
 )

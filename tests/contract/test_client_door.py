@@ -1,6 +1,6 @@
 """A client's permitted acts, and the rows of its answers, depend on the projects to which it is limited."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -160,7 +160,12 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
     owners = Owners(database, fake, fake, fake)
-    made = ClientDoor(database, fake, fake, fake, fake, owners, TurnedClock(5.0).clock)
+    queries: dict[str, Callable[[Any], Awaitable[Any]]] = {
+        "waiting": cloud.waiting,
+        "decision": cloud.decision,
+        "what_if": cloud.answer,
+    }
+    made = ClientDoor(database, fake, fake, owners, TurnedClock(5.0).clock, queries)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from berth.composition import cell_queries, open_placement, placement_queries
+from berth.composition import cell_queries, open_placement, parts_of_scheduler, placement_queries
 from berth.databases import packages
 from berth.settings import Settings
 from bus import topics
@@ -20,7 +20,8 @@ from placement_worker import BusReader, IndexedSource, placement_worker, replica
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import Claims, PlacementQueries
 from scheduler_worker.waiting.host_changes import HostChanges
-from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+from scheduler_worker.worker import SchedulerConnections, scheduler_worker
+from tests.support.feature_parts import conductor_parts
 
 Make = Callable[[Bus], Worker]
 
@@ -33,7 +34,8 @@ def of_one_cell(
 
     def conductor_of(bus: Bus) -> Worker:
         asks = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
-        return cell_conductor(cell, builds, *asks, clock=clock, limits=limits)
+        parts = conductor_parts(cell)
+        return cell_conductor(cell, builds, *asks, clock=clock, limits=limits, parts=parts)
 
     return {
         "placement": lambda bus: placement_worker(
@@ -88,11 +90,11 @@ def served_scheduler(
 ) -> Worker:
     """Return a scheduler's worker. Without a database it makes one in memory at its start."""
     store = database or Database("sqlite+aiosqlite://", inline=True)
-    needs = SchedulerNeeds(
+    needs = SchedulerConnections(
         source=source, placement=queries, cells=cell_queries(bus), database=store,
         bus=cast(RecordingBus, bus), publish=bus.publish, clock=clock, options=options, loaded=loaded,
     )  # fmt: skip
-    worker = scheduler_worker(needs)
+    worker = scheduler_worker(needs, parts_of_scheduler(Settings()))
     if database is not None:
         return worker
 
