@@ -16,6 +16,9 @@ FEATURES = (
     "preemption",
     "groups",
     "topology",
+    "quotas",
+    "group_limits",
+    "headroom",
     "moves",
     "waiting",
     "what_if",
@@ -69,6 +72,17 @@ def processes() -> Iterator[tuple[Feature, FeatureProcess]]:
     for feature in features():
         for process in feature.processes:
             yield feature, process
+
+
+def modules(name: str) -> list[Any]:
+    """Import and return the modules with this name of all features that have one."""
+    found = (module_of(feature, name) for feature in features())
+    return [module for module in found if module is not None]
+
+
+def http_parts() -> list[Any]:
+    """Return the parts of all features of the Placement API over HTTP."""
+    return [module.HTTP for module in modules("http")]
 
 
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:

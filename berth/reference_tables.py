@@ -10,12 +10,12 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
-from berth.features import add_messages, features
+from berth.features import add_messages, features, http_parts
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import REASONS
 from placement_worker.http.access import DEFAULTS
-from placement_worker.http.routes import ROUTES
+from placement_worker.http.routes import routes
 from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
 
 
@@ -26,6 +26,8 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 def addresses() -> list[dict[str, Any]]:
     """Return the URLs and HTTP methods of the Placement API, each with its microversions and access rule."""
+    parts = http_parts()
+    defaults = DEFAULTS | {name: text for part in parts for name, text in part.rules.items()}
     return [
         {
             "address": pattern,
@@ -33,10 +35,10 @@ def addresses() -> list[dict[str, Any]]:
             "since": _version(pattern, operation.since),
             "until": _version(pattern, operation.until) if operation.ends else "",
             "rule": operation.rule,
-            "default": DEFAULTS.get(operation.rule, ""),
+            "default": defaults.get(operation.rule, ""),
             "body": operation.body,
         }
-        for pattern, operations in sorted(ROUTES.items())
+        for pattern, operations in sorted(routes(parts).items())
         for operation in operations
     ]
 
@@ -93,9 +95,9 @@ MODULES: Mapping[str, str] = {
     "placement_worker.change_log": "placement",
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
-    "placement_worker.headroom": "placement",
-    "placement_worker.rules.preemption": "placement",
-    "placement_worker.keystone_limits": "placement, where it copies Keystone's limits",
+    "features.headroom.controller": "placement",
+    "features.preemption.rule": "placement",
+    "features.quotas.keystone_limits": "placement, where it copies Keystone's limits",
     "scheduler_worker.agents": "scheduler",
     "scheduler_worker.maintenance.controller": "scheduler",
     "scheduler_worker.maintenance.evacuations": "scheduler",

@@ -6,12 +6,15 @@ their names, and each may be missing:
     messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
+    http         HTTP is its part of the Placement API over HTTP
+    audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     pages        `routes(context, renderer)` returns the routes of its pages
     templates    the templates of its pages
-    migrations   the migrations of the database that its processes share
+    migrations   the migrations of the database that its processes share, or a folder for each worker in whose
+                 database it has tables: placement, scheduler, conductor
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages
 """
@@ -50,6 +53,7 @@ class Feature:
     says: str
     needs: tuple[str, ...] = ()  # names of features whose modules it imports
     settings: type[SettingsGroup] | None = None
+    clouds: tuple[str, ...] = ()  # settings that name an entry of clouds.yaml with a user of Keystone
     processes: tuple[FeatureProcess, ...] = ()
     # panel of `berth --help` → command or group of commands → module of the feature that defines it
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -36,8 +36,8 @@ from bus.moves import MoveRequested
 from bus.queries import FindInstances
 from bus.vocabulary import Id, Message
 from placement_worker.http.access import Authenticate
+from placement_worker.http.described import DescribedOperation
 from placement_worker.http.errors import Problem
-from placement_worker.http.openapi import DescribedOperation
 from placement_worker.http.recording import SIGN_IN, RecordedRequests, origin_of
 
 log = logging.getLogger(__name__)

@@ -2,10 +2,12 @@
 
 from bus.decisions import OF_THE_WHOLE, ReasonTable
 from bus.feature import Feature
+from features.reservations.settings import ReservationSettings
 
 FEATURE = Feature(
     name="reservations",
     says="holds capacity for a project or a purpose",
+    settings=ReservationSettings,
     reasons=(
         ReasonTable(
             OF_THE_WHOLE,

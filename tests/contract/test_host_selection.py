@@ -20,6 +20,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
+from features.groups.operations import ServerGroups
 from placement_worker import Placement
 from scheduler_worker import ChoicePolicy, selecting
 from scheduler_worker.placing import Scheduler
@@ -157,7 +158,7 @@ async def test_members_that_joined_a_group_elsewhere_count(
     placement: Placement, selection: HostSelection
 ) -> None:
     group = MakeGroup(group=uid(9), name="g", policy="anti-affinity", project=a_request().project)
-    await placement.server_groups.edit(GroupEditRequested(edit=group))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=1)), a_claim(2, on_hosts(2, VCPU=1))))
     hints = Hints(group=uid(9))
     assert hosts_of(await ask(selection, 3, members=(1, 2, 3), hints=hints)) == ["host-3"]

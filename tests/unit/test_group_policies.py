@@ -9,10 +9,10 @@ import pytest
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
 from bus.groups import GroupPolicy
 from bus.vocabulary import Allocations
+from features.groups.places import GroupPlaces, no_group
+from features.groups.rule import GROUP, GroupRule, GroupWorld
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
-from placement_worker.core.group_places import GroupPlaces, no_group
-from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
 from tests.support.claim_worlds import join
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
