@@ -13,12 +13,12 @@ from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.host_hashes import drawn
 from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.narrowing import PLAIN, Narrowing, Scope
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order, Settled
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage, with_siblings
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, HasReservations, Pick
