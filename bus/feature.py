@@ -23,10 +23,14 @@ from typing import Any, TypeVar
 import msgspec
 
 T = TypeVar("T")
+Refuse = Callable[[str, str], None]
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of groups of settings. All times are in seconds."""
+
+    def check(self, refuse: Refuse) -> None:
+        """Call `refuse` with the name of each unusable setting, and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

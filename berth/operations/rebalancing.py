@@ -19,7 +19,7 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.replication import PlacementChanged
 from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
-from scheduler_worker.core.rebalancing import ImbalanceWatch
+from features.planning.core.rebalancing import ImbalanceWatch
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 CALM_SECONDS = 10.0  # between two plans of a controller, however many changes arrive

@@ -24,14 +24,14 @@ from bus.history import ConsumerChange, LoggedCommit
 from bus.messages import BuildRequested, HostReported
 from bus.policy_trials import TrialPolicy, TrialResult, TryPolicy
 from bus.reports import HostState
+from features.policies.trials import PolicyTrials
+from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.packed_trees import unpacked
 from placement_worker.core.past import PastCloud
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.policy_trials import PolicyTrials
-from scheduler_worker.what_if import WhatIfs
 
 
 @dataclass

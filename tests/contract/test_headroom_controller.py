@@ -26,13 +26,13 @@ from bus.reservations import (
     ReservationEditRequested,
 )
 from bus.vocabulary import Allocations
+from features.reservations.core.drawing import draw_of
+from features.reservations.drawn_reservations import DrawnReservations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
-from scheduler_worker.core.drawing import draw_of
 from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
-from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import (

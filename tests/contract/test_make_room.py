@@ -42,8 +42,8 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.what_if import PlacedThere
 from bus.worker import Worker, answers
+from features.planning.host_holds import HostHolds
 from placement_worker import IndexedSource
-from scheduler_worker.host_holds import HostHolds
 from tests.support.buses import serving
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid

@@ -16,6 +16,7 @@ from bus.clock import Clock
 from bus.queries import FindCandidates
 from bus.requests import BuildSpec, Flavor, ResourceGroup
 from bus.reservations import ReservationsFound, ReservedSlot
+from features.reservations.drawn_reservations import DrawnReservations
 from placement_worker import IndexedSource
 from placement_worker.core import headroom as planner
 from placement_worker.core.forms import node_of
@@ -25,7 +26,6 @@ from placement_worker.core.trees import ProviderState
 from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
-from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.evacuations import HEADROOM, Held, HostsToLose
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory, RecordingSource
