@@ -53,7 +53,8 @@ class Feature:
     needs: tuple[str, ...] = ()  # names of features whose modules it imports
     settings: type[SettingsGroup] | None = None
     processes: tuple[FeatureProcess, ...] = ()
-    # panel of `berth --help` → command or group of commands → module of the feature that defines it
+    # panel of `berth --help` → command or group of commands → module of the feature that defines it;
+    # "GROUP NAME" is a command that the feature adds to a group of the kernel
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation

@@ -1,7 +1,7 @@
 """The part of trials of policies in a scheduler."""
 
-from bus import topics
 from bus.worker import WorkerRows, answers
+from features.policies.messages import TRY_POLICY
 from features.policies.trials import PolicyTrials
 from features.preemption.victim_search import VictimSearch
 from features.what_if.questions import WhatIfs
@@ -10,6 +10,4 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     trials = PolicyTrials(needs.of(WhatIfs), needs.of(VictimSearch))
-    return SchedulerPart(
-        offers=(trials,), rows=WorkerRows(answers=[answers(topics.TRY_POLICY, trials.answer)])
-    )
+    return SchedulerPart(offers=(trials,), rows=WorkerRows(answers=[answers(TRY_POLICY, trials.answer)]))

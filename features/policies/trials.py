@@ -10,10 +10,10 @@ import msgspec
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
-from bus.policy_trials import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from bus.reservations import FindReservations, every_reservation
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from bus.what_if import WhatIfAnswered
+from features.policies.messages import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from features.preemption.priorities import Priorities
 from features.preemption.victim_search import VictimSearch
 from features.reservations.core.drawing import draw_of

@@ -11,10 +11,10 @@ from msgspec import structs
 from berth.choice import policy, rule_options
 from berth.configuration import read
 from berth.operations.quotas import parsed_limits, project_to_edit
-from berth.operations.stored_policy_changes import StoredChanges
 from berth.settings import BadSetting, Settings
-from bus.policy_trials import TrialPolicy
 from bus.quotas import WEIGHT
+from features.policies.messages import TrialPolicy
+from features.policies.stored_policy_changes import StoredChanges
 from scheduler_worker.core.policy import BadChoice, filter_names, with_changes
 
 _FORMS = (

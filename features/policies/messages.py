@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from bus.addressing import ANYONE, Query
 from bus.messages import BuildRequested
 from bus.preemption import PriorityClass
 from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, ShortList, Text, Value, Whole
@@ -56,3 +57,13 @@ class PolicyTried(Message, frozen=True, kw_only=True):
 
     results: LongList[TrialResult] = ()
     refusal: Cause = ""  # why the policy is invalid, or cannot be tried
+
+
+TRY_POLICY = Query(
+    "scheduler.try_policy",
+    TryPolicy,
+    PolicyTried,
+    "the hosts of requests with the present and with a changed policy, without claiming",
+    ANYONE,
+    "scheduler",
+)

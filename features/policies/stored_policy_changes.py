@@ -16,10 +16,10 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from bus.policy_trials import TrialPolicy
 from bus.preemption import FindPriorities, PriorityClass
 from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.what_if_form import MOST_INSTANCES, MOST_PRIORITY
+from features.policies.messages import TrialPolicy
 
 _TYPES: Mapping[str, type[int]] = {"value": int, "budget": int, "preempts": bool}
 

@@ -9,7 +9,6 @@ from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import chosen_cells
-from berth.operations.rebalancing import BalanceController, carry_out, plan_balance
 from berth.settings import BadSetting
 from bus import topics
 from bus.errors import OperationRefused
@@ -17,6 +16,7 @@ from bus.masking import printable
 from bus.room import MOST_MOVES, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
+from features.planning.rebalancing import BalanceController, carry_out, plan_balance
 
 commands = Commands()
 

@@ -10,8 +10,7 @@ import msgspec
 from msgspec import structs
 
 from berth.operations.boot_options import recorded_request
-from berth.operations.cells import ask_cells, instance_pages, known_cells
-from berth.operations.policy_changes import ChangedPolicy
+from berth.operations.cells import ask_cells, instance_pages, known_cells, refused_builds
 from berth.operations.request_sense import asked_amounts
 from berth.settings import Settings
 from bus import topics
@@ -19,10 +18,18 @@ from bus.decisions import FindRefused, Record, RefusedBuild
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
-from bus.policy_trials import MOST_TRIED, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from bus.queries import FindBuilds, FindDecision, FindInstances, Instance, InstanceStatus
 from bus.vocabulary import portions
-from scheduler_worker import reweighed
+from features.policies.core.policy_replay import reweighed
+from features.policies.messages import (
+    MOST_TRIED,
+    TRY_POLICY,
+    TrialChoice,
+    TrialPolicy,
+    TrialResult,
+    TryPolicy,
+)
+from features.policies.policy_changes import ChangedPolicy
 
 EVERY: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
@@ -109,17 +116,6 @@ async def recorded_decisions(
     return Gathered(decisions, max(len(newest) - limit, 0))
 
 
-async def refused_builds(bus: Bus, question: FindRefused) -> list[RefusedBuild]:
-    """Return the builds that ended without a host, from the schedulers' decisions."""
-    ask, found = bus.asker(topics.REFUSED), list[RefusedBuild]()
-    while True:
-        page = await ask(question)
-        found.extend(page.builds)
-        if not page.last:
-            return found
-        question = structs.replace(question, after=page.last)
-
-
 async def _placed(bus: Bus, instances: Sequence[Instance]) -> list[RecordedDecision]:
     ask, found = bus.asker(topics.FIND_BUILDS), list[RecordedDecision]()
     of_cell: dict[str, list[Instance]] = defaultdict(list)
@@ -190,7 +186,7 @@ async def tested(
 
 
 async def _tried(bus: Bus, policy: TrialPolicy, requests: Iterable[BuildRequested]) -> Sequence[TrialResult]:
-    ask = bus.asker(topics.TRY_POLICY, timeout=SECONDS)
+    ask = bus.asker(TRY_POLICY, timeout=SECONDS)
     answer = await ask(TryPolicy(policy=policy, requests=tuple(requests)))
     if answer.refusal:
         raise OperationRefused(answer.refusal)

@@ -9,20 +9,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from berth.operations import policy_tests
-from berth.operations.policy_changes import ChangedNumbers, changed_policy
-from berth.operations.policy_tests import PolicyTest, RecordedDecision, RepeatedDecision, Verdict
-from berth.operations.quota_trials import with_quotas
 from berth.operations.request_sense import asked_amounts
 from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.domains import GangRole
 from bus.errors import OperationRefused, Unavailable
-from bus.policy_trials import PolicyTried, TrialChoice, TrialResult
 from bus.preemption import PrioritiesFound, PriorityClass
 from bus.quotas import Quota
 from bus.requests import Flavor
-from scheduler_worker import reweighed
+from features.policies import policy_tests
+from features.policies.core.policy_replay import reweighed
+from features.policies.messages import PolicyTried, TrialChoice, TrialResult
+from features.policies.policy_changes import ChangedNumbers, changed_policy
+from features.policies.policy_tests import PolicyTest, RecordedDecision, RepeatedDecision, Verdict
+from features.policies.quota_trials import with_quotas
 from tests.support.scheduler_builders import a_request
 
 SCALES = (

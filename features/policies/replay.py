@@ -7,14 +7,6 @@ from dataclasses import dataclass, field, replace
 from berth.choice import policy, request_options
 from berth.composition import parts_of_scheduler, placement_queries
 from berth.operations.past import PastTime, StateHistory, follow
-from berth.operations.policy_changes import ChangedPolicy
-from berth.operations.policy_tests import (
-    PolicyTest,
-    RecordedDecision,
-    RepeatedDecision,
-    from_record,
-    on_hosts,
-)
 from berth.settings import Settings
 from bus.candidates import OnChange, OnWakes
 from bus.clock import Clock
@@ -22,8 +14,16 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.history import ConsumerChange, LoggedCommit
 from bus.messages import BuildRequested, HostReported
-from bus.policy_trials import TrialPolicy, TrialResult, TryPolicy
 from bus.reports import HostState
+from features.policies.messages import TrialPolicy, TrialResult, TryPolicy
+from features.policies.policy_changes import ChangedPolicy
+from features.policies.policy_tests import (
+    PolicyTest,
+    RecordedDecision,
+    RepeatedDecision,
+    from_record,
+    on_hosts,
+)
 from features.policies.trials import PolicyTrials
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource

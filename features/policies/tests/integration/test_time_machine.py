@@ -12,15 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berth.commands.replaying import policy_of
 from berth.operations.past import PastTime, StateHistory
-from berth.operations.policy_tests import recorded_decisions
-from berth.operations.replay import Replay
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
 from bus.errors import OperationRefused
 from bus.history import SnapshotPart
 from bus.sql.database import Database
+from features.policies.policy_tests import recorded_decisions
+from features.policies.replay import Replay
+from features.policies.replay_command import policy_of
 from placement_worker.core.past import PastCloud
 from placement_worker.store.archive import read_snapshot
 from placement_worker.store.numbered_names import Book

@@ -4,11 +4,11 @@ from msgspec.structs import replace
 
 from bus import topics
 from bus.messages import BuildRequested
-from bus.policy_trials import PolicyTried, TrialPolicy, TryPolicy
 from bus.reports import Inventory
 from bus.requests import Hints
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationEditRequested
 from bus.what_if import WhatIf
+from features.policies.messages import TRY_POLICY, PolicyTried, TrialPolicy, TryPolicy
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -20,7 +20,7 @@ MUCH_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DIS
 
 
 async def tried(world: WaitingWorld, policy: TrialPolicy, *requests: BuildRequested) -> PolicyTried:
-    return await world.bus.asker(topics.TRY_POLICY)(TryPolicy(policy=policy, requests=requests))
+    return await world.bus.asker(TRY_POLICY)(TryPolicy(policy=policy, requests=requests))
 
 
 async def fits_two(world: WaitingWorld) -> bool:

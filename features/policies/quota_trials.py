@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from berth.operations.policy_tests import RecordedDecision, RepeatedDecision
 from bus.quotas import DEFAULT, INSTANCES, OverQuota, Quota, over_quota
+from features.policies.policy_tests import RecordedDecision, RepeatedDecision
 
 Limits = Mapping[str, Mapping[str, int]]  # project (DEFAULT: all projects without a separate limit) → limits
 
