@@ -29,14 +29,14 @@ from bus.reservations import (
 from bus.vocabulary import Allocations
 from features.groups.operations import ServerGroups
 from features.headroom.controller import HeadroomController
+from features.reservations.core.drawing import draw_of
+from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
-from scheduler_worker.core.drawing import draw_of
 from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
-from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import (

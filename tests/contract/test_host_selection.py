@@ -21,10 +21,11 @@ from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.groups.operations import ServerGroups
+from features.nova import selecting
+from features.nova.selecting import HostSelection
 from placement_worker import Placement
-from scheduler_worker import ChoicePolicy, selecting
+from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.selecting import HostSelection
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts

@@ -18,15 +18,15 @@ from bus.requests import Flavor, Hints
 from bus.resources import FindAllocations
 from bus.what_if import WhatIf
 from features.groups.operations import ServerGroups
+from features.preemption import victim_search
+from features.preemption.priorities import PriorityClasses
+from features.preemption.victim_search import VictimSearch
+from features.what_if.preempting import WhatIfsPreempting
+from features.what_if.questions import WhatIfs
 from placement_worker import Placement
-from scheduler_worker import victim_search
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.refusals import TURNED_DOWN
-from scheduler_worker.victim_search import VictimSearch
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_preempting import WhatIfsPreempting
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
 from tests.support.placement_calls import must_take
