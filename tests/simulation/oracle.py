@@ -153,7 +153,7 @@ class OracleWorld(SimulatedWorld):
     def record(self, envelope: Envelope) -> None:
         topic = topic_of(envelope.key)
         if topic and topic != topics.PLACEMENT_CHANGED.pattern:
-            body = json.loads(bytes(envelope.body))
+            body = canonical(json.loads(bytes(envelope.body)))
             text = self._masked(f"{envelope.key} {json.dumps(body, sort_keys=True)}")
             self.published.setdefault(topic, []).append((self.time(), text))
 
@@ -212,7 +212,35 @@ def _row(row: Mapping[str, object], keys: Mapping[str, Mapping[object, object]])
         for column, value in row.items()
         if not (column == "id" and isinstance(value, int)) and value not in (None, "")
     }
-    return json.dumps(shown, sort_keys=True, default=str)
+    return json.dumps(canonical(shown), sort_keys=True, default=str)
+
+
+def canonical(value: object) -> object:
+    """Return a JSON value in a form that does not depend on which fields of a message are parts of features:
+    the fields of `parts` and `hints` are in the object that has these. Empty fields are left out, and JSON
+    texts are decoded.
+    """
+    match value:
+        case str() if value[:1] in ("{", "["):
+            try:
+                return canonical(json.loads(value))
+            except ValueError:
+                return value
+        case list():
+            return [canonical(each) for each in value]
+        case dict():
+            found: dict[str, object] = {}
+            for name, each in value.items():
+                inner = canonical(each)
+                if name == "parts" and isinstance(inner, dict):
+                    for part in inner.values():
+                        found |= part
+                elif name == "hints" and isinstance(inner, dict):
+                    found |= inner
+                elif inner not in (None, "", 0, [], {}):
+                    found[name] = inner
+            return found
+    return value
 
 
 def _share(*of: object) -> float:
