@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from bus import topics
+from bus import parts, topics
 from bus.feature import Feature, FeatureProcess
 
-FEATURES = ("nova",)
+FEATURES = ("groups", "nova")
 
 
 @cache
@@ -24,10 +24,13 @@ def features() -> tuple[Feature, ...]:
 
 @cache
 def add_messages() -> None:
-    """Add the messages, topics and queries of all features to those of this process."""
+    """Add the messages, parts of messages, topics and queries of all features to those of this process."""
     for feature in features():
         if (messages := module_of(feature, "messages")) is not None:
             topics.add(messages)
+            for owner, part in getattr(messages, "PARTS", {}).items():
+                parts.TYPES.add(feature.name, owner, part)
+    parts.TYPES.freeze()
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import structs
 
-from bus import topics
+from bus import parts, topics
 from bus.addressing import Query
 from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregates
 from bus.audit_trail import MAX_STATE, Operator, Role
@@ -418,7 +418,7 @@ _COUNTERS = ("generation", "resource_provider_generation", "updated", "seen", "u
 
 
 def _json(value: Any) -> str:
-    return shortened(msgspec.json.encode(value).decode()) if value else ""
+    return shortened(parts.encoder().encode(value).decode()) if value else ""
 
 
 def shortened(text: str) -> str:

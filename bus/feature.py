@@ -3,7 +3,8 @@
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
 their names, and each may be missing:
 
-    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages
+    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
+                 of messages of the kernel (`bus.parts`)
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its group of commands, as the Typer `commands`

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from bus import parts
 from bus.errors import NOT_JSON, Poison
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.queries import BuildStands
@@ -53,10 +54,10 @@ class _StoredContext(Compact, frozen=True):
     vacates: Vacate | None = None
 
 
-_encode = msgspec.json.Encoder().encode
+_encode = parts.stored_encoder().encode
 _story = msgspec.json.Decoder(_StoredContext).decode
-_placed = msgspec.json.Decoder(BuildPlaced).decode
-_changed = msgspec.json.Decoder(_ChangedBuild).decode
+_placed = parts.stored_decoder(BuildPlaced).decode
+_changed = parts.stored_decoder(_ChangedBuild).decode
 decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 

@@ -68,10 +68,6 @@ class Purpose(Protocol):
     def holds(self) -> Allocations:
         """Return what the order's instance holds already on the host that it leaves."""
 
-    @property
-    def outside_members(self) -> tuple[Id, ...]:
-        """Return instances of another system that are members of the order's server group."""
-
     def adapt(self, order: Order) -> Order:
         """Return a new order with what this purpose adds to its alternatives and times."""
 
@@ -118,6 +114,9 @@ class Narrowing(Protocol):
 
     def scope(self, order: Order, alternatives: "Sequence[Alternative]") -> Scope:
         """Return how hosts are chosen for the given alternatives of an order."""
+
+    def add_parts(self, order: Order, claims: Sequence[ConsumerClaim]) -> Sequence[ConsumerClaim]:
+        """Return the claims of an order with this feature's parts."""
 
     def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
         """Return an alternative with what its filters need to know about the hosts chosen so far, if a host

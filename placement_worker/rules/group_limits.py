@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim
 from bus.quotas import GROUP_MEMBERS, OverQuota
 from bus.sql.transaction import Transaction
+from features.groups.messages import GroupClaim
 from placement_worker.core.quotas import is_counted
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld
 from placement_worker.rules.groups import GroupRule, GroupWorld
@@ -19,7 +20,7 @@ class GroupLimitRule(ClaimRule):
         self._book = book
 
     def needs(self, scope: ClaimScope) -> bool:
-        projects = {claim.project for claim in scope.claims if claim.group is not None}
+        projects = {claim.project for claim in scope.claims if GroupClaim in claim.parts}
         return any(GROUP_MEMBERS in self._book.quotas.of(project) for project in projects)
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
@@ -48,7 +49,7 @@ class GroupLimitRule(ClaimRule):
         limit, holder = limits.get(claim.project), world.holders[claim.consumer]
         if (
             limit is None
-            or claim.group is None
+            or GroupClaim not in claim.parts
             or claim.take_over
             or not is_counted(claim)
             or not holder.held

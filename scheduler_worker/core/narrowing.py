@@ -84,6 +84,9 @@ class NoNarrowing:
     def scope(self, order: "Order", alternatives: "Sequence[Alternative]") -> Scope:
         return PLAIN
 
+    def add_parts(self, order: "Order", claims: "Sequence[ConsumerClaim]") -> "Sequence[ConsumerClaim]":
+        return claims
+
     def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
         return alternative
 

@@ -26,6 +26,7 @@ from bus.reservations import (
     ReservationEditRequested,
 )
 from bus.vocabulary import Allocations
+from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
 from scheduler_worker.core.drawing import draw_of
@@ -185,7 +186,7 @@ async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fie
     made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
     await placement.server_groups.edit(GroupEditRequested(edit=made))
     for consumer, host in consumers:
-        claim = a_claim(consumer, on_hosts(host, VCPU=4), group=made.group)
+        claim = a_claim(consumer, on_hosts(host, VCPU=4), parts=joining(made.group))
         await must_take(placement, claim)
 
 

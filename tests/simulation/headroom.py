@@ -12,9 +12,10 @@ import msgspec
 from bus.claims import HOLDER_TYPES
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.requests import Hints
+from bus.parts import RequestParts
 from bus.reservations import RESERVATION, FindHeadroom, Headroom, MakeReservation, ReservationEditRequested
 from compute_sim.machines import SimAgent
+from features.groups.messages import GroupPart
 from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase
 from tests.simulation.invariants import TYPES, Broken, capacity_left, holdings_by_consumer
@@ -71,7 +72,8 @@ def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
         request.flavor, name="small", vcpus=own.randint(1, 3), memory_mb=256, extra_specs={}
     )
     zone = own.choice(ZONES).name if zoned and own.random() < 0.5 else request.zone
-    return msgspec.structs.replace(request, flavor=flavor, hints=Hints(group=group), zone=zone)
+    parts = RequestParts(GroupPart(group=group) if group else None)
+    return msgspec.structs.replace(request, flavor=flavor, parts=parts, zone=zone)
 
 
 @dataclass

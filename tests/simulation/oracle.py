@@ -41,6 +41,7 @@ _LEAST, _LONGEST = 0.001, 0.02  # seconds until a message arrives
 _CALM = FaultRates(reorder=0.0, duplicate=0.0, late_copies=0.0, crashes=0, waits=0.3)
 _TIME = re.compile(rf"{str(START)[:5]}\d{{5}}(?:\.\d+)?")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8,32}\b")
+_DIGEST = re.compile(r"[0-9a-f]{12}")  # of an equivalence class of requests
 # Surrogate keys of placement's tables: column → the table and the column that replace it.
 _KEYS = {
     "resource_provider_id": ("resource_providers", "uuid"),
@@ -217,8 +218,8 @@ def _row(row: Mapping[str, object], keys: Mapping[str, Mapping[object, object]])
 
 def canonical(value: object) -> object:
     """Return a JSON value in a form that does not depend on which fields of a message are parts of features:
-    the fields of `parts` and `hints` are in the object that has these. Empty fields are left out, and JSON
-    texts are decoded.
+    the fields of `parts` and `hints` are in the object that has these. Fields that are empty or have their
+    default are left out, and JSON texts are decoded.
     """
     match value:
         case str() if value[:1] in ("{", "["):
@@ -237,8 +238,10 @@ def canonical(value: object) -> object:
                         found |= part
                 elif name == "hints" and isinstance(inner, dict):
                     found |= inner
-                elif inner not in (None, "", 0, [], {}):
+                elif inner not in (None, "", 0, [], {}) and (name, inner) != ("cidr", "/24"):
                     found[name] = inner
+            if any(_DIGEST.fullmatch(name) for name in found):  # their sequence depends on the digests
+                return sorted(found.values(), key=partial(json.dumps, sort_keys=True))
             return found
     return value
 
