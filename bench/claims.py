@@ -23,6 +23,7 @@ from rich.console import Console
 from bench.figures import figure_table
 from bench.own_servers import own_directory
 from bench.processes import processor_time
+from berth.databases import packages
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
 from bus.messages import InventoryReported
@@ -111,7 +112,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
     clock = Clock(chance=random.Random(1))
     database = Database(url, namespace=namespace)
     try:
-        await migrate(database, "placement_worker")
+        await migrate(database, *packages("placement"))
         placement = Placement(database, clock)
         await placement.start()
         known = await fleet(placement, hosts)

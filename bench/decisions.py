@@ -18,8 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.candidates import CELLS, fleet
+from berth.composition import parts_of_scheduler
 from berth.loadtest import mixed
 from berth.services import settle_in
+from berth.settings import Settings
 from bus.candidates import OnChange, OnWakes
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
@@ -34,6 +36,7 @@ from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
 from scheduler_worker.queries import PlacementQueries
 
+PARTS = parts_of_scheduler(Settings())
 PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
 
@@ -110,7 +113,7 @@ async def decisions_a_second(
 ) -> tuple[float, int]:
     placement, clock = InstantPlacement(hosts), Clock(chance=random.Random(1))
     source, queries = IndexedSource(placement), placement.queries()
-    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(policy=policy(packing)))
+    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(policy=policy(packing)), PARTS)
     await scheduler.opened()
     for row in placement.index.at[: placement.index.high]:
         if row is not None:

@@ -16,8 +16,10 @@ import httpx
 import msgspec
 
 from bench.permanent_lease import PermanentLease
-from berth.composition import candidate_source, cell_queries, placement_queries
+from berth.composition import candidate_source, cell_queries, parts_of_scheduler, placement_queries
+from berth.databases import packages
 from berth.services import serving_metrics, settle_in, stop_on_signals
+from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.recording import RecordingBus
@@ -38,7 +40,7 @@ from compute_sim.worker import compute_sim
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent.worker import metal_agent, notification_source
 from placement_worker import Placement, SharedMemory, placement_worker
-from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"
@@ -152,7 +154,7 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
     return {
         "placement": a_placement,
         "scheduler": lambda: scheduler_worker(
-            SchedulerNeeds(
+            SchedulerConnections(
                 source=place.source,
                 placement=placement_queries(bus),
                 cells=cell_queries(bus),
@@ -161,7 +163,8 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
                 publish=bus.publish,
                 clock=clock,
                 loaded=place.loaded,
-            )
+            ),
+            parts_of_scheduler(Settings()),
         ),
         "replica": lambda: place.workers[0],
         "conductor": lambda: _conductor(site, bus, CELL),
@@ -211,13 +214,13 @@ async def _serve(site: Site, role: str) -> None:
 
 async def prepare(site: Site) -> None:
     schemas = [
-        ("placement_worker", "placement"),
-        ("scheduler_worker", "scheduler"),
-        *(("cell_conductor", f"cell_{cell}") for cell in site.cells),
+        ("placement", "placement"),
+        ("scheduler", "scheduler"),
+        *(("conductor", f"cell_{cell}") for cell in site.cells),
     ]
-    for package, name in schemas:
+    for worker, name in schemas:
         database = Database(site.database_url, namespace=name)
-        await migrate(database, package)
+        await migrate(database, *packages(worker))
         await database.close()
 
 

@@ -25,6 +25,7 @@ from bench.figures import figure_table
 from bench.loading import a_worker, placement_answers
 from bench.own_servers import broker_and_database, of_berth, running
 from bench.processes import processor_time
+from berth.databases import packages
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
@@ -44,7 +45,7 @@ UUID = "lpad(to_hex(n), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(n), 12, '0'
 async def fill(url: str, hosts: int) -> None:
     """Insert hosts into placement's database as agents' reports would."""
     database = Database(url, namespace="placement")
-    await migrate(database, "placement_worker")
+    await migrate(database, *packages("placement"))
     await Placement(database, Clock()).start()
     every = f"FROM generate_series(1, {hosts}) AS n"
     now = "0, 0"

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.candidates import CELLS, TRAITS
-from bench.decisions import PERIOD, InstantPlacement
+from bench.decisions import PARTS, PERIOD, InstantPlacement
 from berth.services import settle_in
 from bus.claims import Choice
 from bus.clock import Clock
@@ -143,7 +143,7 @@ class FilledPlacement(InstantPlacement):
 async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
     placement = FilledPlacement(cloud)
     queries, source = placement.queries(), IndexedSource(placement)
-    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions())
+    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(), PARTS)
     await scheduler.opened()
     for tree in cloud.trees:
         report = HostReported(cell=tree.cell, agent=tree.agent, sequence=1, period=PERIOD,

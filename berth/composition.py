@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
-from berth.features import add_messages, features, module_of, package_of, processes
+from berth.databases import OWN, packages
+from berth.features import add_messages, features, module_of, parts_of
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -33,19 +34,13 @@ if TYPE_CHECKING:
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
     from placement_worker import SharedMemory
+    from scheduler_worker.extension import PartsOf
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
 add_messages()
 SOCKET = "bus.sock"
 POLL_SECONDS = 2.0  # between a connection's checks of the exchanges
 AGENT_POLL_SECONDS = 20.0  # the same for agents: a thousand would send 2,000 checks a second
-_PACKAGES = {  # roles with a store
-    "placement": "placement_worker",
-    "scheduler": "scheduler_worker",
-    "conductor": "cell_conductor",
-    "rest": "berth.rest",
-    **{process.name: package_of(feature) for feature, process in processes() if process.has_database},
-}
 CELL_SECONDS = 5.0  # for a cell's answer to a scheduler; the wait also delays moves in other cells
 
 
@@ -112,16 +107,14 @@ async def ever_made(settings: Settings, role: Role) -> bool:
         return False
     store = database_of(settings, role)
     try:
-        return await current(store, _PACKAGES[role.worker]) is not None
+        return bool(await current(store))
     finally:
         await store.close()
 
 
-def stores(settings: Settings) -> dict[Role, str]:
-    """Return each role that has a database, with the package of its migrations."""
-    return {
-        role: _PACKAGES[role.worker] for role in worker_roles.roles_of(settings) if role.worker in _PACKAGES
-    }
+def stores(settings: Settings) -> dict[Role, tuple[str, ...]]:
+    """Return each role that has a database, with the packages whose tables are there."""
+    return {role: packages(role.worker) for role in worker_roles.roles_of(settings) if role.worker in OWN}
 
 
 @asynccontextmanager
@@ -141,12 +134,12 @@ async def workers(
             yield [ferry(crossings_of(role.cell), bus.transport, cell_transport, bus.clock)]
         finally:
             await cell_transport.close()
-    elif role.worker in _PACKAGES:
+    elif role.worker in OWN:
         from bus.sql.migrations import migrate
 
         store = database_of(settings, role)
         try:
-            await migrate(store, _PACKAGES[role.worker])
+            await migrate(store, *packages(role.worker))
             made = create_workers(role, settings, bus, store, shared)
             if store.watches:
                 made = [replace(made[0], runs=[*made[0].runs, store.watch]), *made[1:]]
@@ -228,7 +221,7 @@ def create_workers(
         made = module_of(feature, "processes")
         assert made is not None, feature
         return [made.make(role.worker, settings, bus, store)]
-    if role.worker in _PACKAGES:
+    if role.worker in OWN:
         assert store is not None
         return _with_store(role, settings, bus, store, shared)
     if role.worker in ("ironic", "metal"):
@@ -311,10 +304,10 @@ def scheduler_of(
     """Return the scheduler and, unless `shared` has placement's index, the worker that copies this index."""
     from berth.choice import maintenance_options, policy, request_options
     from scheduler_worker.dependencies import SchedulerOptions
-    from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+    from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
     place = candidate_source(bus, shared)
-    needs = SchedulerNeeds(
+    connections = SchedulerConnections(
         source=place.source,
         placement=placement_queries(bus),
         cells=cell_queries(bus),
@@ -332,7 +325,12 @@ def scheduler_of(
         ),
         loaded=place.loaded,
     )
-    return [*place.workers, scheduler_worker(needs)]
+    return [*place.workers, scheduler_worker(connections, parts_of_scheduler(settings))]
+
+
+def parts_of_scheduler(settings: Settings) -> PartsOf:
+    """Return the function that makes the parts of all features for a scheduler."""
+    return lambda needs: parts_of("scheduler", needs, settings)
 
 
 class SearchPlace(NamedTuple):

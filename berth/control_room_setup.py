@@ -122,13 +122,12 @@ def pages_of_features() -> "list[FeaturePages]":
 
     return [
         FeaturePages(
-            address=f"/{feature.name}",
-            name=feature.page,
+            navigation=tuple(feature.pages.items()),
             routes=pages.routes,
             templates=folder_of(feature) / "templates",
         )
         for feature in features()
-        if feature.page and (pages := module_of(feature, "pages")) is not None
+        if (pages := module_of(feature, "pages")) is not None
     ]
 
 

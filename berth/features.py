@@ -1,16 +1,31 @@
 """The list of features, the only place that names them. What a feature adds is found in its folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from bus import parts, topics
-from bus.feature import Feature, FeatureProcess
+from bus.feature import Feature, FeatureProcess, PartNeeds
 
-FEATURES = ("groups", "nova")
+FEATURES = (
+    "reservations",
+    "preemption",
+    "groups",
+    "topology",
+    "moves",
+    "waiting",
+    "what_if",
+    "policies",
+    "planning",
+    "maintenance",
+    "nova",
+    "broker_forwarding",
+    "database_copy",
+)
 
 
 @cache
@@ -52,3 +67,31 @@ def processes() -> Iterator[tuple[Feature, FeatureProcess]]:
     for feature in features():
         for process in feature.processes:
             yield feature, process
+
+
+def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:
+    """Return the parts of all features for a worker (placement, scheduler, conductor or agent), in the order
+    of the list. A part is made after those of the features that it needs, and gets what these offer.
+    """
+    made: dict[str, Any] = {}
+    for feature in _after_needed(features()):
+        if (module := module_of(feature, worker)) is not None:
+            own = None if feature.settings is None else settings.of(feature.settings)
+            made[feature.name] = module.part(needs, own)
+            needs.offers.add(*made[feature.name].offers)
+    return [made[name] for name in FEATURES if name in made]
+
+
+def _after_needed(listed: Sequence[Feature]) -> list[Feature]:
+    """Return features in an order in which each is after those that it needs."""
+    named = {feature.name: feature for feature in listed}
+    ordered: dict[str, Feature] = {}
+
+    def add(feature: Feature) -> None:
+        for name in feature.needs:
+            add(named[name])
+        ordered.setdefault(feature.name, feature)
+
+    for feature in listed:
+        add(feature)
+    return list(ordered.values())

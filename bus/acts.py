@@ -390,12 +390,12 @@ def difference(before: Any, after: Any) -> tuple[str, str]:
     """Return two JSON texts: the parts of `before` and of `after` that differ between these two states. Lists
     are returned without the items that both states have.
     """
-    first, second = _without_common(msgspec.to_builtins(before), msgspec.to_builtins(after))
+    first, second = _without_common(parts.builtins_of(before), parts.builtins_of(after))
     return _json(first), _json(second)
 
 
 def state_json(state: Message) -> str:
-    return _json(msgspec.to_builtins(state))
+    return _json(parts.builtins_of(state))
 
 
 def _without_common(before: Any, after: Any) -> tuple[Any, Any]:
@@ -427,7 +427,7 @@ def shortened(text: str) -> str:
 
 def asked_json(message: Message) -> str:
     """Return a request as JSON, without the fields that only concern its delivery."""
-    fields = msgspec.to_builtins(message)
+    fields = parts.builtins_of(message)
     return shortened(_json({name: value for name, value in fields.items() if name != "reply_to"}))
 
 

@@ -5,9 +5,11 @@ their names, and each may be missing:
 
     messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
                  of messages of the kernel (`bus.parts`)
+    placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
+                 or None. The modules scheduler, conductor and agent are alike
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
-    commands     its group of commands, as the Typer `commands`
+    commands     its commands, as the Typer `commands`; the declaration names this and further modules
     pages        `routes(context, renderer)` returns the routes of its pages
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share
@@ -15,11 +17,13 @@ their names, and each may be missing:
     tests        its tests; `tests/support/pages` has its pages for tests of all pages
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +50,37 @@ class Feature:
     needs: tuple[str, ...] = ()  # names of features whose modules it imports
     settings: type[SettingsGroup] | None = None
     processes: tuple[FeatureProcess, ...] = ()
-    commands: str = ""  # description of its group of commands, which has the feature's name; empty: none
-    page: str = ""  # name of its page in the navigation, at the address /NAME; empty: none
+    # panel of `berth --help` → command or group of commands → module of the feature that defines it
+    commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
+    pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation
     meters: tuple[tuple[str, str], ...] = ()  # a module with metrics, and the process that serves them
     examples: tuple[tuple[str, Any], ...] = ()  # settings with which all of its processes run
+
+
+class Offers:
+    """Objects that parts of features offer to the parts of features that need them, by their types."""
+
+    def __init__(self) -> None:
+        self._objects: dict[type[Any], Any] = {}
+
+    def add(self, *objects: object) -> None:
+        self._objects |= {type(each): each for each in objects}
+
+    def of(self, kind: type[T]) -> T:
+        """Return the object of this type; raise LookupError if no part that was made before offers one."""
+        if kind not in self._objects:
+            raise LookupError(f"no feature offers {kind.__name__}: does the declaration name it in `needs`?")
+        found: T = self._objects[kind]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartNeeds:
+    """Base class of what a worker gives to `part`: objects that exist before the worker's own."""
+
+    offers: Offers = field(default_factory=Offers)
+
+    def of(self, kind: type[T]) -> T:
+        """Return the object of this type that the part of a feature named in `needs` offers."""
+        return self.offers.of(kind)

@@ -266,6 +266,11 @@ def problem_of(error: msgspec.ValidationError) -> str:
     return _TWO_PATHS.sub(r" - at `$\2\1`", str(error))
 
 
+def builtins_of(message: Any) -> Any:
+    """Return a message as dictionaries, lists and texts."""
+    return msgspec.to_builtins(message, enc_hook=_encoded)
+
+
 # Descriptions for OpenAPI and AsyncAPI
 
 

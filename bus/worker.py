@@ -6,7 +6,7 @@ made, each returned message before it is published.
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, Union
 
 from bus.errors import Poison, Retry
@@ -105,6 +105,24 @@ Widen = Callable[[Sequence[On | Answers]], Awaitable[Narrow]]
 """Starts to read further rows; the function it returns stops that."""
 
 
+Starts = Sequence[Callable[[], Awaitable[None]]]
+Runs = Sequence[Callable[[], Coroutine[Any, Any, None]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRows:
+    """The rows that a feature adds to the table of a worker; the fields are those of Worker."""
+
+    consumes: Sequence[On] = ()
+    answers: Sequence[Answers] = ()
+    asks: Sequence[Query[Any, Any]] = ()
+    timers: Sequence[Every] = ()
+    starts: Starts = ()
+    runs: Runs = ()
+    stops: Starts = ()
+    announces: frozenset[type[Message]] = frozenset()
+
+
 @dataclass(frozen=True)
 class Worker:
     name: str
@@ -112,17 +130,33 @@ class Worker:
     answers: Sequence[Answers] = ()
     asks: Sequence[Query[Any, Any]] = ()
     timers: Sequence[Every] = ()
-    starts: Sequence[Callable[[], Awaitable[None]]] = ()  # called in order before anything is consumed
-    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # background tasks
+    starts: Starts = ()  # called in order before anything is consumed
+    runs: Runs = ()  # background tasks
     # background tasks that add and remove rows at run time; such rows emit nothing
     widens: Sequence[Callable[[Widen], Coroutine[Any, Any, None]]] = ()
-    stops: Sequence[Callable[[], Awaitable[None]]] = ()  # called after everything has drained
+    stops: Starts = ()  # called after everything has drained
     announces: frozenset[type[Message]] = frozenset()  # messages that its background tasks publish
 
     @property
     def emits(self) -> frozenset[type[Message]]:
         consumed = (row.emits for row in self.consumes)
         return self.announces.union(*consumed, *(row.emits for row in self.timers))
+
+    def with_rows(self, added: Sequence[WorkerRows]) -> "Worker":
+        """Return the worker with further rows, such as those of features. A query that several of them ask is
+        named once.
+        """
+        return replace(
+            self,
+            consumes=[*self.consumes, *(row for rows in added for row in rows.consumes)],
+            answers=[*self.answers, *(row for rows in added for row in rows.answers)],
+            asks=tuple(dict.fromkeys([*self.asks, *(query for rows in added for query in rows.asks)])),
+            timers=[*self.timers, *(row for rows in added for row in rows.timers)],
+            starts=[*self.starts, *(start for rows in added for start in rows.starts)],
+            runs=[*self.runs, *(run for rows in added for run in rows.runs)],
+            stops=[*self.stops, *(stop for rows in added for stop in rows.stops)],
+            announces=self.announces.union(*(rows.announces for rows in added)),
+        )
 
     def queue_of(self, row: "On | Answers", replica: str = "") -> QueueSpec:
         """Return the queue from which this row of the worker's table gets its messages."""

@@ -5,8 +5,9 @@ message. A build of another project is treated exactly as an unknown one. Permit
 again with the routing keys of operators, so no other handler distinguishes clients from operators.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
@@ -52,8 +53,6 @@ from scheduler_worker.owners import Owners
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.role_door import operator_of
 from scheduler_worker.store.decisions import bind, registered
-from scheduler_worker.waiting.owner import WaitingOwner
-from scheduler_worker.what_if import WhatIfs
 
 Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
 Refusal = BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress
@@ -65,10 +64,10 @@ class ClientDoor:
     database: Database
     placement: PlacementQueries
     cells: CellQueries
-    keeping: WaitingOwner
-    what_ifs: WhatIfs
     owners: Owners
     clock: Clock
+    # field of a client's query (`ClientAsked`) → function of a feature that answers it
+    client_queries: Mapping[str, Callable[[Any], Awaitable[Any]]]
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
         async with self.database.write() as tx:
@@ -186,16 +185,16 @@ class ClientDoor:
             # the client may not count the waiting requests of other projects
             waiting = structs.replace(asked.waiting, projects=())
             waiting = structs.replace(waiting, project=project_of(client, waiting.project))
-            found = await self.keeping.waiting(waiting)
+            found = await self.client_queries["waiting"](waiting)
             rows = tuple(request for request in found.waiting if request.project == waiting.project)
             holds = tuple(held for held in found.holds if held.project == waiting.project)
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, holds=holds, rescued=0))
         if asked.ended_without_host is not None:
             refused = asked.ended_without_host
             refused = structs.replace(refused, project=project_of(client, refused.project))
-            return ClientAnswered(ended_without_host=await self.keeping.refused(refused))
+            return ClientAnswered(ended_without_host=await self.client_queries["ended_without_host"](refused))
         if asked.decision is not None:
-            decision = await self.keeping.decision(asked.decision)
+            decision = await self.client_queries["decision"](asked.decision)
             project = decision.request.project if decision.request is not None else None
             if project is None and decision.move is not None:
                 project = (await self._known((), (decision.move.build,))).get(decision.move.build)
@@ -206,7 +205,7 @@ class ClientDoor:
             request = asked.what_if.request
             known = await self._known((), ids_in([request])[1])
             question = structs.replace(asked.what_if, request=permitted_boot(request, client, known))
-            return ClientAnswered(what_if=await self.what_ifs.answer(question))
+            return ClientAnswered(what_if=await self.client_queries["what_if"](question))
         if asked.allocations is not None:
             if not asked.allocations:
                 return ClientAnswered(allocations=())

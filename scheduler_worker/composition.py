@@ -1,30 +1,16 @@
-"""Composes schedulers: which narrowings they have, in the order in which these prepare and limit orders."""
+"""Makes schedulers that place without a worker, a database and cells."""
 
-from collections.abc import Sequence
+from typing import Any
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from scheduler_worker.core.gang_choice import Gangs
-from scheduler_worker.dependencies import HeldAllocations, SchedulerOptions
-from scheduler_worker.drawn_reservations import DrawnReservations
-from scheduler_worker.extension import Fallback, Narrowing
+from bus.sql.database import Database
+from scheduler_worker.dependencies import SchedulerOptions
+from scheduler_worker.extension import PartsOf, SchedulerNeeds
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.named_instances import NamedInstances
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.queries import PlacementQueries
-from scheduler_worker.server_groups import JoinedGroups
-
-
-def usual_narrowings(source: CandidateSource, placement: PlacementQueries, clock: Clock) -> list[Narrowing]:
-    """Return the narrowings that need nothing but placement."""
-    allocations = HeldAllocations(placement)
-    return [
-        JoinedGroups(placement.groups, allocations),
-        NamedInstances(allocations),
-        DrawnReservations(placement.reservations, source, clock),
-        Gangs(),
-    ]
+from scheduler_worker.queries import CellQueries, PlacementQueries
 
 
 def plain_scheduler(
@@ -32,10 +18,26 @@ def plain_scheduler(
     placement: PlacementQueries,
     clock: Clock,
     options: SchedulerOptions,
-    narrowings: Sequence[Narrowing] = (),
-    fallbacks: Sequence[Fallback] = (),
+    parts_of: PartsOf,
 ) -> Scheduler:
-    """Return a scheduler without waiting requests, with the usual and further narrowings."""
+    """Return a scheduler without a worker. `parts_of` returns the parts of its features, whose database stays
+    empty.
+    """
     hosts, orders = KnownHosts(source, clock, options), Orders(source, options.requests, options.policy)
-    narrowings = [*usual_narrowings(source, placement, clock), *narrowings]
-    return Scheduler(hosts, orders.follow(), placement, options, narrowings, fallbacks)
+    database = Database("sqlite+aiosqlite://")
+    cells = CellQueries(builds=_unused, instances=_unused, moves=_unused)
+    return Scheduler(
+        hosts,
+        orders.follow(),
+        placement,
+        options,
+        lambda scheduler: parts_of(
+            SchedulerNeeds(
+                scheduler=scheduler, cells=cells, database=database, publish=_unused, options=options
+            )
+        ),
+    )
+
+
+async def _unused(*asked: object) -> Any:
+    raise AssertionError(f"a scheduler without a worker has no cells: {asked}")

@@ -22,6 +22,7 @@ from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.queries import PlacementQueries
 
 UNDELIVERABLE_SECONDS = 60.0  # seconds for which a message that no conductor receives is published again
+TRIES_UNDELIVERABLE = 3  # attempts to deliver a build to a conductor before the time limit is checked
 REQUESTS_AT_ONCE = 1280  # requests in a batch; equal requests share one search and evaluation
 REMEMBERED = 200_000  # retried requests whose first retry is remembered
 UNHEARD = 50_000  # requests whose messages no conductor receives, remembered for the time limit

@@ -6,9 +6,9 @@ from contextlib import suppress
 from bus.clock import Clock
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_SEARCHES, Late, Tally, helps
+from scheduler_worker.core.narrowing import Remedies
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rule import RuleError
-from scheduler_worker.extension import Remedies
 
 BATCH_SECONDS = 0.02  # seconds per batch, after which no further search begins
 REQUEST_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second

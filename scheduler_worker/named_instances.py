@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from scheduler_worker.core.narrowing import NoNarrowing
 from scheduler_worker.core.order import Order
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
-from scheduler_worker.extension import NoNarrowing
 
 
 class NamedInstances(NoNarrowing):

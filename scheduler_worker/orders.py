@@ -17,11 +17,10 @@ from bus.queries import FindCandidates
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.build_specs import size_of, too_much
-from scheduler_worker.core.order import Order, Times, Verdict, attempts_of
+from scheduler_worker.core.order import Order, Purpose, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
-from scheduler_worker.extension import Purpose
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
 BATCH_BYTES = 16 * 1024 * 1024  # bytes of flavors, images and metadata in a batch, or one request

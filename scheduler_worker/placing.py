@@ -5,10 +5,10 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
@@ -16,26 +16,63 @@ from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildRequested, HostFailed, HostReported
 from bus.vocabulary import Allocations, Id, Message
+from bus.worker import WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.order import Order, claims_of
+from scheduler_worker.core.narrowing import ClaimPart, Narrowing, Remedies
+from scheduler_worker.core.order import Order, Purpose, claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import HasReservations
-from scheduler_worker.extension import ClaimPart, Fallback, Narrowing, Purpose, Remedies
 from scheduler_worker.help_search import helps_of
 from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.named_instances import NamedInstances
 from scheduler_worker.orders import Orders, postponed
 from scheduler_worker.refusals import count_claims
 from scheduler_worker.request_sizes import RecentFlavors
 
-T = TypeVar("T")
 Asked = tuple[BuildRequested, Purpose]
 PlacingOutcome = Sequence[Message] | Retry | Poison
+# What a fallback did with an order: it chose hosts, it handles the order from now on, or it passes the order,
+# perhaps with a longer reason, to the next fallback.
+FallbackAnswer = events.Chosen | events.TakenOver | Order
+
+
+class Fallback(Protocol):
+    """A feature that helps orders without a host, in the sequence of the list of fallbacks."""
+
+    async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
+        """Return for each order what the fallback did with it. The verdict of an order has its shortages or
+        the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed. If
+        these claims are refused, the order is searched again, and the fallbacks are asked again.
+        """
+
+    async def parts_of(
+        self, order: Order, instances: Sequence[Id], placing: "Scheduler"
+    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
+        """Return what the messages must carry about instances that an earlier delivery placed."""
+
+    def polls(self, request: BuildRequested) -> bool:
+        """Return whether this fallback may find hosts for a request although no event says that it fits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerPart:
+    """A feature's part of a scheduler."""
+
+    narrowings: tuple[Narrowing, ...] = ()  # called in the order of all parts
+    fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
+    # Field of a client's query (`ClientAsked`) → function that answers it.
+    client_queries: Mapping[str, Callable[[Any], Awaitable[Any]]] = field(default_factory=dict)
+    rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker
+    offers: tuple[object, ...] = ()  # objects for the parts of features that need this one
+
+
+Parts = Callable[["Scheduler"], Sequence[SchedulerPart]]
 
 
 @dataclass(slots=True, eq=False)
@@ -73,8 +110,7 @@ class Scheduler:
         orders: Orders,
         placement: queries.PlacementQueries,
         options: dependencies.SchedulerOptions,
-        narrowings: Sequence[Narrowing],
-        fallbacks: Sequence[Fallback],
+        parts: Parts,
     ) -> None:
         self.policy = options.policy
         self.hosts = hosts
@@ -86,23 +122,28 @@ class Scheduler:
         self.undeliverable_for = options.undeliverable_for
         self.retries = dependencies.RetryTimes(clock)
         self.ending = dependencies.Ending(placement, clock, options.undeliverable_for)
-        self.narrowings = narrowings
-        self.fallbacks = fallbacks
-        self._orders = orders
+        self.orders = orders
         self._patience = options.patience
         self._tentative = TentativeHosts()
         self._rule_errors = RuleErrors(clock)
         self.flavors = RecentFlavors()
+        self.parts = tuple(parts(self))  # last, because the parts use this object
+        self.narrowings: Sequence[Narrowing] = (
+            NamedInstances(self.ending),
+            *(narrowing for part in self.parts for narrowing in part.narrowings),
+        )
+        self.fallbacks = tuple([fallback for part in self.parts for fallback in part.fallbacks])
 
-    def narrowing(self, type_: type[T]) -> T:
-        """Return the narrowing of a type."""
-        return next(each for each in self.narrowings if isinstance(each, type_))
+    @property
+    def client_queries(self) -> Mapping[str, Callable[[Any], Awaitable[Any]]]:
+        """Return the functions of all parts that answer fields of a client's query."""
+        return {name: answer for part in self.parts for name, answer in part.client_queries.items()}
 
     def with_policy(self, policy: ChoicePolicy) -> "Scheduler":
         """Return a scheduler with another policy and the same hosts and reservations, for one question."""
         other = copy(self)
         other.policy = policy
-        other._orders = Orders(self.source, self._orders.options, policy)
+        other.orders = Orders(self.source, self.orders.options, policy)
         return other
 
     async def opened(self) -> None:
@@ -137,7 +178,7 @@ class Scheduler:
     def begin_for(self, asked: Sequence[Asked]) -> list[Order]:
         """Return the orders of requests with purposes of features."""
         self.book.listened(self.clock.monotonic())
-        begin, retried_for = self._orders.begin, self.retries.retried_for
+        begin, retried_for = self.orders.begin, self.retries.retried_for
         return [begin(request, retried_for(request.request), purpose) for request, purpose in asked]
 
     async def place(self, orders: Sequence[Order]) -> list[events.End]:
@@ -148,9 +189,9 @@ class Scheduler:
 
     async def _place(self, orders: Sequence[Order]) -> list[events.End]:
         is_current = False
-        if any(self._orders.names_unknown(order.request) for order in orders):
+        if any(self.orders.names_unknown(order.request) for order in orders):
             await self.source.fresh()
-            orders = [self._orders.again(order) for order in orders]
+            orders = [self.orders.again(order) for order in orders]
             is_current = True
         placed = [_OrderInProgress(order) for order in await self.prepare(orders)]
         for each in placed:
@@ -230,7 +271,7 @@ class Scheduler:
                     for instance, pick in zip(each.order.instances, answer.picks, strict=False):
                         self.pending.drop(pick.reservation)
                         self._tentative.remove(pick.scope.key, instance)
-                    each.order = self._orders.again(each.order)
+                    each.order = self.orders.again(each.order)
                 short = self._find_hosts([each for each, _ in short])
         for each, answer in short:
             if answer.short is not None and answer.short.code == RULE_ERROR:
@@ -299,7 +340,7 @@ class Scheduler:
 
     async def resolved_for(self, asked: Sequence[Asked]) -> Sequence[Order]:
         """Make orders with purposes of features, and query the hosts of the instances that they name."""
-        return await self.prepare([self._orders.begin(request, 0.0, purpose) for request, purpose in asked])
+        return await self.prepare([self.orders.begin(request, 0.0, purpose) for request, purpose in asked])
 
     async def prepare(self, orders: Sequence[Order], again: bool = False) -> Sequence[Order]:
         """Return orders with what narrowings need to know for the choice of their hosts."""

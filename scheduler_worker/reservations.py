@@ -76,9 +76,9 @@ class SlotPurpose(BuildPurpose):
 class ReservationFiller:
     """Claims the slots that reservations lack, from the time when their capacity is to be held."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, drawn: DrawnReservations) -> None:
         self._scheduler = scheduler
-        self._drawn = scheduler.narrowing(DrawnReservations)
+        self._drawn = drawn
         self._find = scheduler.placement.reservations
         self._edit = scheduler.placement.edit_reservation
 

@@ -1,10 +1,11 @@
-"""Lists every command by name with the module that defines it.
+"""Lists every command by name with the module that defines it; features declare their own.
 
 A module is loaded when its command is called. `berth --help` and shell completion read descriptions from the
 source text of the modules, without loading the modules.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -43,7 +44,7 @@ _MODULES = {
         "topology": "descriptions", "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "roles": "descriptions", "http": "descriptions",
         "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
-        "database": "database", "broker": "broker", "debug": "support", "upgrade": "support", "at": "past",
+        "debug": "support", "upgrade": "support", "at": "past",
         "replay": "replaying",
     },
     "Other systems": {
@@ -87,9 +88,7 @@ _GROUPS = {  # group → its description
     "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
     " `berth at 2h show host-7`.",
     "dead": "Messages that no worker could handle, each with its reason.",
-    "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",
     "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
-    "database": "Move a database to another PostgreSQL server while workers use it (docs/running.md).",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",
     "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
@@ -110,24 +109,24 @@ class Listed:
         """Return a group's description, or the first paragraph of a command's docstring, for --help."""
         if self.of_group:
             return self.of_group
-        file = Path(__file__).with_name(f"{self.module.rpartition('.')[2]}.py")
-        text = file.read_text(encoding="utf-8")
+        file = Path(__file__).parents[2].joinpath(*self.module.split("."))
+        text = file.with_suffix(".py").read_text(encoding="utf-8")
         found = re.search(rf'\.command\("{self.name}".*?"""(.*?)(?:\n\n|""")', text, re.DOTALL)
         return " ".join(found[1].split()) if found else ""
 
 
-COMMANDS = (
-    *(
-        Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""))
-        for panel, listed in _MODULES.items()
-        for name, file in listed.items()
-    ),
-    *(
-        Listed(feature.name, f"{package_of(feature)}.commands", "Other systems", feature.commands)
-        for feature in features()
-        if feature.commands
-    ),
-)
+def _listed() -> Iterator[Listed]:
+    """Yield all commands, panel by panel: those of the kernel, then those of features."""
+    for panel in dict.fromkeys([*_MODULES, *(panel for feature in features() for panel in feature.commands)]):
+        for name, file in _MODULES.get(panel, {}).items():
+            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""))
+        for feature in features():
+            for name, file in feature.commands.get(panel, {}).items():
+                module = f"{package_of(feature)}.{file}"
+                yield Listed(name, module, panel, feature.command_groups.get(name, ""))
+
+
+COMMANDS = tuple(_listed())
 
 
 class Later(TyperCommand):

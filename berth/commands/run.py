@@ -316,13 +316,13 @@ async def migrate_all(settings: Settings, console: Console) -> list[tuple[str, s
     from bus.sql.migrations import migrate
 
     made = []
-    for role, package in composition.stores(settings).items():
+    for role, packages in composition.stores(settings).items():
         database = composition.database_of(settings, role)
         try:
-            applied = await migrate(database, package)
+            applied = await migrate(database, *packages)
         finally:
             await database.close()
-        for name in applied:
-            console.print(f"{composition.store_of(role)}: applied {name}")
+        for package, name in applied:
+            console.print(f"{composition.store_of(role)}: applied {name} of {package}")
             made.append((composition.store_of(role), name))
     return made

@@ -184,19 +184,25 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
 
 def _revision(seen: DatabaseSeen) -> Iterator[Finding]:
     about = f"database {seen.store}"
-    newest = seen.known[-1]
-    if not seen.revision:
+    if not seen.was_made:
         do = "Run `berth migrate`, or start its worker; if it should have data, check the URL."
         yield Finding("broken", about, "It was never made: it has no tables.", do)
-    elif seen.revision not in seen.known:
-        sentence = f"It is at {seen.revision}, which this version does not have."
-        yield Finding("warning", about, sentence, "A newer version migrated it: update this one as well.")
-    elif seen.revision != newest:
-        do = "Run `berth migrate`, or restart its worker: it migrates at its start."
-        yield Finding("warning", about, f"It is at {seen.revision}, and {newest} is the newest.", do)
-    else:
+        return
+    behind = [package for package in seen.packages if package.revision != package.known[-1]]
+    for package in behind:
+        at = f"It is at {package.revision or 'no migration'} of {package.name}"
+        if package.revision and package.revision not in package.known:
+            do = "A newer version migrated it: update this one as well."
+            yield Finding("warning", about, f"{at}, which this version does not have.", do)
+        else:
+            do = "Run `berth migrate`, or restart its worker: it migrates at its start."
+            yield Finding("warning", about, f"{at}, and {package.known[-1]} is the newest.", do)
+    for name in seen.unlisted:
+        do = "Add the feature to the list again (berth/features.py), or leave the tables: nothing uses them."
+        yield Finding("warning", about, f"It has tables of {name}, which this version does not have.", do)
+    if not behind:
         of = f"; PostgreSQL is version {seen.version}" if seen.version else ""
-        yield Finding("fine", about, f"It is up to date, at {seen.revision}{of}.")
+        yield Finding("fine", about, f"All migrations are applied{of}.")
 
 
 def _clock(about: str, ahead: float | None) -> Iterator[Finding]:

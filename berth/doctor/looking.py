@@ -4,12 +4,11 @@ import asyncio
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import text
 
 from berth import composition, worker_roles
@@ -22,6 +21,7 @@ from berth.doctor.seen import (
     IronicSeen,
     KeystoneSeen,
     LettersSeen,
+    PackageSeen,
     QueueSeen,
     WorkerSeen,
 )
@@ -36,7 +36,7 @@ from bus.masking import printable
 from bus.protocol import QueueSpec
 from bus.queries import FindBuilds, FindWaiting
 from bus.sql.database import Database
-from bus.sql.migrations import current
+from bus.sql.migrations import Version, current, folder_of, names_in
 
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
 BROKER_SECONDS = 12.0  # time limit to inspect a broker, without closing the connection
@@ -52,8 +52,8 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
     clock = Clock()
     async with asyncio.TaskGroup() as group:
         databases = [
-            group.create_task(_database(settings, role, package, clock))
-            for role, package in composition.stores(settings).items()
+            group.create_task(_database(settings, role, packages, clock))
+            for role, packages in composition.stores(settings).items()
         ]
         api = management or settings.bus.management_url
         brokers = group.create_task(_brokers(settings, clock, api))
@@ -88,20 +88,26 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
     )
 
 
-async def _database(settings: Settings, role: worker_roles.Role, package: str, clock: Clock) -> DatabaseSeen:
-    names = sorted(Path(str(traversable)).stem for traversable in (files(package) / "migrations").iterdir())
-    known = tuple(name for name in names if name[0].isdigit())
+async def _database(
+    settings: Settings, role: worker_roles.Role, packages: Sequence[str], clock: Clock
+) -> DatabaseSeen:
+    known = tuple(PackageSeen(package, tuple(names_in(folder_of(package)))) for package in packages)
     store = composition.store_of(role)
     database = composition.database_of(settings, role)
-    version, ahead, revision = "", None, ""
+    version, ahead, versions = "", None, dict[str, Version]()
     try:
         if database.dialect == "postgresql":
             version, ahead = await _postgres(database, clock)
         if await composition.ever_made(settings, role):  # else reading the revision would create a file
-            revision = await current(database, package) or ""
-        return DatabaseSeen(store, database.name, version, "", revision, known, ahead)
+            versions = {**await current(database)}
+        seen = tuple(
+            replace(package, revision=at.revision) if (at := versions.get(package.name)) else package
+            for package in known
+        )
+        unlisted = tuple(sorted(versions.keys() - {*packages}))
+        return DatabaseSeen(store, database.name, version, "", seen, unlisted, ahead)
     except (*_AWAY, OSError) as problem:
-        return DatabaseSeen(store, database.name, problem=str(problem), known=known)
+        return DatabaseSeen(store, database.name, problem=str(problem), packages=known)
     finally:
         await database.close()
 

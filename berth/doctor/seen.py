@@ -72,14 +72,26 @@ class QueueSeen(msgspec.Struct, frozen=True):
     readers: int = 0
 
 
+class PackageSeen(msgspec.Struct, frozen=True):
+    """The tables of a worker or feature in a database."""
+
+    name: str
+    known: tuple[str, ...] = ()  # the migrations that this version has, in order
+    revision: str = ""  # the last migration that was applied; empty: none
+
+
 class DatabaseSeen(msgspec.Struct, frozen=True):
     store: str
     place: str
     version: str = ""  # version of PostgreSQL; empty: SQLite
     problem: str = ""
-    revision: str = ""  # its last migration; empty: it was never migrated
-    known: tuple[str, ...] = ()  # the migrations that this version has, in order
+    packages: tuple[PackageSeen, ...] = ()
+    unlisted: tuple[str, ...] = ()  # packages that have tables there, and are not in this version
     clock: float | None = None
+
+    @property
+    def was_made(self) -> bool:
+        return any(package.revision for package in self.packages)
 
 
 class WorkerSeen(msgspec.Struct, frozen=True):

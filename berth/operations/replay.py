@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.choice import policy, request_options
-from berth.composition import placement_queries
+from berth.composition import parts_of_scheduler, placement_queries
 from berth.operations.past import PastTime, StateHistory, follow
 from berth.operations.policy_changes import ChangedPolicy
 from berth.operations.policy_tests import (
@@ -80,7 +80,9 @@ class PastScheduler:
         options = SchedulerOptions(policy=policy(settings), requests=request_options(settings))
         clock = Clock(monotonic=lambda: 0.0)  # heartbeats do not expire
         source = IndexedSource(_PastMemory(self._index))
-        self._scheduler = plain_scheduler(source, placement_queries(bus), clock, options)
+        self._scheduler = plain_scheduler(
+            source, placement_queries(bus), clock, options, parts_of_scheduler(settings)
+        )
         self._trials = PolicyTrials(WhatIfs(self._scheduler), None)
         self._sequence = 0
         self._unreported = set(self._index.trees)

@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from berth.settings import Settings
 from berth.support.processes import ask, sockets
 from berth.worker_roles import Role
 from bus.errors import Unavailable
-from bus.sql.migrations import oldest_code
+from bus.sql.migrations import current, folder_of, names_in
 
 LONG_SECONDS = 60.0  # age of a transaction that would delay a migration
 
@@ -42,6 +42,7 @@ _LONGEST = text(
 class Migration(msgspec.Struct, frozen=True):
     """A migration of a database that this version of berth contains."""
 
+    package: str
     name: str
     oldest: str = ""  # set if this migration removes anything: the migration that running code must know
     indexes: Mapping[str, str] = {}  # the indexes that it creates on existing tables, with the table
@@ -51,7 +52,8 @@ class StoreSeen(msgspec.Struct, frozen=True):
     """The state of a reachable database, as far as an upgrade depends on it."""
 
     migrations: Sequence[Migration]
-    oldest: str = ""  # the migration that code must know to use the database; empty: unknown
+    # package → the migration that code must know to use its tables in this database
+    oldest: Mapping[str, str] = {}
     may_create: bool = True  # this login may create tables
     indexes: frozenset[str] = frozenset()  # the indexes that exist
     longest: tuple[str, float] | None = None  # the oldest transaction: its session, and its age in seconds
@@ -63,8 +65,8 @@ async def upgrade_findings(found: Effective, directories: Iterable[Path]) -> lis
     seen = await inspect(settings)
     reached = {database.store for database in seen.databases if not database.problem}
     stores = {
-        composition.store_of(role): await _read(settings, role, package)
-        for role, package in composition.stores(settings).items()
+        composition.store_of(role): await _read(settings, role, packages)
+        for role, packages in composition.stores(settings).items()
         if composition.store_of(role) in reached
     }
     versions = await _running([path for directory in directories for path in sockets(directory)])
@@ -92,32 +94,37 @@ def judged_upgrade(
 
 def _migrations(seen: DatabaseSeen, store: StoreSeen) -> Iterator[Finding]:
     finding = partial(Finding, about=f"database {seen.store}")
-    if seen.revision and seen.revision not in seen.known:
-        sentence = f"It is at {seen.revision}, which this version ({__version__}) does not have:"
-        if store.oldest in seen.known:
+    newer = [each for each in seen.packages if each.revision and each.revision not in each.known]
+    for each in newer:
+        sentence = (
+            f"It is at {each.revision} of {each.name}, which this version ({__version__}) does not have:"
+        )
+        if store.oldest.get(each.name) in each.known:
             do = "Go on only if you want the older version."
             yield finding("warning", says=f"{sentence} this is a downgrade, which its data permit.", do=do)
         else:
-            do = f"Use the version that made {seen.revision}, or a newer one."
+            do = f"Use the version that made {each.revision}, or a newer one."
             yield finding("broken", says=f"{sentence} its data do not permit a downgrade.", do=do)
+    if newer:
         return
-    pending = [each for each in store.migrations if each.name > seen.revision]
+    at = {each.name: each.revision for each in seen.packages}
+    pending = [each for each in store.migrations if each.name > at[each.package]]
     if not pending:
-        yield finding("fine", says=f"It is at {seen.revision}, the newest migration.")
+        yield finding("fine", says="All migrations are applied.")
         return
-    names = ", ".join(each.name for each in pending)
-    if not seen.revision:
+    names = ", ".join(f"{each.name} of {each.package}" for each in pending)
+    if not seen.was_made:
         do = "If it should have data, correct its URL; otherwise `berth migrate` creates its tables."
         yield finding("warning", says="It has no tables.", do=do)
     else:
-        yield finding("fine", says=f"It is at {seen.revision}; `berth migrate` will apply {names}.")
+        yield finding("fine", says=f"`berth migrate` will apply {names}.")
     if not store.may_create:
         do = "Give it the right CREATE on its schema, or let the owner of the schema run `berth migrate`."
         yield finding("broken", says="Its login may not create tables.", do=do)
-    if not seen.revision:
-        return
     for migration in pending:
-        if migration.oldest > seen.revision:
+        if not at[migration.package]:
+            continue  # it creates the package's tables
+        if migration.oldest > at[migration.package]:
             sentence = f"{migration.name} removes what code before {migration.oldest} uses."
             do = f"Upgrade to a version with {migration.oldest} first, and restart all workers with it."
             yield finding("broken", says=sentence, do=do)
@@ -132,14 +139,14 @@ def _migrations(seen: DatabaseSeen, store: StoreSeen) -> Iterator[Finding]:
         yield finding("warning", says=sentence, do="Wait until it ends, or end it (pg_terminate_backend).")
 
 
-async def _read(settings: Settings, role: Role, package: str) -> StoreSeen:
-    migrations = tuple(migrations_of(Path(str(files(package))) / "migrations"))
+async def _read(settings: Settings, role: Role, packages: Sequence[str]) -> StoreSeen:
+    migrations = tuple(each for package in packages for each in migrations_of(package, folder_of(package)))
     if not await composition.ever_made(settings, role):
         return StoreSeen(migrations)
     database = composition.database_of(settings, role)
     try:
+        code = {package: version.oldest for package, version in (await current(database)).items()}
         async with database.read() as tx:
-            code = await oldest_code(tx) or ""
             if database.dialect == "sqlite":
                 return StoreSeen(migrations, code)
             row = (await tx.execute(_LONGEST)).first()
@@ -154,10 +161,10 @@ async def _read(settings: Settings, role: Role, package: str) -> StoreSeen:
         await database.close()
 
 
-def migrations_of(folder: Path) -> Iterator[Migration]:
-    """Yield the migrations in a folder in their order, read from their source."""
-    for file in sorted(folder.glob("[0-9]*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+def migrations_of(package: str, folder: Traversable) -> Iterator[Migration]:
+    """Yield the migrations in the folder of a package in their order, read from their source."""
+    for file_name in names_in(folder):
+        tree = ast.parse((folder / f"{file_name}.py").read_text(encoding="utf-8"))
         code, created, indexes = "", set[str](), dict[str, str]()
         for node in ast.walk(tree):
             match node:
@@ -173,7 +180,7 @@ def migrations_of(folder: Path) -> Iterator[Migration]:
                 ):
                     indexes[name] = table
         on_existing = {name: table for name, table in indexes.items() if table not in created}
-        yield Migration(file.stem, code, on_existing)
+        yield Migration(package, file_name, code, on_existing)
 
 
 async def _running(paths: Sequence[Path]) -> Mapping[str, int]:

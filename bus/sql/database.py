@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -113,7 +113,8 @@ class Database:
             self._writing = _FifoLock()
             if path is None:  # all transactions share one connection: a read must not see uncommitted writes
                 self._reading = self._writing
-        self.revision: str | None = None  # the last migration when this process began
+        # the last migration of each package when this process began
+        self.migrations: Mapping[str, str] = {}
         self._moved_on = False
         self.name: Final = masked(parsed._replace(url=self._engine.url).shown)
 
@@ -210,7 +211,7 @@ class Database:
                 finally:
                     await tx.release_connection()
         except Exception as error:
-            if self.revision is None or not misses_something(error) or not await self._has_moved_on():
+            if not self.migrations or not misses_something(error) or not await self._has_moved_on():
                 raise
             if not self._moved_on:
                 self._moved_on = True
@@ -221,10 +222,11 @@ class Database:
         async with self._reading:
             tx = await self._connected()
             try:
-                rows = await tx.fetch("SELECT version_num FROM alembic_version", [])
+                rows = await tx.fetch("SELECT package, revision FROM migrations", [])
             finally:
                 await tx.release_connection()
-        return [row["version_num"] for row in rows] != [self.revision]
+        now = {row["package"]: row["revision"] for row in rows}
+        return any(now.get(package) != revision for package, revision in self.migrations.items())
 
     async def _connected(self) -> Transaction:
         try:

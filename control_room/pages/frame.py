@@ -61,10 +61,9 @@ class PageRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePages:
-    """The pages of a feature: their entry in the navigation, their routes, and the folder of templates."""
+    """The pages of a feature: their entries in the navigation, their routes, and the folder of templates."""
 
-    address: str
-    name: str
+    navigation: Sequence[tuple[str, str]]  # address and name
     routes: "Callable[[PageContext, Renderer], Iterable[Route]]"
     templates: Path
 
@@ -114,7 +113,7 @@ class Renderer:
             token=_token,
             navigation=(
                 *NAVIGATION[:-AFTER_FEATURES],
-                *((feature.address, feature.name) for feature in context.features),
+                *(entry for feature in context.features for entry in feature.navigation),
                 *NAVIGATION[-AFTER_FEATURES:],
             ),
             themes=THEMES,

@@ -2,6 +2,4 @@
 
 from bus.feature import Feature
 
-FEATURE = Feature(
-    name="groups", says="server groups: policies that place instances on the same host or on different hosts"
-)
+FEATURE = Feature(name="groups", says="places instances of a server group together or apart")

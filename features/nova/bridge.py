@@ -8,13 +8,13 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import HostReported
-from bus.rabbit.oslo import RpcAddress, RpcServer
-from bus.rabbit.oslo_client import RpcClient
 from bus.worker import Worker
 from features.nova.core.translation import BridgeOptions
 from features.nova.databases import NovaDatabases
 from features.nova.mirror import Mirror, MirrorQueries
 from features.nova.notifying import SchedulerNotifications
+from features.nova.oslo.client import RpcClient
+from features.nova.oslo.server import RpcAddress, RpcServer
 from features.nova.scheduling import NovaScheduling, SchedulingQueries
 
 SELECT_TIMEOUT = 60.0  # seconds: a query that is not answered by then is asked again

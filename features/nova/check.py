@@ -7,10 +7,10 @@ from berth.operations.publishing import leaves
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.rabbit.oslo_topic import observe
 from features.nova.conf import nova_options, nova_scheduler_options
 from features.nova.core.facts import NovaFacts
 from features.nova.inspection import NovaInspection
+from features.nova.oslo.topic import observe
 from features.nova.processes import inspection, scheduler_address
 from features.nova.settings import NovaSettings
 from features.nova.takeover.facts import BridgeFacts, ChoiceFacts, Step, TakeoverFacts

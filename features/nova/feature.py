@@ -21,8 +21,9 @@ FEATURE = Feature(
         FeatureProcess(name="nova", runs_with=_serves),
         FeatureProcess(name="nova-shadow", runs_with=_observes, has_database=True),
     ),
-    commands="A Nova that berth serves or observes (docs/nova.md).",
-    page="Nova",
+    commands={"Other systems": {"nova": "commands"}},
+    command_groups={"nova": "A Nova that berth serves or observes (docs/nova.md)."},
+    pages={"/nova": "Nova"},
     meters=(("features.nova.shadow", "nova-shadow"),),
     examples=(
         ("nova_amqp_url", "amqp://127.0.0.1/nova"),

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from bus.clock import Backoff, Clock
 from bus.errors import BrokerRefused, Unavailable
-from bus.rabbit.oslo import RpcCall, packed
 from features.nova.core.scheduler_notifications import NotificationOptions, Phase, notifications_of
+from features.nova.oslo.server import RpcCall, packed
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.rabbit.foreign import ForeignListener, ForeignPublisher
-from bus.rabbit.oslo import RpcAddress
 from bus.sql.database import Database
 from bus.worker import Worker
 from features.nova.bridge import FollowedNova, nova_bridge
@@ -18,6 +17,7 @@ from features.nova.core.translation import BridgeOptions
 from features.nova.databases import NovaDatabases, address_of
 from features.nova.inspection import NovaInspection
 from features.nova.notifying import SchedulerNotifications
+from features.nova.oslo.server import RpcAddress
 from features.nova.settings import NovaSettings
 from features.nova.shadow import ShadowedNova, nova_shadow
 

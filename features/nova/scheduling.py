@@ -16,7 +16,6 @@ from bus.errors import AnswerRefused, NoAnswer, Unavailable
 from bus.groups import GroupEditAnswered, GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildUnplaceable, HostsAnswered, HostsAsked
 from bus.protocol import Ask
-from bus.rabbit.oslo import RpcCall, RpcFailure, RpcResult
 from features.nova.core.cloud import DISCOVER
 from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded, from_legacy
 from features.nova.core.scheduler_notifications import Phase
@@ -29,6 +28,7 @@ from features.nova.core.translation import (
     translated,
 )
 from features.nova.mirror import Mirror
+from features.nova.oslo.server import RpcCall, RpcFailure, RpcResult
 
 log = logging.getLogger(__name__)
 

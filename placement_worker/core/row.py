@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,6 @@ from bus.queries import Candidate
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
-
-if TYPE_CHECKING:
-    from placement_worker.core.row_table import RowTable
 
 BEYOND_COUNTING = 2**62  # larger sums count as this, so that int64 does not overflow
 _NOTHING: dict[str, Any] = {}  # an empty dict for many rows; never change it
@@ -224,6 +221,14 @@ class ClassArrays:
             self.step = np.concatenate([self.step, minima])
 
 
+class PlacedRows(Protocol):
+    """The rows of the index, as far as arrays of amounts need them."""
+
+    rows: dict[str, Row]  # provider → its row
+    at: list[Row | None]
+    layout: int  # grows when a provider is added, removed, or gets another tree, cell, host or agent
+
+
 class ReservedAmounts:
     """The amounts that one scheduler has reserved: by provider, and by resource class as arrays over index
     rows. A negative amount counts as free although it is allocated.
@@ -237,7 +242,7 @@ class ReservedAmounts:
         self._count = Counter[str]()  # class → number of providers with reserved amounts
         # class → providers whose reserved amount has changed, but not yet in `_arrays`
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
-        self._index: RowTable | None = None
+        self._index: PlacedRows | None = None
         self._layout = -1
 
     def add(self, allocations: Allocations, sign: int = 1) -> None:
@@ -261,7 +266,7 @@ class ReservedAmounts:
             if not held:
                 del of[uuid]
 
-    def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
+    def arrays(self, index: PlacedRows) -> Mapping[str, Sums]:
         """Return, for each resource class, an array of the reserved amounts, with one element for each row of
         the index.
         """
@@ -277,7 +282,7 @@ class ReservedAmounts:
         self._unwritten.clear()
         return self._arrays
 
-    def _write(self, index: "RowTable", name: str, uuids: Collection[str]) -> None:
+    def _write(self, index: PlacedRows, name: str, uuids: Collection[str]) -> None:
         of, rows = self.of, index.rows
         if not self._count[name]:
             self._arrays.pop(name, None)

@@ -205,6 +205,10 @@ def _of_berth() -> None:
     texts = [
         _columns(sa.Text, "changes"),
         *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "wakes")),
+        sa.Column("at", sa.Double),  # time of the commit
+        sa.Column("trees", sa.Text),  # JSON of KnownTrees: the reshaped trees
+        sa.Column("consumers", sa.Text),  # JSON of ConsumerChanges
+        sa.Column("renamed", sa.Text),  # JSON: both names of a resource class
     ]
     _table("change_log", number, *texts, keys=("number",))
     # Unpublished BuildReshaped messages, by change number.
@@ -253,6 +257,25 @@ def _reservations() -> None:
     )
 
 
+def _archive() -> None:
+    _table(
+        "archived_snapshots",
+        _columns(sa.BigInteger, "number"),  # number of the last change in the snapshot
+        _columns(sa.Integer, "part"),
+        _columns(sa.Double, "at"),
+        _columns(sa.LargeBinary, "body"),
+        keys=("number", "part"),
+    )
+    _table(
+        "archived_changes",
+        _columns(sa.BigInteger, "first", autoincrement=False),
+        _columns(sa.BigInteger, "last"),
+        _columns(sa.Double, "began", "ended"),  # the times of the first and the last change
+        _columns(sa.LargeBinary, "body"),
+        keys=("first",),
+    )
+
+
 def upgrade() -> None:
     _metadata.clear()
     _names()
@@ -261,6 +284,7 @@ def upgrade() -> None:
     _of_berth()
     _reservations()
     _preemptions()
+    _archive()
     _metadata.create_all(op.get_bind(), checkfirst=False)
 
     # Rows for the numbers of the last change and of the last published change.

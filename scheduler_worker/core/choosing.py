@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -14,18 +13,15 @@ from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.host_hashes import drawn
 from scheduler_worker.core.host_map import HostMap, HostsNow
-from scheduler_worker.core.narrowing import PLAIN, Scope
+from scheduler_worker.core.narrowing import PLAIN, Narrowing, Scope
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order, Settled
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage, with_siblings
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, HasReservations, Pick
-
-if TYPE_CHECKING:
-    from scheduler_worker.extension import Narrowing
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
@@ -124,7 +120,7 @@ class Choosing:
     policy: ChoicePolicy
     pending: HasReservations
     tentative: TentativeHosts
-    narrowings: "Sequence[Narrowing]" = ()
+    narrowings: Sequence[Narrowing] = ()
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""

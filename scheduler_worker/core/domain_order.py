@@ -8,24 +8,9 @@ import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Floats, Ints
 from scheduler_worker.core.domain_rules import DomainRules
-from scheduler_worker.core.gang_shortage import Best
-from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.roles import Part
-from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.gang_shortage import Best, Chance
 
 LOOSE_DOMAINS = 8  # domains that are tried one after another if a preferred pack level cannot be satisfied
-
-
-@dataclass(frozen=True, slots=True)
-class Chance:
-    """A part of a request (instances of one flavor), with an upper limit of its instances on each host, by
-    position in placement's index.
-    """
-
-    part: Part
-    alternative: Alternative
-    ranking: Ranking  # the order of all hosts for this flavor
-    fits: Ints
 
 
 @dataclass

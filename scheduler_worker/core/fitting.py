@@ -11,7 +11,6 @@ from bus.host_health import DISABLED
 from bus.queries import Candidate
 from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.ranking_order import Entry
 from scheduler_worker.core.rule import (
     Alternative,
     HostFacts,
@@ -28,6 +27,8 @@ WAYS_OF_THE_BEST = 16  # most allocation candidates of one host in a claim
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
 Refusal = tuple[Rule, str]
+
+Entry = tuple[int, float, int, int, int]  # tier, −score, number of choices, hash, index; smallest is best
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative, size: int) -> Iterator[Mask]:

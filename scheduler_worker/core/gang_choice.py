@@ -17,16 +17,16 @@ from msgspec import structs
 from bus.candidates import Bools, SenselessQuery
 from bus.queries import Candidate
 from bus.vocabulary import Id
-from scheduler_worker.core.domain_order import Chance, DomainOrder
+from scheduler_worker.core.domain_order import DomainOrder
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempts, required_constraints
 from scheduler_worker.core.domain_search import Assignment, Budget, HostAmount, PartAmount
 from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.gang_shortage import Best, Wanted, shortage_of
+from scheduler_worker.core.gang_shortage import Best, Chance, Wanted, shortage_of
 from scheduler_worker.core.group_members import domain_rules
+from scheduler_worker.core.host_hashes import drawn
 from scheduler_worker.core.narrowing import PLAIN, NoNarrowing, Scope
 from scheduler_worker.core.order import MAX_CHOICES_EACH, Order
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.roles import Part, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative

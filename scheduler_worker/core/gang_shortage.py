@@ -4,18 +4,30 @@ most instances, and how many.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bus.candidates import Ints
 from bus.decisions import Removal
 from scheduler_worker.core.domain_rules import DomainRules
+from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
-
-if TYPE_CHECKING:
-    from scheduler_worker.core.domain_order import Chance
+from scheduler_worker.core.roles import Part
+from scheduler_worker.core.rule import Alternative
 
 TOPOLOGY_CODE = "topology"
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """A part of a request (instances of one flavor), with an upper limit of its instances on each host, by
+    position in placement's index.
+    """
+
+    part: Part
+    alternative: Alternative
+    ranking: Ranking  # the order of all hosts for this flavor
+    fits: Ints
 
 
 @dataclass(slots=True)
@@ -42,7 +54,7 @@ class Wanted:
     counts: Sequence[int]
 
 
-def shortage_of(chances: "Sequence[Chance]", rules: DomainRules, best: Best, wanted: Wanted) -> Shortage:
+def shortage_of(chances: Sequence[Chance], rules: DomainRules, best: Best, wanted: Wanted) -> Shortage:
     """Return why the parts of a request do not fit: either one part lacks capacity even without constraints,
     or the constraints leave too few hosts.
     """
@@ -60,7 +72,7 @@ def shortage_of(chances: "Sequence[Chance]", rules: DomainRules, best: Best, wan
     return _with_removal(short, first, _sentence(rules, best, wanted, chances), TOPOLOGY_CODE)
 
 
-def _sentence(rules: DomainRules, best: Best, wanted: Wanted, chances: "Sequence[Chance]") -> str:
+def _sentence(rules: DomainRules, best: Best, wanted: Wanted, chances: Sequence[Chance]) -> str:
     constraints, of = rules.constraints, f"of {wanted.needed} instances"
     cut = " (the search was cut: other combinations may fit)" if best.cut else ""
     if constraints.pack:

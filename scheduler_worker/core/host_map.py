@@ -9,7 +9,7 @@ import numpy.typing as npt
 from bus.aggregates import Aggregate
 from bus.candidates import Bools, CandidateSearch, CandidateSource, HostAmounts, Ints, PlacedHost
 from bus.reports import HostState
-from scheduler_worker.core.ranking_order import mixed, slice_of
+from scheduler_worker.core.host_hashes import mixed, slice_of
 from scheduler_worker.core.rule import FACTS, UNKNOWN, Alternative, HostFacts, Number, Reads, Rule, numbers
 
 NO_AGENT = "has_agent"

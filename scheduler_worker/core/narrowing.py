@@ -1,6 +1,6 @@
-"""The limits that narrowings (scheduler_worker/extension.py) set to the choice of an order's hosts."""
+"""Narrowings: the extension point by which features restrict the choice of an order's hosts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,11 +9,12 @@ from bus.vocabulary import Allocations, Id
 if TYPE_CHECKING:
     from bus.claims import ConsumerClaim
     from bus.messages import BuildPlaced
+    from bus.queries import Candidate
     from scheduler_worker.core.choosing import Choosing
+    from scheduler_worker.core.events import Chosen
     from scheduler_worker.core.helping import Tally
     from scheduler_worker.core.order import Order
     from scheduler_worker.core.rule import Alternative
-    from scheduler_worker.extension import JointChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,52 @@ class ClaimPart(Protocol):
 
 # Yields sentences with changes that would make an order fit; called without `await`.
 Remedies = Callable[["Order", "Choosing", "Tally"], Iterator[str]]
+
+
+class Narrowing(Protocol):
+    """A feature that restricts the hosts of orders, or that makes the choices of orders depend on others."""
+
+    def concerns(self, order: "Order") -> bool:
+        """Return whether the other methods must be called for an order."""
+
+    async def prepare(self, orders: "Sequence[Order]", again: bool) -> "Sequence[Order]":
+        """Return orders with what the choice of their hosts needs to know, read with one query for all; or
+        marked as invalid. The call is repeated, with `again`, for orders with refused claims.
+        """
+
+    def limit(self, orders: "Sequence[Order]") -> "Sequence[Order]":
+        """Return orders with the limits (`HostLimit`) that hold now; called directly before each choice."""
+
+    def scope(self, order: "Order", alternatives: "Sequence[Alternative]") -> Scope:
+        """Return how hosts are chosen for the given alternatives of an order."""
+
+    def add_parts(self, order: "Order", claims: "Sequence[ConsumerClaim]") -> "Sequence[ConsumerClaim]":
+        """Return the claims of an order with this feature's parts."""
+
+    def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
+        """Return an alternative with what its filters need to know about the hosts chosen so far, if a host
+        must fit `several` instances. Called before each evaluation, for alternatives of all orders.
+        """
+
+    def late(self, alternative: "Alternative") -> "Alternative":
+        """Return the alternative by which alternates are searched after the claim."""
+
+    async def remedies(self) -> Remedies:
+        """Return a function that suggests changes of orders without a host; read here what it needs."""
+
+    def watch(self, order: "Order") -> tuple[object, frozenset[str]]:
+        """Return a value that differs if a waiting order must be evaluated again, and the hosts on which it
+        depends.
+        """
+
+
+class JointChoice(Protocol):
+    """Chooses the hosts of all instances of an order together."""
+
+    def choose(self, choosing: "Choosing", order: "Order", scope: Scope) -> "Chosen": ...
+
+    def alternates(self, choosing: "Choosing", order: "Order") -> "Mapping[Id, tuple[Candidate, ...]]":
+        """Return alternates for the claimed instances of an order that have fewer than requested."""
 
 
 class NoNarrowing:

@@ -1,29 +1,27 @@
 """The state of a request while it is placed: its instances without a host, and its messages to publish."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal, RuleRefused
+from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal, Retired, RuleRefused
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.messages import BuildRequested, BuildUnplaceable, Selection
 from bus.parts import RequestParts
 from bus.queries import Candidate
 from bus.requests import Hints
-from bus.vocabulary import MAX_CAUSE, Allocations, Id
-from scheduler_worker.core.events import Fence
-from scheduler_worker.core.narrowing import ClaimPart, HostLimit
+from bus.resources import Provider
+from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
+from scheduler_worker.core.events import ComeAgain, Fence
+from scheduler_worker.core.narrowing import ClaimPart, HostLimit, Narrowing
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
-
-if TYPE_CHECKING:
-    from scheduler_worker.extension import Narrowing, Purpose
 
 T = TypeVar("T")
 
@@ -96,6 +94,65 @@ class Times(msgspec.Struct, frozen=True, gc=False):
     retried_for: float = 0.0  # seconds since the first retry
 
 
+class Purpose(Protocol):
+    """The purpose of an order decides which claims it makes, what answers mean for its instances, and how it
+    ends. The kernel has one purpose, `BUILD`; features derive others from `BuildPurpose`. Purposes are
+    immutable.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def retires(self) -> bool:
+        """Return whether instances that get no host are retired, so that their ids cannot be claimed later.
+        False for ids of another system, which may be requested again: such orders preempt no instances.
+        """
+
+    @property
+    def boots(self) -> bool:
+        """Return whether the instances are new ones of the request's project. Only then does the share of the
+        project decide when the request is tried, and may the instances draw from its open reservations.
+        """
+
+    @property
+    def leaves_lost_host(self) -> bool:
+        """Return whether the instance leaves a host that is down: then it may draw from failover capacity."""
+
+    @property
+    def holds(self) -> Allocations:
+        """Return what the order's instance holds already on the host that it leaves."""
+
+    def adapt(self, order: "Order") -> "Order":
+        """Return a new order with what this purpose adds to its alternatives and times."""
+
+    def consumers(self, order: "Order") -> frozenset[Id]:
+        """Return the consumers of the order that do not count as other members of its server group."""
+
+    def claim(self, order: "Order", instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
+        """Return the claim of an instance; `choices` are the chosen hosts, best first."""
+
+    def claim_answered(
+        self, order: "Order", instance: Id, result: Held | Retired, patience: float
+    ) -> "Order | ComeAgain":
+        """Return the order after placement answered a claim with the state of its consumer, or the order to
+        deliver the request again. `instance` is no longer among the order's instances.
+        """
+
+    def retire_answered(self, order: "Order", instance: Id, result: Held | Retired) -> "Order":
+        """Return the order after placement did not retire an instance, because of the state `result`."""
+
+    def located(
+        self, order: "Order", instance: Id, held: Held, providers: Mapping[Id, Provider]
+    ) -> Settled | EndedInstance | ComeAgain:
+        """Return what follows from allocations that an instance holds since an earlier delivery. `providers`
+        has the providers of the allocations, by id.
+        """
+
+    def ends(self, order: "Order") -> Sequence[Message]:
+        """Return the messages that end the order."""
+
+
 class Order(msgspec.Struct, frozen=True, gc=False):
     """The state of a request during placement. Immutable: each step makes a new one."""
 
@@ -105,7 +162,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     attempts: tuple[tuple[Alternative, ...], ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
     size: int  # approximate number of bytes of the final messages
-    purpose: "Purpose"
+    purpose: Purpose
     attempt: int = 0  # index of the attempt that is being tried
     alternates: int = 0  # number of alternates to choose for each instance
     picks: tuple[Pick, ...] = ()  # hosts of the first `instances`, until placement has answered the claims
@@ -339,7 +396,7 @@ def usable_alternates(
 
 
 def claims_of(
-    order: Order, taken: dict[Id, Allocations], narrowings: "Sequence[Narrowing]"
+    order: Order, taken: dict[Id, Allocations], narrowings: Sequence[Narrowing]
 ) -> tuple[ConsumerClaim, ...]:
     """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
     placement allocates on the first host that still fits."""

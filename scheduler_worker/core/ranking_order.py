@@ -1,35 +1,21 @@
 """Sorts the hosts of one ranking, best first, page by page: only as many hosts as are read.
 
 A host with a changed weight is sorted in again; its earlier entries are outdated and skipped. If scores are
-equal, a hash of the host decides. Rendezvous hashing of schedulers and hosts gives each scheduler a share of
-the hosts that it prefers: if a scheduler starts or stops, only its share changes.
+equal, a hash of the host decides.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from hashlib import blake2b
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from bus.candidates import Bools, Floats, Ints
-
-if TYPE_CHECKING:
-    from scheduler_worker.core.fitting import FoundHosts
-    from scheduler_worker.core.host_map import HostMap
-
-Uints = npt.NDArray[np.unsignedinteger[Any]]
-Hashes = npt.NDArray[np.uint64]
-
-_WORD = 2**64 - 1
-_DROPPED = 11  # number of hash bits dropped, so that a float represents the rest exactly
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+from scheduler_worker.core.fitting import Entry, FoundHosts
+from scheduler_worker.core.host_hashes import Uints, ties
+from scheduler_worker.core.host_map import HostMap
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page has this many times the hosts of the page before
@@ -38,55 +24,7 @@ ALIKE = 2  # hosts with equal scores extend a page to at most this many times it
 # Tiers: this scheduler's hosts, other schedulers' hosts, hosts without a heartbeat so far. A host is chosen
 # only if no host of an earlier tier is left.
 OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)
-Entry = tuple[int, float, int, int, int]  # tier, −score, number of choices, hash, index; smallest is best
 _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # sorts after all hosts
-
-
-def mixed(root: str) -> int:
-    """Return a hash of a text, such as the root id of a host."""
-    return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
-
-
-@lru_cache(maxsize=64)  # callers pass the same seed many times
-def factor(seed: str) -> int:
-    """Derive an odd number from a seed: multiplied by it, distinct 64-bit hashes stay distinct."""
-    return mixed(seed) | 1
-
-
-def tie(seed: str, root: str) -> int:
-    return (mixed(root) * factor(seed) & _WORD) >> _DROPPED
-
-
-def ties(seed: str, mixed_roots: Uints) -> Uints:
-    return (mixed_roots * np.uint64(factor(seed))) >> np.uint64(_DROPPED)
-
-
-def drawn(seed: str, build: str, among: int) -> int:
-    """Choose one of the `among` best hosts for a build; return the host's index, derived from seed and build
-    id.
-    """
-    return mixed(f"{seed} {build}") % among if among > 1 else 0
-
-
-def slice_of(hashes: Hashes, schedulers: Sequence[str], scheduler: str) -> Bools | None:
-    """Return a mask of the hosts that this scheduler prefers, or None if no other scheduler runs."""
-    other_schedulers = [name for name in schedulers if name != scheduler]
-    if not other_schedulers:
-        return None
-    ours = _weights(hashes, scheduler)
-    mine = np.ones(len(hashes), np.bool_)
-    for name in other_schedulers:
-        theirs = _weights(hashes, name)
-        mine &= (ours > theirs) | ((ours == theirs) & (scheduler < name))
-    return mine
-
-
-def _weights(hashes: Hashes, name: str) -> Hashes:
-    mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _WORD)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
-    weights: Hashes = mixed ^ (mixed >> np.uint64(31))
-    return weights
 
 
 def best_value(worths: Floats, count: int) -> float:
@@ -138,7 +76,7 @@ class HostOrder:
     """The hosts of one evaluation, sorted best first, as indices into the search's arrays."""
 
     def __init__(
-        self, seed: str, hosts: "HostMap", positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
+        self, seed: str, hosts: HostMap, positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
     ) -> None:
         self.admitted = admitted  # indices of the hosts that all filters on arrays accept
         # No bound method: it would make a reference cycle, which only the garbage collector frees.
@@ -258,7 +196,7 @@ def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints
     return tiers
 
 
-def _ties_of(seed: str, hosts: "HostMap", positions: Ints, indices: Ints) -> Uints:
+def _ties_of(seed: str, hosts: HostMap, positions: Ints, indices: Ints) -> Uints:
     return ties(seed, hosts.mixed.take(positions.take(indices)))
 
 
@@ -269,7 +207,7 @@ EMPTIEST = 64  # most hosts of a cell that are alternates in turn
 class CapacityByHost:
     """Computes for each accepted host the number of further instances that it could take."""
 
-    found: "FoundHosts"
+    found: FoundHosts
     order: HostOrder
 
     @cached_property

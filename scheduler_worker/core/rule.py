@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,9 +19,6 @@ from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from scheduler_worker.core.narrowing import HostLimit
-
-if TYPE_CHECKING:
-    from scheduler_worker.core.host_map import AllHosts
 
 # Fields that differ between otherwise equal requests. An `Alternative` has them empty, so that equal requests
 # share it.
@@ -233,7 +230,59 @@ def numbers(texts: Iterable[str]) -> Iterator[float]:
 Refuses = Callable[[HostFacts, Alternative], str | None]
 # Each: the multiplier of a weigher, and its function of an allocation candidate.
 WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]
-View: TypeAlias = "OneHost | AllHosts"
+
+
+class View(Protocol):
+    """The data of hosts for filters and weighers, as numbers.
+
+    `OneHost` has that of one host. `AllHosts` has that of all fitting hosts: its functions return arrays, or
+    one number if all hosts are equal. So a filter or weigher computes with operators and functions such as
+    `where`.
+    """
+
+    def free(self, resource_class: str) -> Number:
+        """Return the host's free amount of a resource class."""
+
+    def capacity(self, resource_class: str) -> Number:
+        """Return the host's total amount of a resource class."""
+
+    def has(self, trait: str) -> Number:
+        """Return 1 for a host with the trait, else 0."""
+
+    def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
+        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
+        `otherwise` if it was not reported.
+
+        The scheduler adds: up, building, sent (builds that the report may not include yet), failures.
+        """
+
+    def metric(self, name: str) -> Number:
+        """Return the value of the metric with this name that the host reported, or UNKNOWN."""
+
+    def members(self, alternative: Alternative) -> Number:
+        """Return the number of members of the request's server group on the host."""
+
+    def among(self, roots: Collection[str]) -> Number:
+        """Return 1 if the host is one of the given roots, else 0."""
+
+    def within(self, matches: Callable[[Aggregate], bool]) -> Number:
+        """Return 1 if `matches` is true for an aggregate of the host, else 0."""
+
+    def cached(self, image: str) -> Number:
+        """Return 1 for a host that has cached this image, else 0."""
+
+    def known(self, value: Number) -> Number:
+        """Return whether a value that the host may report is known; a value not reported is UNKNOWN."""
+
+    def each(self, value: Callable[[HostFacts], float]) -> Number:
+        """Return the result of the function `value` for the host. Use only for data that is not in arrays:
+        each host costs 1 µs.
+        """
+
+    def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...
+
+    def override(self, key: str, otherwise: float) -> Number:
+        """Return the lowest number that aggregates set for the host under a metadata key, or `otherwise`."""
 
 
 @dataclass(frozen=True)
@@ -280,32 +329,20 @@ class Weigher:
 
 
 class OneHost(msgspec.Struct, frozen=True, gc=False):
-    """The data of one host for filters and weighers, as numbers.
-
-    `AllHosts` has the same functions for all fitting hosts: they return arrays, or one number if all hosts
-    are equal. A filter or weigher gets either, so it computes with operators and functions such as `where`.
-    """
+    """The data of one host for filters and weighers."""
 
     host: HostFacts
 
     def free(self, resource_class: str) -> Number:
-        """Return the host's free amount of a resource class."""
         return float(self.host.free.get(resource_class, 0))
 
     def capacity(self, resource_class: str) -> Number:
-        """Return the host's total amount of a resource class."""
         return float(self.host.capacity.get(resource_class, 0))
 
     def has(self, trait: str) -> Number:
-        """Return 1 for a host with the trait, else 0."""
         return float(trait in self.host.traits)
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
-        `otherwise` if it was not reported.
-
-        The scheduler adds: up, building, sent (builds that the report may not include yet), failures.
-        """
         reads = _OF_THE_HOST.get(name)
         if reads is not None:
             return reads(self.host)
@@ -316,41 +353,31 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return otherwise if isnan(value) else value
 
     def metric(self, name: str) -> Number:
-        """Return the value of the metric with this name that the host reported, or UNKNOWN."""
         state = self.host.state
         return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
 
     def members(self, alternative: Alternative) -> Number:
-        """Return the number of members of the request's server group on the host."""
         return float(alternative.members.get(self.host.root, 0))
 
     def among(self, roots: Collection[str]) -> Number:
-        """Return 1 if the host is one of the given roots, else 0."""
         return float(self.host.root in roots)
 
     def within(self, matches: Callable[[Aggregate], bool]) -> Number:
-        """Return 1 if `matches` is true for an aggregate of the host, else 0."""
         return float(any(map(matches, self.host.aggregates))) if self.host.aggregates else 0.0
 
     def cached(self, image: str) -> Number:
-        """Return 1 for a host that has cached this image, else 0."""
         return float(self.host.state is not None and image in self.host.state.images)
 
     def known(self, value: Number) -> Number:
-        """Return whether a value that the host may report is known; a value not reported is UNKNOWN."""
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
-        """Return the result of the function `value` for the host. Use only for data that is not in arrays:
-        each host costs 1 µs.
-        """
         return value(self.host)
 
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return the lowest number that aggregates set for the host under a metadata key, or `otherwise`."""
         return self.host.limit(key, otherwise)
 
 

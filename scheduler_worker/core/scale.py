@@ -14,9 +14,10 @@ from bus.candidates import Floats
 from bus.decisions import AlsoAsked, Decision, Record, RecordedHost, RecordedScale, Removal
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
-from scheduler_worker.core.fitting import FoundHosts, with_more
+from scheduler_worker.core.fitting import Entry, FoundHosts, with_more
+from scheduler_worker.core.host_hashes import drawn, tie
 from scheduler_worker.core.narrowing import PLAIN, ClaimPart, Scope
-from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry, drawn, tie
+from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, RuleError, View, Weigher
 
 Scales = Sequence[RecordedScale]

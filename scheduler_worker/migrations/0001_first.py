@@ -1,4 +1,4 @@
-"""The first schema: waiting requests, decisions, moves between cells, schedulers, hosts and clients."""
+"""The first migration: waiting requests, decisions, moves between cells, schedulers, hosts and clients."""
 
 from typing import Any
 
@@ -20,8 +20,27 @@ def _table(name: str, *columns: list[sa.Column[Any]], keys: int = 1) -> None:
     op.create_table(name, *listed, key)
 
 
+def _acts() -> None:
+    """Create the table of the audit trail."""
+    _table(
+        "acts",
+        _columns(sa.Text, "id"),
+        _columns(sa.Double, "at"),
+        _columns(sa.Boolean, "program"),  # true if a client or service requested the act
+        _columns(sa.Integer, "finality"),  # never replaced by a lower value
+        _columns(sa.Text, "operator", "role", "operator_project", "door", "act", "target", "target_name"),
+        _columns(sa.Text, "project", "request", "outcome"),
+        _columns(sa.Text, "record"),  # the ActRecord
+    )
+    op.create_index("acts_at", "acts", ["at", "id"])
+    op.create_index("acts_program", "acts", ["program", "at"])
+    op.create_index("acts_operator", "acts", ["operator", "at"])
+    op.create_index("acts_target", "acts", ["target", "at"])
+
+
 def upgrade() -> None:
     text = sa.Text
+    _acts()
     _table(
         "backlog",  # each row is a bundle: requests of one project and priority that were not evaluated
         _columns(text, "id"),
@@ -30,10 +49,25 @@ def upgrade() -> None:
         _columns(sa.Double, "since"),  # when the first request of the bundle was sent
         _columns(sa.Integer, "requests"),  # number of requests in the bundle
         _columns(text, "envelopes"),  # the request messages as received
+        # number of schedulers that ended while they evaluated the bundle
+        _columns(sa.Integer, "strikes", server_default="0"),
     )
     priority = sa.text("priority DESC")
     op.create_index("backlog_order", "backlog", ["owner", "project", priority, "since", "id"])
+    _table(
+        "capacity_samples",
+        _columns(sa.Integer, "span"),  # seconds between samples, or of a mean
+        _columns(sa.BigInteger, "at"),
+        _columns(text, "kind", "name", "zone"),
+        _columns(sa.Double, "capacity", "used", "free", "stranded", "waiting"),
+        keys=5,
+    )
     _table("client_projects", _columns(text, "client", "project"), keys=2)
+    _table(
+        "client_roles",
+        _columns(text, "client", "role"),
+        _columns(text, "cells"),  # a JSON list; empty: all cells
+    )
     _table("decided_builds", _columns(text, "build", "decision"))
     op.create_index("decided_builds_decision", "decided_builds", ["decision"])
     _table(
@@ -123,6 +157,8 @@ def upgrade() -> None:
         _columns(text, "cancelled", server_default=""),  # reason for a cancellation, until the owner reads it
         _columns(text, "story", server_default=""),  # tracing context of the request's message
         _columns(text, "move", server_default=""),  # type of a move; empty: a build
+        # number of schedulers that ended while they evaluated the request
+        _columns(sa.Integer, "strikes", server_default="0"),
     )
     cancelled = sa.text("cancelled <> ''")
     op.create_index(
@@ -130,6 +166,14 @@ def upgrade() -> None:
     )
     op.create_index("parked_owner", "parked", ["owner"])
     op.create_index("parked_line", "parked", ["kind", sa.text("priority DESC"), "since"])
+    _table(
+        "open_exchanges",
+        _columns(text, "id"),
+        _columns(sa.Double, "at"),
+        _columns(sa.Double, "due"),  # a scheduler checks it after this time
+        _columns(sa.Boolean, "half_done"),  # the first instance is to be moved back
+        _columns(text, "record"),  # the GuardExchange
+    )
     _table("parked_builds", _columns(text, "build", "request"))
     op.create_index("parked_builds_request", "parked_builds", ["request"])
     _table(
@@ -144,5 +188,9 @@ def upgrade() -> None:
         _columns(sa.BigInteger, "rescued"),
         _columns(text, "starts", server_default=""),  # how fast the scheduler's queues advance
         _columns(text, "served", server_default=""),  # size of the recently served requests by project
+        # the pace at which the scheduler serves the backlog of each project
+        _columns(text, "paces", server_default=""),
+        # for which project, and since when, the scheduler reserves hosts for waiting requests
+        _columns(text, "holds", server_default=""),
     )
     _table("stopped", _columns(text, "switch"), _columns(sa.Double, "since"))  # set by operators

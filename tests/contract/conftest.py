@@ -9,6 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from berth.databases import packages
 from berth.operations import cells, host_states
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
@@ -93,18 +94,18 @@ async def database(open_database: Callable[..., Database]) -> Database:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def _migrated_url(postgres: Any) -> AsyncIterator[str]:
+async def migrated_url(postgres: Any) -> AsyncIterator[str]:
     """Yield the URL of a database with placement's tables; copying it is faster than creating the tables."""
     async with a_database(postgres) as url:
         database = Database(url, namespace="placement")
-        await migrate(database, "placement_worker")
+        await migrate(database, *packages("placement"))
         await database.close()
         yield url
 
 
 @pytest.fixture
-async def placement_url(postgres: Any, _migrated_url: str) -> AsyncIterator[str]:
-    async with a_database(postgres, like=_migrated_url) as url:
+async def placement_url(postgres: Any, migrated_url: str) -> AsyncIterator[str]:
+    async with a_database(postgres, like=migrated_url) as url:
         yield url
 
 

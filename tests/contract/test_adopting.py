@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.databases import packages
 from bus.claims import Choice, Claimed, holder_consumer
 from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdopted, BuildAdoptRequested
@@ -76,7 +77,7 @@ async def cell(url: str, placement: Placement, wall: Any) -> AsyncIterator[Adopt
     """Yield a cell c1 with hosts 1 and 2, where a client imported consumer 7 on host 1. Host 3 is of c2."""
     elsewhere = "sqlite+aiosqlite://" if url.startswith("sqlite") else url
     database = Database(elsewhere, **({"namespace": "cell"} if elsewhere == url else {"inline": True}))
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     assert await report(placement, a_report(1), a_report(2), a_report(3, cell="c2")) == ["", "", ""]
     await came_over(placement, 7, on_hosts(1, VCPU=2))
     yield AdoptingCell(database, placement)

@@ -9,6 +9,7 @@ import pytest
 
 from berth import composition
 from berth.commands import agents as commands
+from berth.databases import packages
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
@@ -67,7 +68,7 @@ async def agent(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[AgentCommand]:
     database, books = Database("sqlite+aiosqlite://"), Books()
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     conductor = cell_conductor("c1", database, books.claim_many, books.release_many)
     async with serving(connect, conductor) as bus, an_agent(bus, "one"), an_agent(bus, "two"):
         monkeypatch.setattr(composition, "transport", lambda *_, **__: connect())

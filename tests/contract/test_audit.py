@@ -16,6 +16,7 @@ from berth import composition, worker_roles
 from berth.commands.audit import examine
 from berth.commands.run import migrate_all, ready
 from berth.commands.terminal import Cli
+from berth.databases import packages
 from berth.doctor import looking
 from berth.doctor.judgement import judged
 from berth.doctor.looking import inspect
@@ -417,7 +418,7 @@ async def test_doctor_finds_planted_faults(
     settings = Settings().having(**said)
     placement = composition.database_of(settings, worker_roles.Role("placement"))
     try:
-        await migrate(placement, "placement_worker")
+        await migrate(placement, *packages("placement"))
     finally:
         await placement.close()
     scheduler = {spec.name: spec for spec in composition.queues(settings)[worker_roles.Role("scheduler")]}

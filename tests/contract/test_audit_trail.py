@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from berth.databases import packages
 from bus import topics
 from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs, Operator
 from bus.delivery.recording import Caller, RecordingBus, caller
@@ -41,7 +42,7 @@ def a_record(number: int, *, program: bool = False, **fields: Any) -> ActRecord:
 @pytest.fixture
 async def trail(open_database: Callable[..., Database], wall: TurnedClock) -> AuditTrail:
     database = open_database()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     return AuditTrail(database, wall.clock, 90 * DAY, 7 * DAY)
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from berth.databases import packages
 from bus.clock import Clock
 from bus.context import envelope_of
 from bus.errors import Unavailable
@@ -151,7 +152,7 @@ class Broker:
 @pytest.fixture
 async def broker(open_database: Callable[..., Database]) -> Broker:
     database = open_database()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     broker = Broker(database)
     await broker.transport.declare(QUEUE)
     return broker
@@ -513,7 +514,7 @@ def test_batches_of_requests_begin(
     @in_virtual_time
     async def in_time() -> None:
         database = Database("sqlite+aiosqlite://", inline=True)
-        await migrate(database, "scheduler_worker")
+        await migrate(database, *packages("scheduler"))
         broker, time = Broker(database), asyncio.get_running_loop().time
         broker.clock = Clock(chance=random.Random(3), monotonic=time)
         assert await broker.batches(*arrivals) == batches

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from berth.composition import placement_queries
+from berth.databases import packages
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Retry
@@ -48,7 +49,7 @@ from tests.support.scheduler_builders import FakePlacement, a_candidate, a_reque
 async def test_two_conductors_that_receive_different_events_of_a_build_lose_neither(
     database: Database,
 ) -> None:
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     chance, batch = random.Random(7), [a_placed(n) for n in range(40)]
     books = Books(*batch)
     conductors = [Builds(database, books.claim_many, books.release_many, **FEATURES) for _ in range(2)]

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
+from berth.databases import packages
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
 from bus.preemption import Vacating, Victim
@@ -50,7 +51,7 @@ def time() -> TurnedClock:
 
 @pytest.fixture
 async def store(database: Database) -> Database:
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     return database
 
 

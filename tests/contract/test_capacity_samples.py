@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.databases import packages
 from bus import topics
 from bus.capacity import CapacitySample, FindCapacity
 from bus.host_health import DISABLED
@@ -62,7 +63,7 @@ async def test_a_sample_has_used_free_stranded_and_waiting_amounts_by_zone() -> 
 
 @pytest.fixture
 async def store(database: Database) -> Database:
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     return database
 
 

@@ -1,12 +1,13 @@
 """A client's permitted acts, and the rows of its answers, depend on the projects to which it is limited."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from msgspec import structs
 
+from berth.databases import packages
 from bus.audit_trail import ActRecord, FindActs
 from bus.claims import CLEANUP, Choice, holder_consumer
 from bus.client_acts import UNKNOWN
@@ -157,10 +158,15 @@ async def cloud() -> FakeCloud:
 @pytest.fixture
 async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
     owners = Owners(database, fake, fake, fake)
-    made = ClientDoor(database, fake, fake, fake, fake, owners, TurnedClock(5.0).clock)
+    queries: dict[str, Callable[[Any], Awaitable[Any]]] = {
+        "waiting": cloud.waiting,
+        "decision": cloud.decision,
+        "what_if": cloud.answer,
+    }
+    made = ClientDoor(database, fake, fake, owners, TurnedClock(5.0).clock, queries)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from berth.databases import packages
 from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, FindActs, Operator
@@ -32,7 +33,7 @@ TOKENS = "\n".join(
 @asynccontextmanager
 async def a_recorded_room(settings: Settings) -> AsyncIterator[tuple[VisitedRoom, AuditTrail, Placement]]:
     database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     trail = AuditTrail(database, Clock(), 1e9, 1e9)
     scheduler = Worker(
         "scheduler",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from berth.databases import packages
 from bus import topics
 from bus.maintenance import FindMaintenance, WindowState
 from bus.sql.database import Database
@@ -40,7 +41,7 @@ async def unused(_: object) -> Any:
 @pytest.fixture
 async def windows(placement: Placement, open_database: Callable[..., Database]) -> MaintenanceController:
     database, clock = open_database(), TurnedClock()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     needs = MaintenanceNeeds(
         database=database, placement=queries_of(placement), source=IndexedSource(placement.memory),
         cells=CellQueries(builds=unused, instances=unused, moves=unused), book=HostBook(clock.now),

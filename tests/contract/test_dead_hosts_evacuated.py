@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
+from berth.databases import packages
 from berth.operations.host_states import forcing_down, host_named, state_of
 from bus import topics
 from bus.delivery.runner import Bus
@@ -141,7 +142,7 @@ class DeadHostsWorld:
 @pytest.fixture
 async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHostsWorld]:
     database, broker, clock = open_database(), LocalBroker(), TurnedClock()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     cell, hook, books = FakeCell(), ScriptedHook(), [HostBook(clock.now) for _ in range(2)]
     for number in HOSTS:
         cell.instances[uid(number)] = Instance(

@@ -26,6 +26,7 @@ from bus.reservations import (
 from bus.room import PlanRoom
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
+from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.reservations import SLOTS, ReservationFiller
@@ -35,7 +36,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import messages_of, moves_of, scheduler_of
+from tests.support.schedulers import messages_of, moves_of, narrowing_of, scheduler_of
 
 R1 = uid(1, "7")
 LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
@@ -60,6 +61,10 @@ async def report_hosts(scheduler: Scheduler) -> None:
         await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
 
 
+def filler_of(scheduler: Scheduler) -> ReservationFiller:
+    return ReservationFiller(scheduler, narrowing_of(scheduler, DrawnReservations))
+
+
 async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> ReservationFilled:
     given: dict[str, Any] = {
         "id": R1,
@@ -70,7 +75,7 @@ async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> 
     } | fields
     order = MakeReservation(reservation=Reservation(**given))
     await placement.reservations.edit(ReservationEditRequested(edit=order))
-    filler = ReservationFiller(scheduler)
+    filler = filler_of(scheduler)
     return await filler.fill(FillReservation(reservation=R1))
 
 
@@ -119,7 +124,7 @@ async def test_missing_slots_are_reported_and_claimed_later(hosts: Placement) ->
     await hosts.reports.report_many([a_report(4)])
     states = (HostState(root=uid(4, "a"), host="host-4"),)
     await scheduler.handle(HostReported(cell="c1", agent="agent-4", sequence=1, hosts=states))
-    await ReservationFiller(scheduler).refresh()
+    await filler_of(scheduler).refresh()
     assert await undrawn(hosts) == 4
 
 
@@ -136,7 +141,7 @@ async def test_an_undrawn_slot_on_a_closed_host_is_claimed_on_another_host(hosts
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, count=1)
     [root] = await roots_of_slots(hosts)
-    number, filler = int(root[-1]), ReservationFiller(scheduler)
+    number, filler = int(root[-1]), filler_of(scheduler)
     await hosts.reports.report_many([a_report(number, sequence=2, traits=(FORCED_DOWN,))])
     await filler.refresh()
     [moved] = await roots_of_slots(hosts)
@@ -148,7 +153,7 @@ async def test_an_undrawn_slot_on_a_closed_host_is_claimed_on_another_host(hosts
 async def test_a_slot_on_a_closed_host_that_fits_no_other_host_is_missing(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, hosts=("host-2", "host-3"))
-    filler, before = ReservationFiller(scheduler), await roots_of_slots(hosts)
+    filler, before = filler_of(scheduler), await roots_of_slots(hosts)
     await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
     filled = await filler.fill(FillReservation(reservation=R1))
     assert (filled.placed, filled.missing) == (1, 1) and "no valid host" in filled.reason
@@ -167,7 +172,7 @@ async def test_a_slot_on_a_host_that_is_closed_for_its_reservation_is_not_claime
     make = MakeReservation(reservation=Reservation(id=R1, name="season", project="p1", flavor=SMALL, count=1))
     await hosts.reservations.edit(ReservationEditRequested(edit=make))
     for _ in range(2):  # the order may be repeated
-        assert await ReservationFiller(scheduler).fill(order) == ReservationFilled(placed=1)
+        assert await filler_of(scheduler).fill(order) == ReservationFilled(placed=1)
         found = await hosts.reservations.find(FindReservations(ids=(R1,)))
         assert [slot.consumer for slot in found.slots[R1]] == [slot_consumer(R1, 1)]
     assert await roots_of_slots(hosts) == [uid(2, "a")]
@@ -181,7 +186,7 @@ async def test_an_undrawn_slot_on_a_host_without_heartbeats_is_claimed_on_anothe
     restarted, host = scheduler_of(hosts), f"-{root[-1]}"
     down = HostHealth(root=root, host=f"host{host}", cell="c1", agent=f"agent{host}", availability="down")
     restarted.book.restore([down])
-    await ReservationFiller(restarted).refresh()
+    await filler_of(restarted).refresh()
     [moved] = await roots_of_slots(hosts)
     assert moved != root
 
@@ -191,14 +196,14 @@ async def test_named_hosts_are_reserved(hosts: Placement) -> None:
     assert (await reserve(hosts, scheduler, hosts=("host-3", "host-2"))).placed == 2
     found = await hosts.reservations.find(FindReservations())
     assert {root for slot in found.slots[R1] for root in slot.roots} == {uid(2, "a"), uid(3, "a")}
-    filler = ReservationFiller(scheduler)
+    filler = filler_of(scheduler)
     filled = await filler.fill(FillReservation(reservation=uid(9)))
     assert filled == ReservationFilled(placed=0, reason="there is no such reservation")
 
 
 async def test_the_metric_of_slots_counts_drawn_undrawn_and_missing_slots(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
-    filler = ReservationFiller(scheduler)
+    filler = filler_of(scheduler)
     await reserve(hosts, scheduler, count=4)
     await placed_on(scheduler, naming(2))
     await filler.refresh()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from berth.databases import packages
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.messages import BuildEnded, BuildOrdered, BuildPlaced
 from bus.reports import Inventory
@@ -69,7 +70,7 @@ async def gang(placement: Placement) -> AsyncIterator[GangAtWork]:
         await placement.reports.label(LabelEditRequested(roots=(root,), set={"rack": f"r{rack_of(root)}"}))
     placed = await messages_of(scheduler_of(placement), a_gang(1, PACKED, (1, 4, 8), (1, 2, 4)))
     database = Database("sqlite+aiosqlite://")
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     builds = Builds(
         database,
         placement.claims.claim_many,

@@ -11,6 +11,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from berth.databases import packages
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
@@ -131,7 +132,7 @@ async def test_shares_are_within_10_percent_over_ten_seconds_from_the_first_seco
     chunk: int, order: tuple[str, ...]
 ) -> None:
     database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     flooded = Flooded(database)
     async with flooded.backlog() as backlog:
         backlog.set_weights(WEIGHTS)
@@ -147,7 +148,7 @@ async def test_shares_are_within_10_percent_over_ten_seconds_from_the_first_seco
 @in_virtual_time
 async def test_batches_are_limited_only_in_the_first_seconds_of_a_flood_with_short_breaks() -> None:
     database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     flooded = Flooded(database)
     async with flooded.backlog():
         began = flooded.clock.monotonic()

@@ -48,7 +48,7 @@ from tests.support.placement_builders import (
 from tests.support.placement_calls import must_take
 from tests.support.rule_builders import a_wish
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import scheduler_of
+from tests.support.schedulers import narrowing_of, scheduler_of
 
 R1 = uid(1, "7")
 
@@ -272,7 +272,7 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
     assert (await adjusted(placement)).kept
     slots = await held_by_slots(placement)
     scheduler = scheduler_of(placement)
-    draws = scheduler.narrowing(DrawnReservations)
+    draws = narrowing_of(scheduler, DrawnReservations)
     draws.learn((await placement.reservations.find(FindReservations())).reservations)
     drawn = []
     for consumer, allocations in held.items():

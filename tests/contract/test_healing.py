@@ -13,6 +13,7 @@ from rich.console import Console
 from berth import composition
 from berth.commands import audit as audit_command
 from berth.commands.run import migrate_all
+from berth.databases import packages
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import audit
 from berth.operations.guest_differences import CellRecords, GuestComparison, differences
@@ -117,7 +118,7 @@ class WitnessedCell:
 async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     elsewhere = "sqlite+aiosqlite://" if url.startswith("sqlite") else url
     database = Database(elsewhere, **({"namespace": "cell"} if elsewhere == url else {"inline": True}))
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     assert await report(placement, a_report(1), a_report(2)) == ["", ""]
     guests = [ReportedGuest(WHO, 1, HERE, "running", on_hosts(1, VCPU=2))]
     strays: list[ReportedGuest] = []

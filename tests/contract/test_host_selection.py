@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.databases import packages
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import HostReported, HostsAnswered, HostsAsked
@@ -42,7 +43,7 @@ async def decisions(url: str, tmp_path: Path) -> AsyncIterator[Database]:
         database = Database(f"sqlite+aiosqlite:///{tmp_path}/scheduler.db")
     else:
         database = Database(url, namespace="scheduler")
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     yield database
     await database.close()
 

@@ -17,6 +17,7 @@ from berth.commands.builds import delete
 from berth.commands.ends import ends_command
 from berth.commands.instances import InstanceOptions, instances_command
 from berth.commands.terminal import Cli
+from berth.databases import packages
 from berth.operations import cells
 from berth.settings import Settings
 from bus import topics
@@ -84,7 +85,7 @@ async def six_builds(database: Database) -> Builds:
 
 @pytest.fixture
 async def listed(database: Database) -> Builds:
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     return await six_builds(database)
 
 
@@ -158,7 +159,7 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
     monkeypatch.setattr(cells, "PAGE", 2)
     monkeypatch.setattr(terminal, "write_json", lambda one: output.write(f"{one.build} "))
     store = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(store, "cell_conductor")
+    await migrate(store, *packages("conductor"))
     await six_builds(store)
     books = Books()
     conductor = cell_conductor(CELL, store, books.claim_many, books.release_many)
@@ -182,7 +183,7 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
     broker = LocalBroker()
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     store, books = Database("sqlite+aiosqlite://", inline=True), Books()
-    await migrate(store, "cell_conductor")
+    await migrate(store, *packages("conductor"))
     conductor = Builds(store, books.claim_many, books.release_many, **FEATURES)
     placed = [replace(a_placed(n), reply_to="client") for n in (1, 2, 3)]
     for message in placed:
@@ -230,7 +231,7 @@ async def a_cloud(
     *schedulers: str, takes: float = 1.0
 ) -> AsyncIterator[tuple[WaitingWorld, Callable[[str], None]]]:
     builds = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(builds, "cell_conductor")
+    await migrate(builds, *packages("conductor"))
     async with waiting_world(*schedulers) as world:
         [agent] = fleet(("c1",), 1, hardware=Hardware(vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0))
         plan = FaultPlan(seed=1, durations=Durations.parse(f"exponential:{takes}"))

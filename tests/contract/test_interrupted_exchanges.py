@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from berth.databases import packages
 from berth.operations import publishing
 from berth.operations.following import FollowedMoves, MoveListener, following
 from berth.operations.planned_moves import MovesDone, PlannedMoves
@@ -122,7 +123,7 @@ class ExchangingCell:
 @pytest.fixture
 async def cell(open_database: Callable[..., Database]) -> AsyncIterator[ExchangingCell]:
     database, broker, clock, movers = open_database(), LocalBroker(), TurnedClock(), FakeMovers()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     movers.have(an_instance_there(1, 1), an_instance_there(2, 2))
     not_destroyed: set[str] = set()
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from berth.databases import packages
 from bus import topics
 from bus.clients import ClientEditRequested, FindProjects, ProjectsFound
 from bus.decisions import INVALID
@@ -221,9 +222,9 @@ class UnusedIds:
 @pytest.fixture
 async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
     database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     nothing, owners = cast(Any, None), cast(Any, UnusedIds())
-    door = ClientDoor(database, nothing, nothing, nothing, nothing, owners, TurnedClock(5.0).clock)
+    door = ClientDoor(database, nothing, nothing, owners, TurnedClock(5.0).clock, {})
     await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
     passed_on = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
     refused = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]

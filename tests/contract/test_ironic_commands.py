@@ -14,6 +14,7 @@ from rich.console import Console
 from berth.commands.ironic import diff_command, sweep_command
 from berth.commands.ironic_trouble import access_of
 from berth.commands.terminal import Cli
+from berth.databases import packages
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
@@ -69,7 +70,7 @@ class PlacementBesideIronic:
 @pytest.fixture
 async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlacementBesideIronic]:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
-    await migrate(database, "placement_worker")
+    await migrate(database, *packages("placement"))
     made = PlacementBesideIronic(LocalBroker())
     monkeypatch.setattr("berth.ironic.followed", lambda settings, clock: made.followed())
     monkeypatch.setattr("berth.composition.transport", lambda settings, name: LocalTransport(made.broker))

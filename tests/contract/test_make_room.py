@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from berth.databases import packages
 from berth.operations import making_room, publishing, rebalancing
 from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
@@ -74,7 +75,7 @@ class ClosableHosts:
 @pytest.fixture
 async def hosts(open_database: Callable[..., Database]) -> AsyncIterator[ClosableHosts]:
     database, broker, clock = open_database(), LocalBroker(), TurnedClock()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, *(a_report(number) for number in (1, 2))) == ["", ""]
         async with serving(lambda: LocalTransport(broker), silent_placement(placement)) as bus:

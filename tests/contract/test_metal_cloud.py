@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.permanent_lease import PermanentLease
+from berth.databases import packages
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested, BuildUnplaceable
@@ -95,8 +96,8 @@ async def cloud(
     build_timeout: float = 1800.0,
 ) -> AsyncIterator[MetalCloud]:  # fmt: skip
     made = MetalCloud(nodes, plan or SimPlan(), seed, chaos, build_timeout)
-    await migrate(made.placement_db, "placement_worker")
-    await migrate(made.cell_db, "cell_conductor")
+    await migrate(made.placement_db, *packages("placement"))
+    await migrate(made.cell_db, *packages("conductor"))
     async with made.running():
         lost = await made.bus.listen(topics.BUILD_UNPLACEABLE.at())
         made.lives["losses"] = made.group.create_task(receive_all(lost, made.on_loss))

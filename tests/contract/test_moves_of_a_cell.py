@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
+from berth.databases import packages
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.decisions import Decision, Record
@@ -119,7 +120,7 @@ async def everywhere(database: Database) -> MovingCell:
 
 
 async def a_cell(database: Database) -> MovingCell:
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     cell = MovingCell(database)
     await cell.active()
     return cell

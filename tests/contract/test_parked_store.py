@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
+from berth.databases import packages
 from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound, Removal
 from bus.host_health import FindHostHealth
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
@@ -46,7 +47,7 @@ DECISION = Decision(considered=3, code="room", removals=(Removal(constraint="roo
 @pytest.fixture
 async def store(open_database: Callable[..., Database]) -> Database:
     database = open_database()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     return database
 
 
@@ -444,7 +445,7 @@ async def test_a_handover_is_stored_once_and_changed_only_from_its_last_version(
 
 
 async def test_handovers_between_cells_are_not_leaks(database: Database) -> None:
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     books = Books(BOOTED)
     builds = Builds(database, books.claim_many, books.release_many, **FEATURES)
     await CellMoves(builds).place_many([PLACED])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.databases import packages
 from bus import topics
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.claims import Claimed, Held
@@ -38,7 +39,7 @@ async def served(broker: LocalBroker, database: Database) -> AsyncIterator[Place
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
-    await migrate(database, "placement_worker")
+    await migrate(database, *packages("placement"))
     yield database
     await database.close()
 

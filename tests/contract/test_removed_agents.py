@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.databases import packages
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.leases import AgentEditRequested, LeaseAsked, NodesReported
@@ -92,7 +93,7 @@ class RemovingCell:
 
 @pytest.fixture
 async def cell(database: Database) -> RemovingCell:
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     return RemovingCell(database)
 
 

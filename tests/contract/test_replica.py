@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
+from berth.databases import packages
 from bus.aggregates import (
     AggregateEdit,
     AggregateEditRequested,
@@ -123,7 +124,7 @@ def _deafened(kept: Replica, lose: Lose) -> On:
 async def replicated(connect: Connect, url: str) -> AsyncIterator[ReplicatedPlacement]:
     database = Database(url, namespace="placement" if url.startswith("postgresql") else "")
     try:
-        await migrate(database, "placement_worker")
+        await migrate(database, *packages("placement"))
         async with AsyncExitStack() as stack:
             world = ReplicatedPlacement(connect, database, stack)
             try:

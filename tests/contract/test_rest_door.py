@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from berth.databases import packages
 from berth.rest.callers import RestCaller
 from berth.rest.door import RestDoor
 from berth.rest.ends import REPLY_TO, EndLog, Expired
@@ -49,7 +50,7 @@ class FakeBus:
 
 @pytest.fixture
 async def stored(database: Database) -> Database:
-    await migrate(database, "berth.rest")
+    await migrate(database, *packages("rest"))
     return database
 
 

@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 
+from berth.databases import packages
 from berth.rest import app as rest_module
 from berth.rest.app import HANDLERS, RestAccess, rest_app
 from berth.rest.door import RestDoor
@@ -117,7 +118,7 @@ async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[R
         return identities.get(Headers(headers).get("x-auth-token", ""))
 
     database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "berth.rest")
+    await migrate(database, *packages("rest"))
     async with database.write() as tx:
         await accept(tx, [StoredRequest(id=WAITS, project="p1", digest="d", builds=[WAITS])], 1.0)
     records = RecordedRequests(cloud.publish, cloud.clock, AccessPolicy(rules), "token file")

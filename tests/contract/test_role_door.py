@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from berth.databases import packages
 from bus import topics
 from bus.acts import ACTS, RANK
 from bus.addressing import Query, Topic
@@ -57,7 +58,7 @@ class RelayedRegion(ActingRegion):
 @asynccontextmanager
 async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[RelayedBus, RelayedRegion]]:
     database, broker = Database("sqlite+aiosqlite://", inline=True), LocalBroker()
-    await migrate(database, "scheduler_worker")
+    await migrate(database, *packages("scheduler"))
     limits = {"projects": (), **limits}
     async with database.write() as tx:
         await bind(tx, RegisteredClient(name="ann", role=role, **limits))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
+from berth.databases import packages
 from bus.claims import Choice
 from bus.leases import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesReported
 from bus.messages import (
@@ -113,7 +114,7 @@ class RingWorld:
 
 @pytest.fixture
 async def world(database: Database) -> RingWorld:
-    await migrate(database, "cell_conductor")
+    await migrate(database, *packages("conductor"))
     return RingWorld(database)
 
 

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
+from berth.databases import packages
 from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.errors import Poison, Retry
@@ -309,7 +310,7 @@ async def two_cells(seed: int) -> AsyncIterator[CellsApart]:
     databases = {name: Database("sqlite+aiosqlite://", inline=True) for name in ("c1", "c2", "scheduler")}
     async with a_placement("sqlite+aiosqlite://", time.clock, inline=True) as placement:
         for name, database in databases.items():
-            await migrate(database, "scheduler_worker" if name == "scheduler" else "cell_conductor")
+            await migrate(database, *packages("scheduler" if name == "scheduler" else "conductor"))
         await placement.reports.report_many([a_report(number, cell=cell) for number, cell in HOSTS.items()])
         yield CellsApart(placement, databases, time, random.Random(seed))
     for database in databases.values():

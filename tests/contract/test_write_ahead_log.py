@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from berth.databases import packages
 from bus.claims import Released
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -51,7 +52,7 @@ async def logged(database: Database, statement: BoundStatement) -> float:
 async def test_the_steps_of_a_build_do_not_log_its_placement_again(database_url: str) -> None:
     database = Database(database_url)
     try:
-        await migrate(database, "cell_conductor")
+        await migrate(database, *packages("conductor"))
         adding = store.adding([stepped(None, placed) for placed in PLACED], 1.0, COURSES)
         assert len(await database.write_single(*adding)) == len(PLACED)
         bytes_logged = {}

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from bench.permanent_lease import PermanentLease
+from berth.databases import packages
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
@@ -292,8 +293,8 @@ class IronicCloud:
 
     async def open(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self.bus, self._group = bus, group
-        await migrate(self._placement_db, "placement_worker")
-        await migrate(self._cell_db, "cell_conductor")
+        await migrate(self._placement_db, *packages("placement"))
+        await migrate(self._cell_db, *packages("conductor"))
         self._ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=self._name))
         self._lost = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self._name))
         for name in self._factories():

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from berth.databases import packages
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -19,7 +20,7 @@ from bus.sql.sqlite import Connection, Pause
 from bus.sql.transaction import Transaction
 from tests.support.databases import inline_connection
 
-_migrated: dict[str, tuple[str | None, sqlite3.Connection]] = {}  # by package
+_migrated: dict[str, tuple[Mapping[str, str], sqlite3.Connection]] = {}  # by worker
 _OCCURRENCE = 0.25  # 1 / the mean of the successful executions before a statement fails
 _NEVER = -1
 _RACE = 0.2  # of the failures: the statement lost a race, and the connection remains
@@ -131,19 +132,19 @@ class SimulatedDatabase(Database):
 async def make_databases(
     cells: Iterable[str], pause: Pause, faults: StatementFaults
 ) -> dict[str, SimulatedDatabase]:
-    """Return all databases by name. A process migrates each package once, and then copies its tables."""
-    packages = {"placement": "placement_worker", "scheduler": "scheduler_worker"}
-    packages |= {f"cell_{cell}": "cell_conductor" for cell in cells}
+    """Return all databases by name. A process makes the tables of each worker once, and then copies them."""
+    workers = {"placement": "placement", "scheduler": "scheduler"}
+    workers |= {f"cell_{cell}": "conductor" for cell in cells}
     databases = {}
-    for name, package in packages.items():
+    for name, worker in workers.items():
         database = databases[name] = SimulatedDatabase(pause, name, faults)
-        if package not in _migrated:
+        if worker not in _migrated:
             made = Database("sqlite+aiosqlite://", inline=True)
-            await migrate(made, package)
-            _migrated[package] = made.revision, sqlite3.connect(":memory:")
-            inline_connection(made).backup(_migrated[package][1])
+            await migrate(made, *packages(worker))
+            _migrated[worker] = made.migrations, sqlite3.connect(":memory:")
+            inline_connection(made).backup(_migrated[worker][1])
             await made.close()
-        database.revision, tables = _migrated[package]
+        database.migrations, tables = _migrated[worker]
         tables.backup(inline_connection(database))
     return databases
 

@@ -58,7 +58,7 @@ _KEYS = {
 }
 # The log of changes, whose batches depend on the times of commits; its content is that of the other tables.
 _NOT_COMPARED = (
-    "alembic_version",
+    "migrations",
     "sqlite_sequence",
     "changes",
     "change_log",

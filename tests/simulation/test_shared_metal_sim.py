@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from berth.databases import packages
 from bus import topics
 from bus.claims import Choice
 from bus.delivery.runner import Bus
@@ -255,7 +256,7 @@ class RingCloud(MetalCell):
 @asynccontextmanager
 async def ring_cloud(nodes: int = 100, agents: int = 5, seed: int = 0) -> AsyncIterator[RingCloud]:
     made = RingCloud(nodes, seed)
-    await migrate(made.cell_db, "cell_conductor")
+    await migrate(made.cell_db, *packages("conductor"))
     async with made.running():
         for number in range(2):
             made.conduct(f"conductor{number}")

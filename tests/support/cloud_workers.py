@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from berth.composition import cell_queries, placement_queries
+from berth.composition import cell_queries, parts_of_scheduler, placement_queries
+from berth.databases import packages
+from berth.settings import Settings
 from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
@@ -18,7 +20,7 @@ from placement_worker import BusReader, IndexedSource, Placement, placement_work
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import Claims, PlacementQueries
 from scheduler_worker.waiting.host_changes import HostChanges
-from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
 Make = Callable[[Bus], Worker]
 
@@ -84,16 +86,16 @@ def served_scheduler(
 ) -> Worker:
     """Return a scheduler's worker. Without a database it makes one in memory at its start."""
     store = database or Database("sqlite+aiosqlite://", inline=True)
-    needs = SchedulerNeeds(
+    needs = SchedulerConnections(
         source=source, placement=queries, cells=cell_queries(bus), database=store,
         bus=cast(RecordingBus, bus), publish=bus.publish, clock=clock, options=options, loaded=loaded,
     )  # fmt: skip
-    worker = scheduler_worker(needs)
+    worker = scheduler_worker(needs, parts_of_scheduler(Settings()))
     if database is not None:
         return worker
 
     async def made() -> None:
-        await migrate(store, "scheduler_worker")
+        await migrate(store, *packages("scheduler"))
 
     return replace(worker, starts=[made, *worker.starts], stops=[*worker.stops, store.close])
 

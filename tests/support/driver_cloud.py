@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from berth.databases import packages
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -212,8 +213,8 @@ async def a_driver_cloud(
             await bus.serve(worker, stopping, drain=2.0)
 
     try:
-        await migrate(placement, "placement_worker")
-        await migrate(builds, "cell_conductor")
+        await migrate(placement, *packages("placement"))
+        await migrate(builds, *packages("conductor"))
         async with Bus(connect(), clock) as client, asyncio.TaskGroup() as group:
             agent = RestartedAgent(
                 hosts, faults, clock, file, lambda *given: group.create_task(serve(*given))

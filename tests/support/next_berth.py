@@ -18,6 +18,7 @@ PACKAGES = (
     "cell_conductor",
     "compute_sim",
     "control_room",
+    "features",
     "ironic_sync",
     "placement_worker",
     "scheduler_worker",

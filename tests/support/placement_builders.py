@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 from sqlalchemy import text
 
+from berth.databases import packages
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import InventoryReported
@@ -109,7 +110,7 @@ def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **dem
 async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> AsyncIterator[Placement]:
     database = Database(url, namespace="placement" if url.startswith("postgresql") else "", **options)
     try:
-        await migrate(database, "placement_worker")
+        await migrate(database, *packages("placement"))
         placement = Placement(database, clock or Clock())
         await placement.start()
         yield placement

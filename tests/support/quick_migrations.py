@@ -1,7 +1,7 @@
 """Repeats the statements of migrations for further empty databases, which is faster than alembic."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event
 from bus.sql import migrations
 
 _ROOT = Path(__file__).parents[2]
-_Upgrade = Callable[[Connection, Path, list[str]], str]
+_Upgrade = Callable[[Connection, Path, Sequence[str], Sequence[str]], str]
 _recorded: dict[tuple[Path, str], tuple[list[tuple[str, Any]], str]] = {}
 
 
@@ -21,12 +21,12 @@ def repeat_migrations() -> None:
         migrations._upgrade = partial(_upgrade, migrations._upgrade)
 
 
-def _upgrade(original: _Upgrade, connection: Connection, folder: Path, names: list[str]) -> str:
+def _upgrade(
+    original: _Upgrade, connection: Connection, folder: Path, names: Sequence[str], missing: Sequence[str]
+) -> str:
     dialect = connection.dialect.name
-    has_table = connection.execute(migrations._HAS_VERSION[dialect]).scalar_one()
-    is_new = not (has_table and connection.execute(migrations._VERSION).first())
-    if not is_new or _ROOT not in folder.parents:
-        return original(connection, folder, names)
+    if missing != names or _ROOT not in folder.parents:
+        return original(connection, folder, names, missing)
     if (folder, dialect) not in _recorded:
         statements: list[tuple[str, Any]] = []
 
@@ -35,7 +35,7 @@ def _upgrade(original: _Upgrade, connection: Connection, folder: Path, names: li
                 statements.append((statement, parameters))
 
         event.listen(connection, "before_cursor_execute", record)
-        oldest = original(connection, folder, names)
+        oldest = original(connection, folder, names, missing)
         event.remove(connection, "before_cursor_execute", record)
         _recorded[folder, dialect] = statements, oldest
         return oldest

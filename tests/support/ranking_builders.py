@@ -15,7 +15,7 @@ from bus.requests import Flavor
 from bus.vocabulary import Resources
 from features.groups.messages import GroupPart
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.composition import usual_narrowings
+from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
@@ -25,10 +25,12 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
+from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending_choices import PendingChoices
 from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
+from tests.support.schedulers import usual_parts
 
 FLAVORS = tuple(
     Flavor(name=f"f{number}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
@@ -60,13 +62,15 @@ class Hall:
     def __post_init__(self) -> None:
         self.pending = PendingChoices(self.source, self.book, Clock(monotonic=lambda: self.now))
         self.hosts = HostMap(self.source, self.policy.cells)
+        options = SchedulerOptions(policy=self.policy)
+        queries, parts = FakePlacement().queries(), usual_parts()
+        self.narrowings = plain_scheduler(self.source, queries, Clock(), options, parts).narrowings
 
     def choosing(self) -> Choosing:
         self.hosts.update()
         seen = self.book.snapshot(self.source, self.now)
-        narrowings = usual_narrowings(self.source, FakePlacement().queries(), Clock())
         return Choosing(
-            self.source, self.hosts, seen, self.policy, self.pending, TentativeHosts(), narrowings
+            self.source, self.hosts, seen, self.policy, self.pending, TentativeHosts(), self.narrowings
         )
 
     def handle(self, *states: HostState, cell: str = "cell1") -> None:

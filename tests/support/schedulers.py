@@ -1,8 +1,11 @@
 """Builders of schedulers that call a placement without a broker."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from berth.features import parts_of
+from berth.settings import Settings
 from bus.candidates import CandidateSource
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
@@ -17,7 +20,7 @@ from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
-from scheduler_worker.extension import Fallback, Narrowing
+from scheduler_worker.extension import Fallback, Narrowing, PartsOf, SchedulerNeeds, SchedulerPart
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
@@ -27,6 +30,8 @@ from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.waiting.held_hosts import HeldHosts
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.scheduler_builders import FakePlacement
+
+T = TypeVar("T")
 
 
 async def _unused(question: object) -> Any:
@@ -54,7 +59,23 @@ def scheduler_of(
     policy, requests = policy or ChoicePolicy(), requests or RequestOptions()
     options = SchedulerOptions(policy=policy, requests=requests, undeliverable_for=undeliverable_for)
     placement_queries, clock = PlacementQueries(**{**vars(asked), **queries}), clock or Clock()
-    return plain_scheduler(source, placement_queries, clock, options, narrowings, fallbacks)
+    parts = usual_parts(SchedulerPart(narrowings=tuple(narrowings), fallbacks=tuple(fallbacks)))
+    return plain_scheduler(source, placement_queries, clock, options, parts)
+
+
+def narrowing_of(scheduler: Scheduler, type_: type[T]) -> T:
+    """Return the scheduler's narrowing of a type."""
+    return next(each for each in scheduler.narrowings if isinstance(each, type_))
+
+
+def usual_parts(*further: SchedulerPart) -> PartsOf:
+    """Return the function that makes the parts of all features without their fallbacks, and further parts."""
+
+    def parts(needs: SchedulerNeeds) -> list[SchedulerPart]:
+        of_features = parts_of("scheduler", needs, Settings())
+        return [*(replace(part, fallbacks=()) for part in of_features), *further]
+
+    return parts
 
 
 def waiting_store_of(scheduler: Scheduler) -> WaitingStore:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from berth.databases import packages
 from bus import topics
 from bus.aggregates import AggregateEdit, AggregateEditRequested
 from bus.cells import CellEditRequested, RegisterCell
@@ -136,8 +137,8 @@ async def waiting_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
     loop = asyncio.get_running_loop()
     clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
     placement, kept = (Database("sqlite+aiosqlite://", inline=True) for _ in range(2))
-    await migrate(placement, "placement_worker")
-    await migrate(kept, "scheduler_worker")
+    await migrate(placement, *packages("placement"))
+    await migrate(kept, *packages("scheduler"))
     broker = LocalBroker(clock=clock)
     async with asyncio.TaskGroup() as group:
         async with Bus(LocalTransport(broker), clock) as bus:

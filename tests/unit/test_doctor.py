@@ -20,6 +20,7 @@ from berth.doctor.seen import (
     KeystoneSeen,
     LettersSeen,
     ManagementSeen,
+    PackageSeen,
     QueueSeen,
     WorkerSeen,
 )
@@ -35,6 +36,10 @@ from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 from tests.support.ids import uid
 
 KNOWN = ("0001_first", "0002_more", "0003_last")
+AT_LAST = (
+    PackageSeen("placement_worker", KNOWN, KNOWN[-1]),
+    PackageSeen("features.x/placement", ("0001",), "0001"),
+)
 NODES = dict.fromkeys(("n1@a", "n2@b", "n3@c", "n4@d"), True)
 WELL = BerthSeen(
     python=(3, 12, 1),
@@ -43,8 +48,8 @@ WELL = BerthSeen(
     brokers=(BrokerSeen("u@h:5672", "3.12.1", management=ManagementSeen(clock=0.3)),),
     queues=(QueueSeen("scheduler:build.requested", "scheduler", 3, 2, 1),),
     databases=(
-        DatabaseSeen("placement", "postgresql://h/b", "15.3", "", KNOWN[-1], KNOWN, 0.01),
-        DatabaseSeen("cell_c1", "sqlite://c1.db", revision=KNOWN[-1], known=KNOWN),
+        DatabaseSeen("placement", "postgresql://h/b", "15.3", packages=AT_LAST, clock=0.01),
+        DatabaseSeen("cell_c1", "sqlite://c1.db", packages=AT_LAST),
     ),
     workers=(WorkerSeen("placement", 0.01),),
 )
@@ -63,8 +68,14 @@ def cluster(**said: Any) -> dict[str, Any]:
 
 
 def database(**said: Any) -> dict[str, Any]:
-    known: dict[str, Any] = {"version": "15.3", "revision": KNOWN[-1], "known": KNOWN}
+    known: dict[str, Any] = {"version": "15.3", "packages": AT_LAST}
     return {"databases": (DatabaseSeen("placement", "postgresql://h/b", **(known | said)),)}
+
+
+def migrated(*revisions: str) -> dict[str, Any]:
+    """Return a database with a worker and a feature at these migrations."""
+    at = (replace(package, revision=at) for package, at in zip(AT_LAST, revisions, strict=True))
+    return database(packages=tuple(at))
 
 
 def queue(messages: int, later: int, readers: int, name: str = "q") -> dict[str, Any]:
@@ -108,11 +119,15 @@ def test_a_sound_berth_has_no_findings(other: dict[str, Any]) -> None:
          "It lets us in, and is version 3.12.1."),
         (database(problem="cannot connect"), 2, "database placement", "cannot connect."),
         (database(version="12.9"), 1, "database placement", "PostgreSQL is version 12.9."),
-        (database(revision=""), 2, "database placement", "It was never made: it has no tables."),
-        (database(revision="0002_more"), 1, "database placement",
-         "It is at 0002_more, and 0003_last is the newest."),
-        (database(revision="0009_new"), 1, "database placement",
-         "It is at 0009_new, which this version does not have."),
+        (migrated("", ""), 2, "database placement", "It was never made: it has no tables."),
+        (migrated("0002_more", "0001"), 1, "database placement",
+         "It is at 0002_more of placement_worker, and 0003_last is the newest."),
+        (migrated("0003_last", ""), 1, "database placement",
+         "It is at no migration of features.x/placement, and 0001 is the newest."),
+        (database(unlisted=("features.y/placement",)), 1, "database placement",
+         "It has tables of features.y/placement, which this version does not have."),
+        (migrated("0009_new", "0001"), 1, "database placement",
+         "It is at 0009_new of placement_worker, which this version does not have."),
         (database(clock=1.5), 1, "database placement", "Its clock is 1.5 s ahead of this machine's."),
         (queue(0, 0, 0), 1, "queue q", "It has no consumer, and no messages wait."),
         (queue(1, 1, 0), 2, "queue q", "It has no consumer, and 1 message waits."),

@@ -25,9 +25,9 @@ from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen
+from scheduler_worker.core.host_hashes import drawn, tie
 from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order, further_constraints
-from scheduler_worker.core.ranking_order import drawn, tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
 from scheduler_worker.core.scale import Pick, replay
 from scheduler_worker.pending_choices import PendingChoice

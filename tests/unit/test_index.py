@@ -27,7 +27,8 @@ from placement_worker.core.packed_trees import CARRIED, CARRIED_ROOM, ROOM, carr
 from placement_worker.core.row_table import FIRST_ROWS, SHARES
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.memory import FAR_AHEAD, Forgotten, Memory, Take, check_history
-from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier, Uints
+from scheduler_worker.core.host_hashes import Uints
+from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.plain_search import as_way

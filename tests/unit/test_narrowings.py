@@ -63,7 +63,7 @@ async def test_boots_are_placed_without_any_narrowing_or_fallback() -> None:
     placement, options = FakePlacement(a_candidate(1)), SchedulerOptions()
     hosts = KnownHosts(placement.source, TurnedClock().clock, options)
     orders = Orders(placement.source, options.requests, options.policy).follow()
-    scheduler = Scheduler(hosts, orders, placement.queries(), options, (), ())
+    scheduler = Scheduler(hosts, orders, placement.queries(), options, lambda _: ())
     placed, unplaceable = await messages_of(scheduler, a_request(1), a_request(2, forced_host="unknown"))
     assert isinstance(placed, BuildPlaced) and isinstance(unplaceable, BuildUnplaceable)
 

@@ -25,9 +25,9 @@ from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import TentativeHosts
 from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, TakenOver
+from scheduler_worker.core.host_hashes import mixed, slice_of
 from scheduler_worker.core.order import ROUNDS, Order, attempts_of
 from scheduler_worker.core.placing import PATIENCE, step
-from scheduler_worker.core.ranking_order import mixed, slice_of
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.hosts import HostBook

@@ -13,7 +13,7 @@ import pytest
 
 from berth import __version__, logs
 from berth.configuration import Effective
-from berth.doctor.seen import BerthSeen, DatabaseSeen
+from berth.doctor.seen import BerthSeen, DatabaseSeen, PackageSeen
 from berth.logs import secrets_of
 from berth.settings import KINDS, Settings
 from berth.support.bundle import SupportBundle, slowest
@@ -165,22 +165,24 @@ def upgrade() -> None:
 def test_a_migration_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "0003_more.py").write_text(MIGRATION)
     (tmp_path / "0001.py").write_text("")
-    assert [*migrations_of(tmp_path)] == [
-        Migration("0001"), Migration("0003_more", "0002_some", {"builds_host": "builds"}),
+    assert [*migrations_of("x", tmp_path)] == [
+        Migration("x", "0001"), Migration("x", "0003_more", "0002_some", {"builds_host": "builds"}),
     ]  # fmt: skip
 
 
-MIGRATIONS = (Migration("0001"), Migration("0002"), Migration("0003", "0002", {"builds_host": "builds"}))
+MIGRATIONS = (
+    Migration("x", "0001"), Migration("x", "0002"), Migration("x", "0003", "0002", {"builds_host": "builds"}),
+)  # fmt: skip
 UPGRADES: list[tuple[str, StoreSeen, tuple[str, str]]] = [
-    ("0003", StoreSeen(MIGRATIONS), ("fine", "the newest migration")),
-    ("0002", StoreSeen(MIGRATIONS, indexes=frozenset({"builds_host"})), ("fine", "will apply 0003")),
+    ("0003", StoreSeen(MIGRATIONS), ("fine", "All migrations are applied")),
+    ("0002", StoreSeen(MIGRATIONS, indexes=frozenset({"builds_host"})), ("fine", "will apply 0003 of x")),
     ("0002", StoreSeen(MIGRATIONS), ("warning", "Writers of builds would wait")),
     ("0001", StoreSeen(MIGRATIONS), ("broken", "0003 removes what code before 0002 uses")),
     ("0002", StoreSeen(MIGRATIONS, may_create=False), ("broken", "may not create tables")),
     ("0002", StoreSeen(MIGRATIONS, longest=("process 7, psql", 90.0)), ("warning", "open for 90 s")),
     ("", StoreSeen(MIGRATIONS), ("warning", "It has no tables")),
-    ("0009", StoreSeen(MIGRATIONS, oldest="0003"), ("warning", "a downgrade, which its data permit")),
-    ("0009", StoreSeen(MIGRATIONS, oldest="0005"), ("broken", "do not permit a downgrade")),
+    ("0009", StoreSeen(MIGRATIONS, oldest={"x": "0003"}), ("warning", "a downgrade, which its data permit")),
+    ("0009", StoreSeen(MIGRATIONS, oldest={"x": "0005"}), ("broken", "do not permit a downgrade")),
 ]  # fmt: skip
 
 
@@ -189,7 +191,7 @@ def test_an_upgrade_is_judged_by_the_pending_migrations(
     revision: str, store: StoreSeen, expected: tuple[str, str]
 ) -> None:
     known = tuple(migration.name for migration in MIGRATIONS)
-    database = DatabaseSeen("placement", "db", "15.1", revision=revision, known=known)
+    database = DatabaseSeen("placement", "db", "15.1", packages=(PackageSeen("x", known, revision),))
     found = judged_upgrade(BerthSeen(python=(3, 11), databases=(database,)), {"placement": store}, {}, ())
     level, sentence = expected
     assert [finding.level for finding in found if sentence in finding.says] == [level]

@@ -22,11 +22,11 @@ from bench.processes import in_all, processor_time, share_of
 from berth.loadtest import percentile
 from bus.clock import Clock, monotonic
 from bus.errors import BrokerRefused, Unavailable
-from bus.rabbit.oslo import RpcAddress, RpcCall, RpcFailure
-from bus.rabbit.oslo_client import RpcClient
 from deploy.nova_tables import CELL0, add_cell, add_host, nova_tables
 from deploy.servers import free_port
 from features.nova.core.objects import versioned
+from features.nova.oslo.client import RpcClient
+from features.nova.oslo.server import RpcAddress, RpcCall, RpcFailure
 
 AT_ONCE = 32
 FLAVORS = 20

@@ -6,9 +6,9 @@ from typing import Literal
 import msgspec
 
 from berth.importing.placement_contents import PlacementContents
-from bus.rabbit.oslo_topic import TopicQueue
 from features.nova.conf import NovaSchedulerConf
 from features.nova.core.facts import NovaFacts
+from features.nova.oslo.topic import TopicQueue
 
 Level = Literal["error", "warning", "note"]
 Step = Literal["import", "placement", "scheduler"]

@@ -10,10 +10,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from deploy.mariadb import MariaDB
 from features.nova.tests.support.nova_database import NewDatabase
-from tests.contract.conftest import database as database
-from tests.contract.conftest import open_database as open_database
-from tests.contract.conftest import opening as opening
-from tests.contract.conftest import pytest_generate_tests as pytest_generate_tests
 from tests.support.servers import _new_name, a_database
 
 

@@ -14,12 +14,12 @@ from sqlalchemy.engine import make_url
 from berth.importing.client import PlacementClient
 from berth.settings import Settings
 from bus.clock import Clock
-from bus.rabbit.oslo import RpcAddress
-from bus.rabbit.oslo_topic import TopicQueue, observe
 from features.nova import check as nova_check
 from features.nova import commands, inspection
 from features.nova.core.facts import InstanceFacts, NodeFacts
 from features.nova.databases import CELL0
+from features.nova.oslo.server import RpcAddress
+from features.nova.oslo.topic import TopicQueue, observe
 from features.nova.takeover.facts import TakeoverFacts, TakeoverFinding
 from features.nova.takeover.judgement import judged
 from features.nova.tests.support.nova_database import (

@@ -6,6 +6,7 @@ from dataclasses import fields
 import pytest
 from sqlalchemy import text
 
+from berth.databases import packages
 from bus.decisions import Decision
 from bus.reports import Inventory
 from bus.resources import FindAllocations
@@ -235,7 +236,7 @@ async def test_old_requests_and_results_are_deleted_in_pages(
 
 
 async def test_stored_requests_and_results_are_read_with_all_their_fields(database: Database) -> None:
-    await migrate(database, "features.nova")
+    await migrate(database, *packages("nova-shadow"))
     decided = DecidedRequest(
         id="n1", request="r1", instance="i1", at=1.5, operation="resize", project="p1", flavor="m1",
         instances=2, hosts=("a", "b"), reason="full", code="room", undecided="late", seconds=0.25, lag=0.5,

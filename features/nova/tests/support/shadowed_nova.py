@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from berth.databases import packages
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -98,7 +99,7 @@ async def a_shadowed_nova(
 
     The clock of shadow mode stands at the time of the first notification.
     """
-    await migrate(store, "features.nova")
+    await migrate(store, *packages("nova-shadow"))
     broker, databases, notifications = LocalBroker(), KnownDatabases(a_cloud()), GivenNotifications()
     now = [START + 0.01]
     async with Bus(LocalTransport(broker)) as bus:

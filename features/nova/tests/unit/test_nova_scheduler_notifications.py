@@ -17,7 +17,6 @@ from msgspec import structs
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable, HostsAnswered, HostsAsked
-from bus.rabbit.oslo import RpcCall, RpcFailure, unpacked
 from features.nova import notifying
 from features.nova.core.notifications import notification_of
 from features.nova.core.scheduler_notifications import (
@@ -30,6 +29,7 @@ from features.nova.core.scheduler_notifications import (
 from features.nova.core.translation import BridgeOptions
 from features.nova.mirror import Mirror
 from features.nova.notifying import SchedulerNotifications
+from features.nova.oslo.server import RpcCall, RpcFailure, unpacked
 from features.nova.scheduling import NovaScheduling, SchedulingQueries
 from features.nova.tests.support.nova_builders import a_cloud, a_spec
 from tests.support.conductor_builders import a_placed

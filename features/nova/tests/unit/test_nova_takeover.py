@@ -8,7 +8,6 @@ import pytest
 from msgspec import structs
 
 from berth.importing.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
-from bus.rabbit.oslo_topic import TopicQueue
 from bus.reports import Inventory
 from features.nova.conf import NovaSchedulerConf
 from features.nova.core.cloud import MirroredAggregate
@@ -20,6 +19,7 @@ from features.nova.core.facts import (
     NovaFacts,
     ServiceFacts,
 )
+from features.nova.oslo.topic import TopicQueue
 from features.nova.takeover.facts import BridgeFacts, ChoiceFacts, TakeoverFacts, exit_code
 from features.nova.takeover.judgement import judged, unjudged_by_flavor
 from features.nova.takeover.options_judgement import ABOUT

@@ -1,0 +1,1 @@
+"""Moves a running berth to another RabbitMQ."""

@@ -1,0 +1,1 @@
+"""Moves the database of a running berth to another PostgreSQL server."""

@@ -1,0 +1,36 @@
+"""The part of maintenance in a scheduler: maintenance windows, and evacuations of dead hosts."""
+
+from bus import topics
+from bus.worker import WorkerRows, answers, every, on, prune_period
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
+from scheduler_worker.maintenance.quorum import FENCING
+
+
+def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+    scheduler, keep = needs.scheduler, needs.options.keep
+    given = MaintenanceNeeds(
+        database=needs.database,
+        placement=scheduler.placement,
+        cells=needs.cells,
+        source=scheduler.source,
+        book=scheduler.book,
+        clock=scheduler.clock,
+        publish=needs.publish,
+    )
+    controller = MaintenanceController(given, needs.options.maintenance)
+    return SchedulerPart(
+        rows=WorkerRows(
+            consumes=[on(topics.AGENT_GUESTS.at(reply_to=FENCING), controller.quorum.handle, private=True)],
+            answers=[
+                answers(topics.MAINTENANCE, controller.find),
+                answers(topics.EDIT_MAINTENANCE, controller.edit),
+            ],
+            timers=[
+                every(STEP_SECONDS, controller.step, emits=[topics.MOVE_REQUESTED]),
+                every(prune_period(keep), lambda: controller.prune(keep)),
+            ],
+            runs=[controller.dead_hosts.run_fencing],
+            stops=[controller.stop],
+        )
+    )

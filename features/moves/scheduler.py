@@ -1,0 +1,37 @@
+"""The part of moves in a scheduler: their claims, and the handovers of moves between cells."""
+
+from bus import topics
+from bus.worker import WorkerRows, every, on_many, prune_period
+from scheduler_worker.dependencies import TRIES_UNDELIVERABLE
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
+from scheduler_worker.move_courses import MoveCourses
+from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.refusals import RefusalRecords
+
+
+def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+    scheduler, database, keep = needs.scheduler, needs.database, needs.options.keep
+    placement, clock = scheduler.placement, scheduler.clock
+    handovers = Handovers(database, placement, scheduler.ending, clock)
+    lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells)
+    courses = MoveCourses(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
+    return SchedulerPart(
+        offers=(courses,),
+        rows=WorkerRows(
+            consumes=[
+                on_many(
+                    topics.MOVE_HALF,
+                    handovers.handle_many,
+                    emits=[topics.MOVE_PLACED, topics.MOVE_HANDOVER, topics.BUILD_DELETE],
+                    unheard=handovers.unheard,
+                    undeliverable_after=TRIES_UNDELIVERABLE,
+                    concurrency=needs.options.concurrency,
+                )
+            ],
+            timers=[
+                every(REPEAT_SECONDS, handovers.repeat_handovers, emits=[topics.MOVE_HANDOVER]),
+                every(prune_period(keep), lambda: handovers.prune(keep)),
+            ],
+        ),
+    )

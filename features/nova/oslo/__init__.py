@@ -1,0 +1,1 @@
+"""The RPC of OpenStack services (oslo.messaging) over RabbitMQ: server, client, and queues of a topic."""

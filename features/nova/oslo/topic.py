@@ -1,0 +1,60 @@
+"""The state of the queue on which servers of an oslo.messaging topic receive calls."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from aio_pika.abc import AbstractConnection
+
+from bus.errors import BrokerRefused, Unavailable
+from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
+from bus.rabbit.queue_state import queue_state
+from bus.rabbit.underlay import hang_up
+from features.nova.oslo.server import RpcAddress
+
+
+@dataclass(frozen=True)
+class TopicQueue:
+    """The state of a topic's queue: messages, consumers, how many of the consumers are servers of berth, and
+    which properties contradict berth's settings.
+    """
+
+    exists: bool = False
+    messages: int = 0
+    consumers: int = 0
+    ours: int = 0
+    mismatch: str = ""  # why RabbitMQ refuses to declare the queue with berth's settings
+    problem: str = ""  # why the state could not be read
+
+
+async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
+    """Return the state of the queue of an oslo.messaging topic, without creating a missing queue."""
+    try:
+        connection = await dial(broker_url(address.url, name))
+        try:
+            with plainly(address.url):
+                return await _observed(connection, address)
+        finally:
+            await hang_up(connection)
+    except (Unavailable, BrokerRefused) as problem:
+        return TopicQueue(problem=str(problem))
+
+
+async def _observed(connection: AbstractConnection, address: RpcAddress) -> TopicQueue:
+    try:
+        servers = await queue_state(connection, address.servers_queue)
+        found = await queue_state(connection, address.topic)
+    except RequestRefused as refused:
+        return TopicQueue(problem=str(refused))
+    if found is None:
+        return TopicQueue()
+    arguments: dict[str, Any] = {"x-queue-type": "quorum"} if address.quorum else {}
+    mismatch, channel = "", await open_channel(connection, confirms=False)
+    try:  # declaring an existing queue changes nothing, and fails if its properties differ
+        async with answered():
+            await channel.declare_queue(
+                address.topic, durable=address.durable or address.quorum, arguments=arguments
+            )
+    except RequestRefused as refused:
+        mismatch = str(refused)
+    ours = servers.consumers if servers is not None else 0
+    return TopicQueue(True, found.messages, found.consumers, min(ours, found.consumers), mismatch)

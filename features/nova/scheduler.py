@@ -1,0 +1,19 @@
+"""The part of Nova in a scheduler: hosts for instances that Nova builds."""
+
+from bus import topics
+from bus.worker import WorkerRows, answers_many, every
+from features.nova.settings import NovaSettings
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.selecting import HostSelection
+
+RECORD_SECONDS = 1.0  # between two transactions that store refused selections
+
+
+def part(needs: SchedulerNeeds, settings: NovaSettings) -> SchedulerPart:
+    selection = HostSelection(needs.scheduler, needs.database)
+    return SchedulerPart(
+        rows=WorkerRows(
+            answers=[answers_many(topics.SELECT_HOSTS, selection.answer_many, concurrency=4)],
+            timers=[every(RECORD_SECONDS, selection.store)],
+        )
+    )

@@ -1,0 +1,39 @@
+"""The part of planning in a scheduler: plans of moves, hosts closed for plans, and guarded exchanges."""
+
+from bus import topics
+from bus.worker import WorkerRows, answers, every, prune_period
+from scheduler_worker.balance_planning import BalancePlanner
+from scheduler_worker.exchanges import CHECK_SECONDS, ExchangeGuard
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
+from scheduler_worker.move_courses import MoveCourses
+from scheduler_worker.room_planning import RoomPlanner
+from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_moves import WhatIfsOfMoves
+
+
+def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+    scheduler, database, keep = needs.scheduler, needs.database, needs.options.keep
+    placement, clock = scheduler.placement, scheduler.clock
+    what_ifs, courses = needs.of(WhatIfs), needs.of(MoveCourses)
+    rooms = RoomPlanner(what_ifs, courses, needs.cells)
+    holds = HostHolds(database, placement, scheduler.source, clock)
+    exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)
+    return SchedulerPart(
+        offers=(rooms,),
+        rows=WorkerRows(
+            answers=[
+                answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, courses).answer),
+                answers(topics.PLAN_ROOM, rooms.answer),
+                answers(topics.PLAN_BALANCE, BalancePlanner(what_ifs, rooms).answer),
+                answers(topics.HOLD_HOSTS, holds.hold),
+                answers(topics.GUARD_EXCHANGE, exchanges.store),
+                answers(topics.SWITCH_BALANCING, holds.switch_balancing),
+            ],
+            timers=[
+                every(OPEN_SECONDS, holds.open_expired),
+                every(CHECK_SECONDS, exchanges.step, emits=[topics.MOVE_REQUESTED]),
+                every(prune_period(keep), lambda: exchanges.prune(keep)),
+            ],
+        ),
+    )

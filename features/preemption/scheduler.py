@@ -1,0 +1,26 @@
+"""The part of preemption in a scheduler: the search for victims, and the priority classes."""
+
+from bus import topics
+from bus.worker import WorkerRows, answers, every, on
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.priorities import PriorityClasses
+from scheduler_worker.victim_search import VictimSearch
+
+REFRESH_SECONDS = 5.0  # between two reads of the priority classes
+
+
+def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+    priorities = PriorityClasses(needs.database)
+    victims = VictimSearch(priorities, needs.cells)
+    return SchedulerPart(
+        fallbacks=(victims,),
+        offers=(victims,),
+        rows=WorkerRows(
+            consumes=[on(topics.BUILD_PREEMPTED, victims.requeue, emits=[topics.MOVE_REQUESTED])],
+            answers=[
+                answers(topics.PRIORITIES, priorities.find),
+                answers(topics.EDIT_PRIORITY, priorities.edit),
+            ],
+            timers=[every(REFRESH_SECONDS, priorities.refresh, at_once=True)],
+        ),
+    )

@@ -1,0 +1,20 @@
+"""The part of reservations in a scheduler: requests draw from slots, and missing slots are claimed."""
+
+from bus import topics
+from bus.worker import WorkerRows, answers, every
+from scheduler_worker.drawn_reservations import DrawnReservations
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
+
+
+def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+    scheduler = needs.scheduler
+    drawn = DrawnReservations(scheduler.placement.reservations, scheduler.source, scheduler.clock)
+    filler = ReservationFiller(scheduler, drawn)
+    return SchedulerPart(
+        narrowings=(drawn,),
+        rows=WorkerRows(
+            answers=[answers(topics.FILL_RESERVATION, filler.fill)],
+            timers=[every(REFRESH_SECONDS, filler.refresh, at_once=True)],
+        ),
+    )

@@ -1,0 +1,9 @@
+"""Declares the feature topology."""
+
+from bus.feature import Feature
+
+FEATURE = Feature(
+    name="topology",
+    says="chooses the hosts of all instances of a request together, by levels of failure domains",
+    needs=("groups",),
+)

@@ -1,0 +1,102 @@
+"""The part of waiting in a scheduler: the queues of requests that wait for a host or for their turn."""
+
+from bus import topics
+from bus.quotas import WEIGHT, FindQuotas
+from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
+from scheduler_worker.agents import WaitingSignal
+from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from scheduler_worker.dependencies import TRIES_UNDELIVERABLE
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.move_courses import MoveCourses
+from scheduler_worker.waiting.builds import WaitingBuilds
+from scheduler_worker.waiting.cancelling import Cancelling
+from scheduler_worker.waiting.fallback import WaitingFallback
+from scheduler_worker.waiting.held_hosts import HeldHosts
+from scheduler_worker.waiting.host_changes import HostChanges
+from scheduler_worker.waiting.moves import WaitingMoves
+from scheduler_worker.waiting.owner import WaitingOwner
+from scheduler_worker.waiting.queue import WaitingQueue
+from scheduler_worker.waiting.store import WaitingStore
+
+BEAT_SECONDS = 1.0
+SWEEP_SECONDS = 60.0
+PREEMPTING_SECONDS = 5.0  # between two evaluations of requests that may preempt instances
+MEASURE_SECONDS = 15.0
+WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project applies
+
+
+def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+    scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
+    courses = needs.of(MoveCourses)
+    held = HeldHosts(scheduler.hosts, scheduler.orders, options)
+    signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
+    store = WaitingStore(scheduler, held, needs.database, signal.changed)
+    builds, moves = WaitingBuilds(scheduler, store), WaitingMoves(store, courses)
+    queue = WaitingQueue(store, builds, moves, needs.publish, clock)
+    backlog = RequestBacklog(store, clock, store.sizes, options.concurrency)
+    owner = WaitingOwner(queue, backlog, clock)
+    cancelling = Cancelling(store, scheduler.ending, needs.publish)
+    changes = HostChanges(scheduler, store, queue.recheck)
+
+    async def read_weights() -> None:
+        # also without a backlog: the weights apply from the first request of a flood on
+        found = await scheduler.placement.quotas(FindQuotas(weights=True))
+        listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
+        weights = {project: weight for project, weight in listed.items() if weight >= 1}
+        backlog.set_weights(weights)
+        store.queues.set_weights(weights)
+
+    async def measure_backlog() -> None:
+        backlog.stored.measure()
+
+    return SchedulerPart(
+        narrowings=(held,),
+        fallbacks=(WaitingFallback(),),
+        client_queries={
+            "waiting": owner.waiting,
+            "ended_without_host": owner.refused,
+            "decision": owner.decision,
+        },
+        offers=(store, owner),
+        rows=WorkerRows(
+            consumes=[
+                on_many(
+                    topics.BUILD_REQUESTED,
+                    builds.place_many,
+                    emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
+                    batch=options.batch,
+                    concurrency=options.concurrency + CALLS_OF_LIGHT,
+                    unheard=scheduler.ending.undo_placed,
+                    undeliverable_after=TRIES_UNDELIVERABLE,
+                    intake=backlog,
+                    prefetch=PREFETCH,
+                ),
+                on_many(
+                    topics.MOVE_REQUESTED,
+                    moves.place_many,
+                    emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
+                    unheard=courses.undoing.undo_placed,
+                    undeliverable_after=TRIES_UNDELIVERABLE,
+                    concurrency=options.concurrency,
+                ),
+                on(topics.HOST_REPORTED, changes.handle, private=True),
+                on(topics.HEARTBEATS_MERGED, changes.handle_merged, private=True),
+                on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE]),
+            ],
+            answers=[
+                answers(topics.WAITING, owner.waiting),
+                answers(topics.REFUSED, owner.refused),
+                answers(topics.DECISION, owner.decision),
+            ],
+            timers=[
+                every(MEASURE_SECONDS, measure_backlog),
+                every(BEAT_SECONDS, owner.beat, at_once=True),
+                every(PREEMPTING_SECONDS, queue.retry_preempting),
+                every(SWEEP_SECONDS, owner.sweep),
+                every(WEIGHTS_SECONDS, read_weights, at_once=True),
+                every(prune_period(options.keep), lambda: owner.prune(options.keep)),
+            ],
+            runs=[queue.run, signal.run, backlog.run],
+            stops=[owner.release_ownership],
+        ),
+    )

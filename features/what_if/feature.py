@@ -1,0 +1,9 @@
+"""Declares the feature what_if."""
+
+from bus.feature import Feature
+
+FEATURE = Feature(
+    name="what_if",
+    says="says where a request would be placed, without a claim",
+    needs=("preemption", "waiting"),
+)
