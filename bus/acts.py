@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import structs
 
-from bus import parts, topics
+from bus import topics
 from bus.addressing import Query
 from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregates
 from bus.audit_trail import MAX_STATE, Operator, Role
@@ -26,6 +26,7 @@ from bus.maintenance import AddWindow, CancelWindow, ChangeWindow, FindMaintenan
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostsAsked
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
 from bus.names import MakeName, NameEdited
+from bus.parts import builtins_of, encoder
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
 from bus.reservations import FindReservations, ReservationEdited, ReservationEditRequested
@@ -390,12 +391,12 @@ def difference(before: Any, after: Any) -> tuple[str, str]:
     """Return two JSON texts: the parts of `before` and of `after` that differ between these two states. Lists
     are returned without the items that both states have.
     """
-    first, second = _without_common(parts.builtins_of(before), parts.builtins_of(after))
+    first, second = _without_common(builtins_of(before), builtins_of(after))
     return _json(first), _json(second)
 
 
 def state_json(state: Message) -> str:
-    return _json(parts.builtins_of(state))
+    return _json(builtins_of(state))
 
 
 def _without_common(before: Any, after: Any) -> tuple[Any, Any]:
@@ -418,7 +419,7 @@ _COUNTERS = ("generation", "resource_provider_generation", "updated", "seen", "u
 
 
 def _json(value: Any) -> str:
-    return shortened(parts.encoder().encode(value).decode()) if value else ""
+    return shortened(encoder().encode(value).decode()) if value else ""
 
 
 def shortened(text: str) -> str:
@@ -427,7 +428,7 @@ def shortened(text: str) -> str:
 
 def asked_json(message: Message) -> str:
     """Return a request as JSON, without the fields that only concern its delivery."""
-    fields = parts.builtins_of(message)
+    fields = builtins_of(message)
     return shortened(_json({name: value for name, value in fields.items() if name != "reply_to"}))
 
 
