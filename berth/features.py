@@ -22,6 +22,8 @@ FEATURES = (
     "policies",
     "planning",
     "maintenance",
+    "capacity_history",
+    "adoption",
     "nova",
     "broker_forwarding",
     "database_copy",
@@ -46,6 +48,7 @@ def add_messages() -> None:
             for owner, part in getattr(messages, "PARTS", {}).items():
                 parts.TYPES.add(feature.name, owner, part)
     parts.TYPES.freeze()
+    import_module("berth.feature_acts")
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:

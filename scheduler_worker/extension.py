@@ -22,6 +22,7 @@ from scheduler_worker.core.narrowing import (
     Scope,
 )
 from scheduler_worker.core.order import EndedInstance, Order, Purpose, Settled
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.dependencies import HeldAllocations, Publish, SchedulerOptions
 from scheduler_worker.placing import Fallback, FallbackAnswer, Scheduler, SchedulerPart
 from scheduler_worker.queries import CellQueries
@@ -29,6 +30,7 @@ from scheduler_worker.queries import CellQueries
 __all__ = [
     "BUILD",
     "PLAIN",
+    "Alternative",
     "BuildPurpose",
     "CellQueries",
     "Chosen",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from features.groups.tests.support.group_parts import in_group
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from scheduler_worker import victim_search
-from scheduler_worker.extension import Fallback
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
@@ -56,9 +56,6 @@ class FullCloud:
                     project="p1", flavor="m", attempt=1, priority=priority, generation=1,
                 )  # fmt: skip
 
-    async def find(self, query: FindInstances) -> InstancesFound:
-        return InstancesFound(instances=tuple(i for i in self.instances.values() if i.root == query.host))
-
     async def place(self, request: BuildRequested) -> dict[str, set[str]]:
         """Return the hosts that got instances, with their victims; empty if the request was unplaceable."""
         found: dict[str, set[str]] = {}
@@ -79,6 +76,10 @@ class FullCloud:
         return {each.id for each in (await self.placement.lookups.allocations(query)).consumers}
 
 
+async def found_among(instances: Mapping[str, Instance], query: FindInstances) -> InstancesFound:
+    return InstancesFound(instances=tuple(each for each in instances.values() if each.root == query.host))
+
+
 @pytest.fixture
 async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCloud:
     monkeypatch.setattr(victim_search, "CHECKS", 1)  # the evaluation accepts the first choice
@@ -87,11 +88,10 @@ async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCl
         await placement.reports.label(LabelEditRequested(roots=(uid(number, "a"),), set={"rack": rack}))
     classes = PriorityClasses(placement.database)
     classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
-    fallbacks = list[Fallback]()
-    cloud = FullCloud(placement, scheduler_of(placement, fallbacks=fallbacks), {}, classes)
-    cells = CellQueries(instances=cloud.find, builds=_unused, moves=_unused)
-    fallbacks.append(VictimSearch(classes, cells))
-    return cloud
+    instances: dict[str, Instance] = {}
+    cells = CellQueries(instances=partial(found_among, instances), builds=_unused, moves=_unused)
+    scheduler = scheduler_of(placement, fallbacks=[VictimSearch(classes, cells)])
+    return FullCloud(placement, scheduler, instances, classes)
 
 
 async def _unused(question: object) -> Any:
