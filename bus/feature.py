@@ -3,7 +3,8 @@
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
 their names, and each may be missing:
 
-    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages
+    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
+                 of messages of the kernel (`bus.parts`)
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
     http         HTTP is its part of the Placement API over HTTP

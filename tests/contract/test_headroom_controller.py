@@ -28,6 +28,7 @@ from bus.reservations import (
 )
 from bus.vocabulary import Allocations
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.reservations.core.drawing import draw_of
 from features.reservations.drawn_reservations import DrawnReservations
@@ -191,7 +192,7 @@ async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fie
     made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
     await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
     for consumer, host in consumers:
-        claim = a_claim(consumer, on_hosts(host, VCPU=4), group=made.group)
+        claim = a_claim(consumer, on_hosts(host, VCPU=4), parts=joining(made.group))
         await must_take(placement, claim)
 
 
