@@ -41,7 +41,7 @@ from scheduler_worker.core.order import (
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
-from scheduler_worker.core.roles import Part, group_id, own_group, parts_of
+from scheduler_worker.core.roles import RolePart, group_id, own_group, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
 from scheduler_worker.core.scale import CapacityReservation, HasReservations, Pick, scores_of
 from scheduler_worker.dependencies import (
@@ -105,7 +105,6 @@ __all__ = [
     "Narrowing",
     "NoNarrowing",
     "Order",
-    "Part",
     "PartsOf",
     "Pick",
     "PlacementQueries",
@@ -114,6 +113,7 @@ __all__ = [
     "Ranking",
     "RefusalRecords",
     "Remedies",
+    "RolePart",
     "RuleError",
     "Scheduler",
     "SchedulerNeeds",
