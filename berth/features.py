@@ -48,6 +48,7 @@ def add_messages() -> None:
     for feature in features():
         if (messages := module_of(feature, "messages")) is not None:
             topics.add(messages)
+    import_module("berth.feature_acts")
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:
