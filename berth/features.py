@@ -83,6 +83,11 @@ def http_parts() -> list[Any]:
     return [module.HTTP for module in modules("http")]
 
 
+def http_rules() -> dict[str, str]:
+    """Return the policy rules of all features for the Placement API, with their defaults."""
+    return {name: text for part in http_parts() for name, text in part.rules.items()}
+
+
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:
     """Return the parts of all features for a worker (placement, scheduler, conductor or agent), in the order
     of the list. A part is made after those of the features that it needs, and gets what these offer.
