@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bus.decisions import ReasonTable
+
 T = TypeVar("T")
 
 
@@ -57,6 +59,9 @@ class Feature:
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation
+    reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals
+    # code of a refused claim → the change that lets a waiting request be tried again
+    wakes: Mapping[str, str] = field(default_factory=dict)
     meters: tuple[tuple[str, str], ...] = ()  # a module with metrics, and the process that serves them
     examples: tuple[tuple[str, Any], ...] = ()  # settings with which all of its processes run
 
@@ -76,6 +81,10 @@ class Offers:
             raise LookupError(f"no feature offers {kind.__name__}: does the declaration name it in `needs`?")
         found: T = self._objects[kind]
         return found
+
+    def every(self, kind: type[T]) -> list[T]:
+        """Return all objects of this type or of a subclass, in the order in which they were offered."""
+        return [found for found in self._objects.values() if isinstance(found, kind)]
 
 
 @dataclass(frozen=True, kw_only=True)
