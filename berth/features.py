@@ -56,7 +56,11 @@ def add_messages() -> None:
 def module_of(feature: Feature, module: str) -> ModuleType | None:
     """Import a module of a feature; return None if the feature has no module of this name."""
     name = f"{package_of(feature)}.{module}"
-    return import_module(name) if find_spec(name) is not None else None
+    try:
+        is_there = find_spec(name) is not None
+    except ModuleNotFoundError:  # the module's package is missing
+        return None
+    return import_module(name) if is_there else None
 
 
 def package_of(feature: Feature) -> str:
