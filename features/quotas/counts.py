@@ -1,4 +1,4 @@
-"""What quotas count besides the amounts of resource classes."""
+"""The numbers of a project that quotas can limit besides amounts of resource classes."""
 
 from collections.abc import Collection, Mapping
 from typing import ClassVar
