@@ -35,14 +35,12 @@ DATABASE_PARAMETERS = frozenset(
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
     "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "keep_changes": 1000,
-    "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
     "max_reservations": 0, "max_reservations_project": 0, "max_reservation_slots": 1, "max_aggregates": 0,
-    "max_groups": 0, "max_groups_project": 0, "max_windows": 0,
-    "placement_keep_alive": 0,
+    "max_groups": 0, "max_groups_project": 0, "placement_keep_alive": 0,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
-    "build_timeout", "heartbeat", "ironic_build_patience", "evacuation_fence_seconds", "keep", "keep_acts",
+    "build_timeout", "heartbeat", "ironic_build_patience", "keep", "keep_acts",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
@@ -86,6 +84,8 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
 
         check_ironic(settings, refuse)
     for feature in features():
+        if feature.settings is not None:
+            settings.of(feature.settings).check(refuse)
         is_set = any(name.startswith(f"{feature.name}_") for name in origins)
         if is_set and (processes := module_of(feature, "processes")) is not None:
             processes.check(settings, refuse)
@@ -101,10 +101,6 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name in _POSITIVE_SECONDS:
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
-    if values["evacuation_quorum"] == 1:
-        refuse("evacuation_quorum", "must be 0, or at least 2")
-    if values["evacuation_quorum"] and values["evacuation_hook"]:
-        refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
     if not 0 <= values["waiting_hosts_share"] <= 1:
         refuse("waiting_hosts_share", "is a share between 0 and 1")
     if values["probe_port"] > 65535:

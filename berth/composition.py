@@ -296,7 +296,7 @@ def scheduler_of(
     settings: Settings, bus: RecordingBus, store: Database, shared: SharedMemory | None
 ) -> list[Worker]:
     """Return the scheduler and, unless `shared` has placement's index, the worker that copies this index."""
-    from berth.choice import maintenance_options, policy, request_options
+    from berth.choice import policy, request_options
     from scheduler_worker.dependencies import SchedulerOptions
     from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
@@ -315,7 +315,6 @@ def scheduler_of(
             held_share=settings.scheduler.waiting_share,
             keep=settings.keep.ended,
             keep_acts=settings.keep.acts,
-            maintenance=maintenance_options(settings),
         ),
         loaded=place.loaded,
     )

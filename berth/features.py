@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bus import decisions, topics
+from bus import decisions, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
 FEATURES = (
@@ -44,12 +44,17 @@ def features() -> tuple[Feature, ...]:
 
 @cache
 def add_messages() -> None:
-    """Add the messages, topics, queries and reason codes of all features to those of this process."""
+    """Add the messages, parts of messages, topics, queries and reason codes of all features to those of this
+    process.
+    """
     for feature in features():
         decisions.add_reasons(feature.reasons)
         decisions.WAKES.update(feature.wakes)
         if (messages := module_of(feature, "messages")) is not None:
             topics.add(messages)
+            for owner, part in getattr(messages, "PARTS", {}).items():
+                parts.TYPES.add(feature.name, owner, part)
+    parts.TYPES.freeze()
     import_module("berth.feature_acts")
 
 

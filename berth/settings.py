@@ -21,7 +21,6 @@ from berth.setting_groups import (
     ControlRoomSettings,
     DatabaseSettings,
     LimitSettings,
-    MaintenanceSettings,
     PlacementHttpSettings,
     ProcessSettings,
     RequestSettings,
@@ -87,7 +86,6 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     database: DatabaseSettings = DatabaseSettings()
     cells: CellSettings = CellSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
-    maintenance: MaintenanceSettings = MaintenanceSettings()
     requests: RequestSettings = RequestSettings()
     limits: LimitSettings = LimitSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, field, structs
 
+from bus.parts import RequestParts
 from bus.requests import Hints
 from bus.vocabulary import (
     Cause,
@@ -85,6 +86,7 @@ class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
     wanted_host: Text = ""
     ignore_hosts: LongList[Text] = ()
     preferred_traits: LargeMap[TraitName, Number] = field(default_factory=dict)
+    parts: RequestParts | None = None
 
 
 class Record(Value, frozen=True, kw_only=True):

@@ -3,7 +3,8 @@
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
 their names, and each may be missing:
 
-    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages
+    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
+                 of messages of the kernel (`bus.parts`)
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
     http         HTTP is its part of the Placement API over HTTP
@@ -28,10 +29,14 @@ import msgspec
 from bus.decisions import ReasonTable
 
 T = TypeVar("T")
+Refuse = Callable[[str, str], None]
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of groups of settings. All times are in seconds."""
+
+    def check(self, refuse: Refuse) -> None:
+        """Call `refuse` with the name of each unusable setting, and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,8 @@ class Feature:
     settings: type[SettingsGroup] | None = None
     clouds: tuple[str, ...] = ()  # settings that name an entry of clouds.yaml with a user of Keystone
     processes: tuple[FeatureProcess, ...] = ()
-    # panel of `berth --help` → command or group of commands → module of the feature that defines it
+    # panel of `berth --help` → command or group of commands → module of the feature that defines it;
+    # "GROUP NAME" is a command that the feature adds to a group of the kernel
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation

@@ -6,6 +6,7 @@ from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim
 from bus.quotas import GROUP_MEMBERS, OverQuota
 from bus.sql.transaction import Transaction
 from features.groups import store as server_groups
+from features.groups.messages import GroupClaim
 from features.groups.rule import GroupRule, GroupWorld
 from features.quotas.budgets import is_counted
 from features.quotas.limits import CachedLimits
@@ -20,7 +21,7 @@ class GroupLimitRule(ClaimRule):
         self._cache = cache
 
     def needs(self, scope: ClaimScope) -> bool:
-        projects = {claim.project for claim in scope.claims if claim.group is not None}
+        projects = {claim.project for claim in scope.claims if GroupClaim in claim.parts}
         return any(GROUP_MEMBERS in self._cache.limits.of(project) for project in projects)
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
@@ -49,7 +50,7 @@ class GroupLimitRule(ClaimRule):
         limit, holder = limits.get(claim.project), world.holders[claim.consumer]
         if (
             limit is None
-            or claim.group is None
+            or GroupClaim not in claim.parts
             or claim.take_over
             or not is_counted(claim)
             or not holder.held

@@ -9,6 +9,7 @@ from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.groups import store as server_groups
+from features.groups.messages import GroupClaim, claimed_group, groups_of
 from features.groups.places import GroupPlaces, no_group
 from placement_worker.extension import ClaimRule, ClaimScope, ClaimWorld, Holder
 
@@ -24,13 +25,14 @@ class GroupWorld:
 
     def group_of(self, claim: ConsumerClaim, holder: Holder) -> GroupPlaces | None:
         """Return the group of a consumer after its claim; None if it is in none, or its group was deleted."""
-        number = self.named.get(claim.group) if claim.group is not None else holder.marks.get(GROUP)
+        named = claimed_group(claim.parts)
+        number = self.named.get(named) if named is not None else holder.marks.get(GROUP)
         return None if number is None else self.groups.get(number)
 
 
 def may_have_members(scope: ClaimScope) -> bool:
     """Return whether claims join a group, or consumers may exist, which may be members of a group."""
-    claimed = any(claim.group is not None or not claim.fenced for claim in scope.claims)
+    claimed = any(GroupClaim in claim.parts or not claim.fenced for claim in scope.claims)
     return claimed or scope.leaves_holders or bool(scope.other_consumers)
 
 
@@ -40,7 +42,7 @@ class GroupRule(ClaimRule):
     columns: ClassVar = {GROUP: "it is in a server group"}
 
     def needs(self, scope: ClaimScope) -> bool:
-        if any(claim.group is not None for claim in scope.claims):
+        if any(GroupClaim in claim.parts for claim in scope.claims):
             scope.locks.add(self.locks)
         return may_have_members(scope)
 
@@ -48,7 +50,7 @@ class GroupRule(ClaimRule):
         state = world.state[GroupRule] = GroupWorld()
         if not scope.claims:  # a release violates no policy
             return
-        named = {claim.group for claim in scope.claims if claim.group is not None}
+        named = groups_of(scope.claims)
         joined = {
             holder.marks[GROUP] for holder in world.holders.values() if holder.marks.get(GROUP) is not None
         }
@@ -69,14 +71,14 @@ class GroupRule(ClaimRule):
                 world.holders[consumer].keeps_for = group.holder_consumers[consumer]
 
     def bars(self, claim: ConsumerClaim, world: ClaimWorld) -> RuleRefused | None:
-        if claim.group is None:
+        if (named := claimed_group(claim.parts)) is None:
             return None
         if world.wall is not None:
             why = f"consumer {claim.consumer}: a cell cannot add members to a server group"
             return RuleRefused(rule=self.name, code="outside_cell", why=why, final=True)
         state: GroupWorld = world.state[GroupRule]
         group = state.group_of(claim, world.holders[claim.consumer])
-        return no_group(claim.group) if group is None or group.project != claim.project else None
+        return no_group(named) if group is None or group.project != claim.project else None
 
     def after(self, claim: ConsumerClaim, choice: Choice, world: ClaimWorld) -> RuleRefused | None:
         state: GroupWorld = world.state[GroupRule]
@@ -87,8 +89,8 @@ class GroupRule(ClaimRule):
         """Replace the hosts of a member by its present ones."""
         state: GroupWorld = world.state[GroupRule]
         number = holder.marks.get(GROUP)
-        if holder.by is not None and holder.by.group is not None:
-            number = state.named.get(holder.by.group)
+        if holder.by is not None and (named := claimed_group(holder.by.parts)) is not None:
+            number = state.named.get(named)
         self._join(holder, number, state, world)
         group = None if number is None else state.groups.get(number)
         if group is not None and holder.held:

@@ -18,6 +18,7 @@ from bus.groups import FindGroups, ServerGroup
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
+from features.groups.messages import claimed_group
 from features.groups.places import HARD, GroupPlaces
 from placement_worker.extension import IS_SHARING, SHARES, labels_of, roots_of
 
@@ -190,9 +191,10 @@ def _group(row: Any) -> GroupPlaces:
 async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now: float) -> None:
     """Create the server groups that requests with a topology name, if they do not exist yet."""
     rows = {
-        each.group: (each.group, each.project, _encoded(each.topology), each.topology.is_required)
+        group: (group, each.project, _encoded(each.topology), each.topology.is_required)
         for each in claims
-        if each.topology is not None and each.group is not None  # a topology without a group has no effect
+        # a topology without a group has no effect
+        if each.topology is not None and (group := claimed_group(each.parts)) is not None
     }
     if rows:
         renewed = {uuid for (uuid,) in await _RENEW_OF_REQUEST(tx, [(uuid,) for uuid in rows], now=now)}

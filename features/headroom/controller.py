@@ -29,6 +29,7 @@ from bus.reservations import (
     Reservation,
 )
 from bus.vocabulary import UNSAID_ID, Allocations
+from features.groups.messages import groups_of
 from features.headroom import held_sizes
 from features.headroom.plan import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from features.reservations import store as stored
@@ -155,7 +156,7 @@ class HeadroomController(PlacementOperations):
         index = self.log.memory.index
         async with self.database.read() as tx:
             claimed = await held_sizes.of_claims(tx, claims, index.rows)
-        joined = {claim.group for claim in claims if claim.group is not None}
+        joined = groups_of(claims)
         members = [row for row in rows if row["group_uuid"] in joined] if joined else []
         changed, _, groups = held_sizes.sizes([*members, *claimed], reservation.id)
         victims = {each.build for claim in claims if claim.preempts for each in claim.preempts.victims}

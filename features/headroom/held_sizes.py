@@ -9,6 +9,7 @@ from bus.reservations import RESERVATION
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
+from features.groups.messages import claimed_group, groups_of
 from features.headroom.plan import ApartGroup, HeldSize
 from placement_worker.extension import Row
 
@@ -45,7 +46,7 @@ async def of_claims(
     """Return the rows that `read` would return in addition if the first choice of each claim were claimed.
     `providers`: all providers by id.
     """
-    named = {claim.group for claim in claims if claim.group is not None}
+    named = groups_of(claims)
     groups = {row["uuid"]: row for row in await _GROUPS(tx, [(group,) for group in sorted(named)])}
     return [
         {
@@ -67,13 +68,13 @@ async def of_claims(
 
 def _columns_of_group(claim: ConsumerClaim, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     columns = dict.fromkeys(("group_uuid", "group_name", "policy", "max_per_host", "topology_required"))
-    if claim.group is None:
+    if (named := claimed_group(claim.parts)) is None:
         return columns
-    if (group := known.get(claim.group)) is not None:
-        return {**{name: group[name] for name in columns if name != "group_uuid"}, "group_uuid": claim.group}
+    if (group := known.get(named)) is not None:
+        return {**{name: group[name] for name in columns if name != "group_uuid"}, "group_uuid": named}
     if claim.topology is not None:  # the claim would create this group
         columns |= {"policy": "topology", "topology_required": claim.topology.is_required}
-    return {**columns, "group_uuid": claim.group, "group_name": claim.group, "max_per_host": 1}
+    return {**columns, "group_uuid": named, "group_name": named, "max_per_host": 1}
 
 
 def sizes(rows: Iterable[Mapping[str, Any]], reservation: str) -> Held:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from bus.parts import schema_components
 from bus.resources import LoadProviders
 from placement_worker.http import bodies
 from placement_worker.http.api_call import ApiAnswer, ApiCall
@@ -138,7 +139,7 @@ def document(
     """Return the OpenAPI 3.1 document of the operations; `in_path` describes the fields of their URLs."""
     types = [type_ for each in operations.values() for type_ in (each.answer, each.body) if type_ is not None]
     distinct = [*dict.fromkeys(type_ for type_ in types if isinstance(type_, type)), bodies.Refusal]
-    _, schemas = msgspec.json.schema_components(distinct, ref_template=_REFERENCE)
+    schemas = schema_components(distinct, _REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for (address, method), operation in operations.items():
         described = _operation(address, method, operation, in_path)

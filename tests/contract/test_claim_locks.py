@@ -15,6 +15,7 @@ from bus.requests import Flavor
 from bus.reservations import MakeReservation, Reservation, ReservationEditRequested, slot_consumer
 from bus.sql.transaction import PostgresTransaction
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from features.quotas.operations import QuotaOperations
 from features.reservations.operations import ReservationOperations
 from placement_worker.extension import LOCKS
@@ -62,7 +63,7 @@ async def test_claims_lock_rows_in_the_order_of_locks(
         monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
         victim = Victim(build=uid(2), generation=1, attempt=1, holder=uid(3))
         preempts = Preempts(victims=(victim,), cell="c1", priority=5)
-        draws = a_claim(4, Choice(on_hosts(1, VCPU=2), draws_on=slot), group=GROUP)
+        draws = a_claim(4, Choice(on_hosts(1, VCPU=2), draws_on=slot), parts=joining(GROUP))
         takes = a_claim(5, on_hosts(2, VCPU=1), preempts=preempts)
         [answer] = await placement.claims.claim_many([ClaimRequested(claims=(draws, takes))])
     assert all(isinstance(result, Claimed) for result in answer.results)

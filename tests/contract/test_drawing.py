@@ -25,14 +25,14 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.room import PlanRoom
+from features.planning.room_planning import RoomPlanner
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.filling import SLOTS, ReservationFiller
 from features.reservations.operations import ReservationOperations
+from features.what_if.questions import WhatIfs
 from placement_worker import Placement
-from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
-from scheduler_worker.reservations import SLOTS, ReservationFiller
-from scheduler_worker.room_planning import RoomPlanner
-from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take

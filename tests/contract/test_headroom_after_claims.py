@@ -19,6 +19,7 @@ from bus.reservations import (
     ReservationEditRequested,
 )
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
@@ -89,20 +90,20 @@ CASES: dict[str, tuple[tuple[str, ...], Sequence[ConsumerClaim], Sequence[Consum
     ),
     "members of an anti-affinity group are on all hosts": (
         ("host",),
-        [boot(number, number, 1, group=APART) for number in (1, 2)],
-        [boot(number, number, 1, group=APART) for number in (3, 4)],
+        [boot(number, number, 1, parts=joining(APART)) for number in (1, 2)],
+        [boot(number, number, 1, parts=joining(APART)) for number in (3, 4)],
         "host host-1: no further host outside of it and without members of server group anti-affinity has "
         "free capacity for 1 VCPU",
     ),
     "a second member joins an affinity group": (
         ("host",),
-        [boot(1, 1, 1, group=TOGETHER)],
-        [boot(2, 1, 1, group=TOGETHER)],
+        [boot(1, 1, 1, parts=joining(TOGETHER))],
+        [boot(2, 1, 1, parts=joining(TOGETHER))],
         "2 instances: server groups with policy affinity and several members cannot leave a lost host",
     ),
-    "the first member joins an affinity group": (("host",), [], [boot(1, 1, 1, group=TOGETHER)], ""),
+    "the first member joins an affinity group": (("host",), [], [boot(1, 1, 1, parts=joining(TOGETHER))], ""),
     "the claim makes a group with a required topology": (
-        ("host",), [], [boot(1, 1, 1, group=SPREAD, topology=IN_ROWS)], NEVER_COVERED,
+        ("host",), [], [boot(1, 1, 1, parts=joining(SPREAD), topology=IN_ROWS)], NEVER_COVERED,
     ),
     "a claim draws from a reservation": (
         ("rack",), RESERVED, [drawing(1, 3, 4), boot(2, 1, 3)], "",

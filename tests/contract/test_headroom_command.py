@@ -15,9 +15,9 @@ from bus.messages import HostReported
 from bus.reports import HostState
 from bus.worker import Worker, answers
 from features.headroom.controller import HeadroomController
+from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
-from scheduler_worker.what_if import WhatIfs
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts

@@ -28,15 +28,16 @@ from bus.reservations import (
 )
 from bus.vocabulary import Allocations
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
+from features.reservations.core.drawing import draw_of
+from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
-from scheduler_worker.core.drawing import draw_of
 from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
-from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import (
@@ -191,7 +192,7 @@ async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fie
     made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
     await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
     for consumer, host in consumers:
-        claim = a_claim(consumer, on_hosts(host, VCPU=4), group=made.group)
+        claim = a_claim(consumer, on_hosts(host, VCPU=4), parts=joining(made.group))
         await must_take(placement, claim)
 
 

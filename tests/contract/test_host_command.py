@@ -33,7 +33,9 @@ from bus.reports import Inventory
 from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers, on
+from features.groups.messages import group_of
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.aggregates import EAST, has_hosts, host
 from tests.support.buses import LOCALLY, Connect, serving
@@ -474,7 +476,7 @@ async def group(
         MakeGroup(group=THEIRS, name="web", policy="affinity", project="theirs"),
     ):
         await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
-    built = a_claim(1, on_hosts(1), group=THEIRS, project="theirs")
+    built = a_claim(1, on_hosts(1), parts=joining(THEIRS), project="theirs")
     moved = a_claim(1, on_hosts(2), generation=1, keep=100, project="theirs")
     await claim(placement, an_order(built))
     await claim(placement, an_order(moved))
@@ -552,6 +554,6 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(group: CommandLine, c
         for name in ("web", DB.upper()):
             assert await boot(cli, request, False, 1.0, ByName(name)) == 0
         await until(lambda: len(asked) == 2)
-    assert [each.hints.group for each in asked] == [WEB, DB]
+    assert [group_of(each.parts) for each in asked] == [WEB, DB]
     with pytest.raises(OperationRefused, match=f"there is no server group {THEIRS} in project {OURS}"):
         await plainly(boot(cli, request, False, 1.0, ByName(THEIRS)))

@@ -31,6 +31,7 @@ from bus.reservations import (
 )
 from bus.resources import FindAllocations
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
 from features.reservations.operations import ReservationOperations
@@ -164,7 +165,7 @@ async def test_a_repeated_claim_is_answered_with_what_it_holds(placement: Placem
 async def test_members_of_server_groups_are_protected(placement: Placement) -> None:
     group = MakeGroup(group=uid(1, "b"), name="g", project="p1", policy="anti-affinity")
     await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
-    await take(placement, LOW, 6, generation=1, group=group.group)
+    await take(placement, LOW, 6, generation=1, parts=joining(group.group))
     refused = await take(placement, HIGH, 4, preempts=taking(a_victim(generation=2)))
     assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))

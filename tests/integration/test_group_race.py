@@ -12,9 +12,12 @@ from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
 from bus.domains import DomainConstraints
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
+from bus.parts import ClaimParts
 from bus.sql.failures import explained
 from bus.vocabulary import Allocations, Contended
+from features.groups.messages import GroupClaim
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -93,7 +96,7 @@ async def test_concurrent_anti_affinity_claims_fill_the_hosts_exactly(
 
         async def all_at_once() -> None:
             orders = [
-                an_order(a_claim(number, *anywhere(random.Random(number)), group=GROUP))
+                an_order(a_claim(number, *anywhere(random.Random(number)), parts=joining(GROUP)))
                 for number in range(AT_ONCE)
             ]
             asked = [claimed(racers[number % len(racers)], order) for number, order in enumerate(orders)]
@@ -133,7 +136,7 @@ async def test_concurrent_claims_swaps_and_releases_of_a_group(
                         one,
                         *chance.sample(anywhere(chance), 3),
                         generation=generation,
-                        group=GROUP if generation is None and one % 5 else None,
+                        parts=ClaimParts(GroupClaim(group=GROUP) if generation is None and one % 5 else None),
                         keep=keep,
                     )
                 )
@@ -168,7 +171,9 @@ async def test_concurrent_claims_of_a_request_make_its_group_once(
     topology = DomainConstraints(spread="host")
     async with processes(database_url, "affinity") as racers:
         for number in range(200):
-            claim = a_claim(number, on_hosts(number % HOSTS), group=uid(number, "8"), topology=topology)
+            claim = a_claim(
+                number, on_hosts(number % HOSTS), parts=joining(uid(number, "8")), topology=topology
+            )
             results = await asyncio.gather(*(claimed(placement, an_order(claim)) for placement in racers))
             assert Counter(map(type, results)) == {Claimed: 1, Held: len(racers) - 1}, results
             await racers[0].claims.release_many([a_release(number, 1)])

@@ -14,9 +14,10 @@ from berth.settings import Settings
 from bus.claims import HOLDER_TYPES
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.requests import Hints
+from bus.parts import RequestParts
 from bus.reservations import RESERVATION, FindHeadroom, Headroom, MakeReservation, ReservationEditRequested
 from compute_sim.machines import SimAgent
+from features.groups.messages import GroupPart
 from features.headroom.controller import HeadroomController
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
@@ -75,7 +76,8 @@ def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
         request.flavor, name="small", vcpus=own.randint(1, 3), memory_mb=256, extra_specs={}
     )
     zone = own.choice(ZONES).name if zoned and own.random() < 0.5 else request.zone
-    return msgspec.structs.replace(request, flavor=flavor, hints=Hints(group=group), zone=zone)
+    parts = RequestParts(GroupPart(group=group) if group else None)
+    return msgspec.structs.replace(request, flavor=flavor, parts=parts, zone=zone)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from bus.vocabulary import Allocations
 from features.group_limits.rule import GroupLimitRule
 from features.groups.places import GroupPlaces
 from features.groups.rule import GROUP, GroupRule, GroupWorld
+from features.groups.tests.support.group_parts import joining
 from features.preemption.rule import PreemptionRule, PreemptionWorld
 from features.quotas.budgets import ProjectBudget, QuotaLimits
 from features.quotas.limits import CachedLimits
@@ -100,10 +101,10 @@ def preempts() -> Preempts:
 CLAIMS: dict[str, Callable[[], ConsumerClaim]] = {
     "draws from a slot": lambda: wants(Y, Choice(on(C), draws_on=SLOT)),
     "preempts": lambda: wants(Y, on(B), preempts=preempts()),
-    "joins a group": lambda: wants(Y, on(C), group="group"),
-    "joins a group with a topology": lambda: wants(Y, on(C), group="racked"),
+    "joins a group": lambda: wants(Y, on(C), parts=joining("group")),
+    "joins a group with a topology": lambda: wants(Y, on(C), parts=joining("racked")),
     "moves in its group": lambda: wants(X, on(C), generation=1, keep=KEEP, begins=MOVE),
-    "joins another group": lambda: wants(X, on(C), generation=1, group="racked"),
+    "joins another group": lambda: wants(X, on(C), generation=1, parts=joining("racked")),
     "leaves": lambda: wants(X, {}, generation=1),
     "moves what it drew": lambda: wants(DRAWER, on(A), generation=1, keep=KEEP, begins=MOVE),
     "moves by two consumers": lambda: wants(X, on(A, C), generation=1, client=True),
@@ -129,10 +130,10 @@ def test_a_claim_leaves_no_trace_if_another_of_its_request_is_refused(
 
 
 REFUSED_LATER: dict[str, tuple[Choice, dict[str, Any]]] = {
-    "draws, and breaks the policy of its group": (Choice(on(C), draws_on=SLOT), {"group": "group"}),
+    "draws, and breaks the policy of its group": (Choice(on(C), draws_on=SLOT), {"parts": joining("group")}),
     "preempts, and breaks the topology of its group": (
         Choice(on(B)),
-        {"group": "racked", "preempts": preempts()},
+        {"parts": joining("racked"), "preempts": preempts()},
     ),
     "preempts too little": (Choice(on(B, vcpus=9)), {"preempts": preempts()}),
     "draws from another slot than it fits": (Choice(on(C, vcpus=9), draws_on=SLOT), {}),
@@ -191,11 +192,11 @@ def test_a_claim_is_refused_by_the_first_rule_that_it_breaks() -> None:
     there.state[QuotaRule] = QuotaWorld({PROJECT: ProjectBudget(PROJECT, {"VCPU": 1})}, {1: PROJECT})
     wrong = replace(preempts(), victims=(Victim(build=X, generation=9, attempt=1, holder=REST),))
     steps = (
-        wants(Y, Choice(on(A, vcpus=9), draws_on=VICTIM), group="group", preempts=wrong),
-        wants(Y, on(A, vcpus=9), group="group", preempts=wrong),
-        wants(Y, on(A, vcpus=9), group="group"),
-        wants(Y, on(A), group="group"),
-        wants(Y, on(C), group="group"),
+        wants(Y, Choice(on(A, vcpus=9), draws_on=VICTIM), parts=joining("group"), preempts=wrong),
+        wants(Y, on(A, vcpus=9), parts=joining("group"), preempts=wrong),
+        wants(Y, on(A, vcpus=9), parts=joining("group")),
+        wants(Y, on(A), parts=joining("group")),
+        wants(Y, on(C), parts=joining("group")),
     )
     codes = []
     for step in steps:

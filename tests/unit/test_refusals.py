@@ -19,9 +19,11 @@ from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
 from bus.what_if import WhatIf
+from features.what_if import questions as what_if
+from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
-from scheduler_worker import ChoicePolicy, help_search, what_if
+from scheduler_worker import ChoicePolicy, help_search
 from scheduler_worker.core import helping, relaxing
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
@@ -32,7 +34,6 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.extension import HostLimit, NoNarrowing
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory, source_of
 from tests.support.provider_trees import SHARES, an_index, state, tree

@@ -12,6 +12,7 @@ from bus.delivery.runner import Bus
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from features.quotas import commands as quotas
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
@@ -35,7 +36,7 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
         for project, limits in ((DEFAULT, {"VCPU": 8}), ("p1", {"server_group_members": 2})):
             edit = SetQuota(project=project, limits=limits)
             await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
-        members = [a_claim(number, on_hosts(1), group=group.group) for number in (1, 2)]
+        members = [a_claim(number, on_hosts(1), parts=joining(group.group)) for number in (1, 2)]
         await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
         run = CommandLine("quota", quotas, monkeypatch, capsys)
         shown = [line.split() for line in (await run()).splitlines()[1:]]

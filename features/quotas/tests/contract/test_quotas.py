@@ -28,6 +28,7 @@ from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from bus.vocabulary import Missing
 from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.ids import uid
@@ -184,8 +185,10 @@ async def test_a_refusal_of_members_of_a_group_states_those_before(placement: Pl
     make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")
     await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
     await limit(placement, **{GROUP_MEMBERS: 2})
-    await must_take(placement, a_claim(9, on_hosts(1), group=group))
-    refused = await take(placement, *[a_claim(number, on_hosts(1), group=group) for number in (1, 2, 3)])
+    await must_take(placement, a_claim(9, on_hosts(1), parts=joining(group)))
+    refused = await take(
+        placement, *[a_claim(number, on_hosts(1), parts=joining(group)) for number in (1, 2, 3)]
+    )
     over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=1, asked=3)
     assert (refusal(over),) in [result.refusals for result in refused if isinstance(result, Refused)]
     assert (await quota(placement)).used[GROUP_MEMBERS] == over.used
@@ -245,8 +248,8 @@ async def test_members_of_a_server_group_are_limited(placement: Placement) -> No
     await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
     await limit(placement, **{GROUP_MEMBERS: 2})
     for number in (1, 2):
-        await must_take(placement, a_claim(number, on_hosts(1), group=group))
-    [third] = await take(placement, a_claim(3, on_hosts(1), group=group))
+        await must_take(placement, a_claim(number, on_hosts(1), parts=joining(group)))
+    [third] = await take(placement, a_claim(3, on_hosts(1), parts=joining(group)))
     over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=2, asked=1)
     assert third == Refused(refusals=(refusal(over),))
     await must_take(placement, a_claim(3, on_hosts(1)))
@@ -257,7 +260,7 @@ async def test_the_used_members_of_server_groups_are_those_of_the_largest_group(
         make = MakeGroup(group=uid(number, "9"), name=name, policy="anti-affinity", project="p1")
         await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
     for number, host, group in ((1, 1, 1), (2, 2, 1), (3, 3, 2)):
-        await take(placement, a_claim(number, on_hosts(host), group=uid(group, "9")))
+        await take(placement, a_claim(number, on_hosts(host), parts=joining(uid(group, "9"))))
     assert (await quota(placement)).used[GROUP_MEMBERS] == 2
     await take(placement, a_claim(3, on_hosts(2), generation=1, keep=8, begins=9))
     await release(placement, a_release(1, 1, "deleted", keep=7))
