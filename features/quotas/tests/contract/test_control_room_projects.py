@@ -13,7 +13,7 @@ from bus.queries import FindInstances, FindWaiting, Instance, InstancesFound, Wa
 from bus.quotas import DEFAULT, INSTANCES, FindQuotas, Quota, QuotaEditRequested, QuotasFound, SetQuota
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
-from control_room.pages import projects as pages
+from features.quotas import pages
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.ids import uid

@@ -2,28 +2,31 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
+from berth.operations.quotas import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
+from berth.operations.refusing import operations_refused
 from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
 from bus.quotas import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
 from bus.replication import PlacementChanged
 from control_room.core import words
-from control_room.core.projects import project_instances, projects_listed, projects_of
 from control_room.pages import frame
-from control_room.pages.frame import PageRefused
+from control_room.pages.frame import PageRefused, is_project
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import query
+from features.quotas.projects import project_instances, projects_listed, projects_of
 
 log = logging.getLogger(__name__)
 
 SECONDS = 2.0  # between two updates without changes of quotas: usage also grows
 PAGE_SIZE = 50  # projects
 INSTANCES = 100  # instances on a page
-LONGEST = 255
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,14 @@ class ProjectsData:
     from_keystone: bool = False
 
 
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = ProjectPages(context, renderer)
+    yield Route("/projects", pages.page, methods=["GET"])
+    yield Route("/projects", pages.edit, methods=["POST"])
+    yield Route("/projects/events", pages.events, methods=["GET"])
+    yield Route("/projects/instances", pages.instances, methods=["GET"])
+
+
 class ProjectPages(frame.PageGroup):
     def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
@@ -87,11 +98,10 @@ class ProjectPages(frame.PageGroup):
         try:
             if not is_project(project):
                 raise OperationRefused("Enter the id of a project, or default for the default limits.")
-            operations = self._context.operations
             if act == "set":
-                state = await operations.set_quota(project, limits)
+                state = await self._set(project, limits)
             else:
-                state = await operations.unset_quota(project, resources)
+                state = await self._unset(project, resources)
         except OperationRefused as refused:
             wanted = ProjectsQuery(project if is_project(project) and project != NAME_OF_DEFAULT else "")
             form = QuotaForm(project, limits, resources, act, str(refused))
@@ -139,6 +149,30 @@ class ProjectPages(frame.PageGroup):
             done=done if done in ("set", "unset") else "",
         )
 
+    async def _set(self, project: str, limits: str) -> str:
+        """Set limits of a project from a text such as `VCPU=40 instances=10`; return them as text."""
+        with operations_refused():
+            parsed = parsed_limits(limits.replace(",", " ").split())
+            if not parsed:
+                raise OperationRefused("No limit was entered; limits are such as VCPU=40 instances=10.")
+            await set_quota(self._context.queries.bus, project_to_edit(project), parsed)
+        return limits
+
+    async def _unset(self, project: str, resources: str) -> str:
+        """Delete a project's limits of the resources in a text such as `VCPU instances` ("": all); return
+        what was deleted, as text.
+        """
+        with operations_refused():
+            id_, names = project_to_edit(project), resources.replace(",", " ").split()
+            [before] = await quotas_of(self._context.queries.bus, id_)
+            if missing := [name for name in names if name not in before.limits]:
+                raise OperationRefused(
+                    f"{project} has no limit of its own of {words.listed(missing)};"
+                    f" it has limits of: {words.listed(sorted(before.limits), 20) or 'nothing'}"
+                )
+            await unset_quota(self._context.queries.bus, id_, names)
+        return " ".join(names) or "all"
+
     async def _read(self, wanted: ProjectsQuery) -> ProjectsData:
         ask = self._context.queries
         find = FindQuotas(project=wanted.project or None, used=True, after=wanted.after, limit=PAGE_SIZE)
@@ -154,11 +188,6 @@ class ProjectPages(frame.PageGroup):
     def _on_change(self, change: PlacementChanged) -> None:
         if change.wakes:
             self._context.events.projects.notify()
-
-
-def is_project(text: str) -> bool:
-    """Return whether a text can be the id of a project: databases store no control characters."""
-    return 0 < len(text) <= LONGEST and text.isprintable()
 
 
 def _wanted(request: Request) -> ProjectsQuery:

@@ -1,12 +1,11 @@
 """`berth quota`: shows used, limit and waiting requests of each project."""
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import pytest
 
 from berth import composition
-from berth.commands import quotas, rules, shares
+from berth.commands import rules, shares
 from berth.operations.quotas import check_resources
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
@@ -14,6 +13,7 @@ from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.quotas import commands as quotas
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.command_line import CommandLine, a_served_placement, plainly
@@ -49,33 +49,32 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
         assert [line.split() for line in (await run("show")).splitlines()[1:]] == shown
 
 
+MODULES = {"quota": quotas, "share": shares, "rules": rules}
+
+
 async def default_limits(placement: Placement) -> dict[str, int]:
     [quota] = (await placement.of(QuotaOperations).find(FindQuotas(project=DEFAULT))).quotas
     return quota.limits
 
 
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("group", "words"),
     [
-        (quotas, ("set", "", "VCPU=3")),
-        (quotas, ("unset", "")),
-        (shares, ("set", "", "3")),
-        (shares, ("unset", "")),
-        (rules, ("test", "--with", "quota..VCPU=3")),
+        ("quota", ("set", "", "VCPU=3")),
+        ("quota", ("unset", "")),
+        ("share", ("set", "", "3")),
+        ("share", ("unset", "")),
+        ("rules", ("test", "--with", "quota..VCPU=3")),
     ],
 )
 async def test_an_empty_project_name_is_refused(
-    module: ModuleType,
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    group: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script with an unset variable must not change the limits of all projects."""
     async with a_served_placement(monkeypatch, "c1") as placement:
         limit = SetQuota(project=DEFAULT, limits={"VCPU": 8, "weight": 2})
         await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=limit))
-        run = CommandLine(module.__name__.rpartition(".")[2].rstrip("s") if module is not rules else "rules",
-                          module, monkeypatch, capsys)  # fmt: skip
+        run = CommandLine(group, MODULES[group], monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
         assert await default_limits(placement) == {"VCPU": 8, "weight": 2}
