@@ -387,6 +387,7 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
     """
     from bus.relays import ANSWER_SECONDS
     from cell_conductor import AttemptLimits, RemovedAgents, agent_gateway, cell_conductor
+    from cell_conductor.extension import ConductorNeeds
 
     claim, release = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
     limits = AttemptLimits(
@@ -395,7 +396,10 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
         keep=settings.keep.ended,
     )
     removed = RemovedAgents(store, bus.clock)
-    conductor = cell_conductor(cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed)
+    parts = parts_of("conductor", ConductorNeeds(cell=cell), settings)
+    conductor = cell_conductor(
+        cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed, parts=parts
+    )
     if settings.cells.agent_queues == "own":
         return [conductor]
     relay = bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS)

@@ -22,6 +22,8 @@ FEATURES = (
     "policies",
     "planning",
     "maintenance",
+    "capacity_history",
+    "adoption",
     "nova",
     "broker_forwarding",
     "database_copy",
@@ -43,6 +45,7 @@ def add_messages() -> None:
     for feature in features():
         if (messages := module_of(feature, "messages")) is not None:
             topics.add(messages)
+    import_module("berth.feature_acts")
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:

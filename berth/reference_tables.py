@@ -106,8 +106,6 @@ MODULES: Mapping[str, str] = {
     "scheduler_worker.waiting.start_estimates": "scheduler",
     "scheduler_worker.stored_requests": "scheduler",
     "cell_conductor.applying": "conductor",
-    "cell_conductor.moves.store": "conductor",
-    "cell_conductor.preemption.metrics": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
 }

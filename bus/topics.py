@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from bus import (
     aggregates,
     audit_trail,
-    capacity,
     cells,
     claims,
     clients,
@@ -239,8 +238,6 @@ MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, mainte
     "maintenance windows, and automatic evacuations of dead hosts", ANYONE, "scheduler")
 EDIT_MAINTENANCE = Query("scheduler.edit_maintenance", maintenance.MaintenanceEditRequested,
     maintenance.MaintenanceEdited, "add or end a window, or release evacuations", ANYONE, "scheduler")
-CAPACITY = Query("scheduler.capacity", capacity.FindCapacity, capacity.CapacityFound,
-    "used, free, stranded and waiting capacity over time", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,

@@ -15,13 +15,12 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
-from cell_conductor import store
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
-from cell_conductor.core.course import Courses, Postponed
+from cell_conductor.core.course import Postponed
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.step import step
 from cell_conductor.extension import Applied, CourseStore
-from cell_conductor.store import UNSETTLED_STATUSES
+from cell_conductor.store import UNSETTLED_STATUSES, BuildStore, Changed
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +39,14 @@ class EventApplier:
         database: Database,
         limits: AttemptLimits,
         clock: Clock,
-        courses: Courses,
+        store: BuildStore,
         stores: Sequence[CourseStore],
     ) -> None:
         self.database = database
-        self.courses = courses
+        self.courses = store.form.courses
+        self._store = store
         self._stores = stores
-        self._events_of_courses = tuple(type_ for course in courses for type_ in course.events)
+        self._events_of_courses = tuple(type_ for course in self.courses for type_ in course.events)
         self.limits = limits
         self.clock = clock
         self.cached: dict[str, Build] = {}  # unfinished builds as stored, least recently stored first
@@ -92,7 +92,7 @@ class EventApplier:
             return {}
         try:
             changed = [(before, after) for before, after, _ in applied.values()]
-            stored = await store.save(self.database, changed, now, self.courses)
+            stored = await self._store.save(self.database, changed, now)
         except Conflict:  # handled as if another conductor had changed all of the builds
             stored = set()
         for id_ in applied.keys() - stored:
@@ -111,7 +111,7 @@ class EventApplier:
         results: AppliedEvents = {}
         applied: list[Applied] = []
         async with self.database.write() as tx:
-            known = await store.load(tx, events)
+            known = await self._store.load(tx, events)
             # Read in this transaction, because another event may just have changed the rows.
             for each in self._stores:
                 events = {**events, **await each.read(tx, events, known)}
@@ -144,15 +144,15 @@ class EventApplier:
         return results
 
     async def _save(
-        self, tx: Transaction, new: Sequence[Build], changed: Sequence[store.Changed], now: float
+        self, tx: Transaction, new: Sequence[Build], changed: Sequence[Changed], now: float
     ) -> None:
         """Insert `new` builds and update `changed` builds. Raise Conflict if another conductor has stored one
         of them since they were loaded.
         """
-        adding, preceding = store.adding(new, now, self.courses)
+        adding, preceding = self._store.adding(new, now)
         if new and len(await adding(tx, preceding)) != len(new):
             raise Conflict("a build that was unknown has just been placed")
-        stored = await store.save_in(tx, changed, now, self.courses) if changed else ()
+        stored = await self._store.save_in(tx, changed, now) if changed else ()
         if missing := len(changed) - len(stored):
             raise Conflict(f"{missing} of {len(changed)} builds were changed meanwhile")
 

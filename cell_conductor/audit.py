@@ -11,17 +11,16 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
-from cell_conductor.core.course import Courses, shown
-from cell_conductor.moves.store import UNDER_WAY
+from cell_conductor.core.course import guest_on
 from cell_conductor.store import BUILD, BUILDS, UNSETTLED, UNSETTLED_STATUSES, status_in
-from cell_conductor.stored_form import decode_leftovers, readable
+from cell_conductor.stored_form import StoredForm, decode_leftovers
 
-_SELECT = sql(f"""
+_SELECT = sql("""
     SELECT builds.id, builds.status, builds.attempt, builds.leftovers,
-    EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.{UNDER_WAY}) AS moves,
+    EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.status = 'open') AS moves,
     EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.placed LIKE '%"out_of":"_%'
     AND moves.placed NOT LIKE '%"out_of":""%') AS came
-    FROM {{n: id str}} JOIN builds ON builds.id = n.id
+    FROM {n: id str} JOIN builds ON builds.id = n.id
 """)
 _CENSUS = sql(f"SELECT id, version, status, root, generation FROM {BUILDS}")
 
@@ -133,7 +132,7 @@ async def places(database: Database) -> dict[str, PlaceByCell]:
         build.id: PlaceByCell(
             build.id, build.as_placed.cell, build.version, build.attempt, build.generation, build.host
         )
-        for build in readable(rows)
+        for build in StoredForm().readable(rows)
     }
 
 
@@ -145,7 +144,7 @@ _WANTED = {
 }
 
 
-async def instances_page(tx: Transaction, question: FindInstances, courses: Courses) -> InstancesFound:
+async def instances_page(tx: Transaction, question: FindInstances, form: StoredForm) -> InstancesFound:
     given = {name: value for name in _WANTED if (value := getattr(question, name))}
     conditions = [_WANTED[name] for name in given]
     if question.statuses:
@@ -153,7 +152,7 @@ async def instances_page(tx: Transaction, question: FindInstances, courses: Cour
         if set(question.statuses).issubset(UNSETTLED_STATUSES):
             conditions.append(UNSETTLED)  # the index's condition, literally, else all builds are read
     else:
-        conditions.append("status NOT IN ('deleted', 'moved')")
+        conditions.append(f"NOT {status_in(('deleted', *form.statuses.ended))}")
     conditions.append("placed <> ''")  # builds without a placement have no host or flavor to show
     where = " AND ".join(conditions)
     listed = sql(f"""
@@ -165,8 +164,8 @@ async def instances_page(tx: Transaction, question: FindInstances, courses: Cour
     page = rows[: question.limit]
     return InstancesFound(
         instances=tuple(
-            _instance(build, courses)
-            for build in readable(page)
+            _instance(build, form)
+            for build in form.readable(page)
             if question.reply_to in ("", build.as_placed.reply_to)
         ),
         more=len(rows) > len(page),
@@ -175,12 +174,12 @@ async def instances_page(tx: Transaction, question: FindInstances, courses: Cour
     )
 
 
-def _instance(build: Build, courses: Courses) -> Instance:
-    spec, (status, guest) = build.spec, shown(build, courses)
+def _instance(build: Build, form: StoredForm) -> Instance:
+    spec, guest = build.spec, guest_on(build, form.courses)
     return Instance(
         build=build.id,
         name=spec.name,
-        status=status,
+        status=build.shown,
         cell=build.cell,
         host=guest.host,
         root=guest.root,

@@ -8,17 +8,18 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from bus import topics
+from bus.addressing import Topic
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Retry
-from bus.messages import AgentReported, BuildOrdered, BuildPlaced, BuildReshaped, DestroyOrdered
+from bus.messages import AgentReported, BuildPlaced, BuildReshaped
 from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Statement
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
 from cell_conductor.build_claims import AskMany, BuildClaims
@@ -30,7 +31,7 @@ from cell_conductor.core.step import step
 from cell_conductor.extension import Applied, ConductorPart
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
-from cell_conductor.stored_form import stands
+from cell_conductor.store import BuildStore
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,11 @@ ROUNDS = 6  # most requests to placement for one event: a refused claim, a relea
 AWAITED_SECONDS = 60.0  # seconds for which a reshape waits for the message about its build
 PAGE = 1000
 PRUNE_PAGE = 5000
+
+# Topics of messages of builds, without those of features. First: orders, and reports that the conductor sends
+# to itself or makes for removed agents.
+_REPEATED: tuple[Topic[Any], ...] = (topics.AGENT_BUILD, topics.AGENT_DESTROY, topics.AGENT_REPORT)
+_EFFECTS = (*_REPEATED, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.HOST_FAILED)
 
 
 class Builds:
@@ -56,17 +62,19 @@ class Builds:
     ) -> None:
         self.database = database
         self.courses = tuple(course for part in parts for course in part.courses)
+        self.store = BuildStore(self.courses)
         self.placement = BuildClaims(claim_many, release_many)
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
-        self.ring = Ring(database, self.clock, self.limits.agent_lease)
+        self.ring = Ring(database, self.clock, self.limits.agent_lease, self.store.form)
         self.removed = removed or RemovedAgents(database, self.clock)
-        self._prunes = (store.prune, *(prune for part in parts for prune in part.prunes), prune_assumed)
+        self._prunes = (self.store.prune, *(prune for part in parts for prune in part.prunes), prune_assumed)
         stores = [each for part in parts for each in part.stores]
-        self._applier = EventApplier(database, self.limits, self.clock, self.courses, stores)
-        # messages that timers repeat
-        repeated: list[type[Message]] = [topic.message for part in parts for topic in part.repeats]
-        self._repeated: tuple[type[Message], ...] = (BuildOrdered, DestroyOrdered, AgentReported, *repeated)
+        self._applier = EventApplier(database, self.limits, self.clock, self.store, stores)
+        self.effects: Sequence[Topic[Any]] = (*_EFFECTS, *(topic for part in parts for topic in part.effects))
+        # topics of messages that timers repeat
+        self.repeated = (*_REPEATED, *(topic for part in parts for topic in part.repeats))
+        self._repeated: tuple[type[Message], ...] = tuple(topic.message for topic in self.repeated)
         self._resumed = False
         self._failed_over = False
         database.on_new_history(self._forget)
@@ -115,7 +123,7 @@ class Builds:
     async def load(self, ids: Collection[str]) -> dict[str, Build]:
         """Return the cell's records of builds by id."""
         async with self.database.read() as tx:
-            return await store.load(tx, ids)
+            return await self.store.load(tx, ids)
 
     async def on_shared_nodes(self, builds: Collection[Build]) -> set[str]:
         """Return the ids of those placed builds whose host is a bare-metal node that agents share."""
@@ -157,19 +165,19 @@ class Builds:
 
     async def find(self, question: FindBuilds) -> BuildsFound:
         known = await self.load(question.builds)
-        found = (stands(build, self.courses) for build in known.values())
+        found = (self.store.form.stands(build) for build in known.values())
         return BuildsFound(builds=tuple(build for build in found if build is not None))
 
     async def find_instances(self, question: FindInstances) -> InstancesFound:
         async with self.database.read() as tx:
-            return await instances_page(tx, question, self.courses)
+            return await instances_page(tx, question, self.store.form)
 
     async def time_out(self) -> Sequence[Any]:
         """Return a report `overdue` for each build whose agent has not done what was ordered within the time
         limit.
         """
         async with self.database.read() as tx:
-            late = await store.overdue(tx, self.clock.now(), PAGE)
+            late = await self.store.overdue(tx, self.clock.now(), PAGE)
         return [message for build in late for message in reminders(build, self.courses)]
 
     async def resume(self) -> Sequence[Any]:
@@ -199,9 +207,10 @@ class Builds:
 
     async def _repeat(self, since: float, left: float, roots: Collection[str] | None = ()) -> list[Any]:
         now = self.clock.now()
-        unfinished = await self._each_silent(store.SILENT, since, now)
-        unfinished += await self._each_silent(store.SILENT_MOVES, since, now)
-        left_behind = await self._each_silent(store.SILENT_LEFTOVERS, left, now)
+        unfinished = [
+            build for each in self.store.unfinished for build in await self._each_silent(each, since, now)
+        ]
+        left_behind = await self._each_silent(self.store.left_behind, left, now)
         if count := len(unfinished) + len(left_behind):
             log.info("repeated the messages that %d builds wait for", count)
         return [*await self._reminders(unfinished, roots), *await self._reminders(left_behind, None)]
@@ -310,9 +319,7 @@ class Builds:
         return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
-        added = {
-            row["id"] for row in await self.database.write_single(*store.adding(made, now, self.courses))
-        }
+        added = {row["id"] for row in await self.database.write_single(*self.store.adding(made, now))}
         self._applier.cache(build for build in made if build.id in added)
         return added
 
@@ -322,4 +329,4 @@ class Builds:
         again immediately.
         """
         async with self.database.write() as tx:
-            return await store.silent(tx, silent, since, now, after, PAGE)
+            return await self.store.silent(tx, silent, since, now, after, PAGE)

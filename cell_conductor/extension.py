@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from bus.addressing import Topic
+from bus.feature import PartNeeds
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from bus.worker import Answers, Every, On, Outcome
+from bus.worker import Outcome, WorkerRows
 from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
@@ -21,7 +22,7 @@ from cell_conductor.core.answers import (
     with_allocations,
 )
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
-from cell_conductor.core.course import BaseCourse, Course, Postponed, Shown, Step
+from cell_conductor.core.course import BaseCourse, Course, HeldStatuses, Postponed, Step
 from cell_conductor.core.events import AttemptLimits, Event
 
 __all__ = [
@@ -32,16 +33,16 @@ __all__ = [
     "Build",
     "BuildParts",
     "CellBuilds",
+    "ConductorNeeds",
     "ConductorPart",
-    "ConductorRows",
     "Course",
     "CourseStore",
     "Effects",
     "Event",
+    "HeldStatuses",
     "Leftover",
     "Postponed",
     "Prune",
-    "Shown",
     "Status",
     "Step",
     "Stepped",
@@ -105,6 +106,9 @@ class CellBuilds(Protocol):
 
     database: Database
     placement: BuildClaims
+    # Topics of all messages of builds. Every row whose messages are events of builds declares them: a course
+    # may have any build, and repeats after any event the messages that others wait for.
+    effects: Sequence[Topic[Any]]
 
     async def load(self, ids: Collection[str]) -> dict[str, Build]:
         """Return the cell's records of builds by id."""
@@ -119,28 +123,25 @@ class CellBuilds(Protocol):
         """Apply messages about builds, each with the field `build`."""
 
 
-class ConductorRows(NamedTuple):
-    """The rows that a feature adds to the table of the conductor."""
-
-    consumes: Sequence[On] = ()
-    answers: Sequence[Answers] = ()
-    timers: Sequence[Every] = ()
+def _no_rows(builds: CellBuilds) -> WorkerRows:
+    return WorkerRows()
 
 
-def _no_rows(cell: str, builds: CellBuilds, effects: Sequence[Topic[Any]]) -> ConductorRows:
-    return ConductorRows()
+@dataclass(frozen=True, kw_only=True)
+class ConductorNeeds(PartNeeds):
+    """The objects from which a feature makes its part of the conductor of a cell."""
+
+    cell: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConductorPart:
     """A feature's part of the conductor of a cell."""
 
     courses: tuple[Course, ...] = ()  # in the order in which they are asked
     stores: tuple[CourseStore, ...] = ()
     prunes: tuple[Prune, ...] = ()  # called when the conductor deletes old builds
-    # Topics of messages of its courses. Every row whose messages are events of builds declares them: a course
-    # may have any build, and repeats after any event the messages that others wait for.
-    effects: tuple[Topic[Any], ...] = ()
+    effects: tuple[Topic[Any], ...] = ()  # topics of messages of its courses
     repeats: tuple[Topic[Any], ...] = ()  # those of `effects` that timers publish until they are answered
-    # Returns its rows for a cell; gets the topics of all messages of builds.
-    rows: Callable[[str, CellBuilds, Sequence[Topic[Any]]], ConductorRows] = _no_rows
+    offers: tuple[object, ...] = ()
+    rows: Callable[[CellBuilds], WorkerRows] = _no_rows

@@ -31,6 +31,7 @@ from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
+from cell_conductor.stored_form import StoredForm
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +47,11 @@ FORGOTTEN_AFTER = 7 * 86400.0
 class Ring:
     """Assigns a cell's bare-metal nodes to agents by leases, and executes operators' commands about nodes."""
 
-    def __init__(self, database: Database, clock: Clock, lease: float) -> None:
+    def __init__(self, database: Database, clock: Clock, lease: float, form: StoredForm) -> None:
         self.database = database
         self.clock = clock
         self.lease = lease
+        self.form = form
         self.moved: set[str] = set()  # roots of nodes whose new owner needs all unanswered orders
         self._sightings = Sightings(lease / 2)
         self._pools: set[str] | None = None  # names of the pools with agents; None: not read yet
@@ -256,7 +258,7 @@ class Ring:
             return []
         try:
             async with self.database.read() as tx:
-                return await store.builds_on(tx, roots)
+                return await store.builds_on(tx, roots, self.form)
         except BaseException:
             self.moved |= roots
             raise

@@ -11,13 +11,13 @@ from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
 from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND
-from cell_conductor.stored_form import readable
+from cell_conductor.stored_form import StoredForm
 
 T = TypeVar("T", RingMember, RingNode)
 
 _MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, asked_at"
 _NODE = 'root, owner, epoch, version, leaving, moves_to AS "to"'
-_BUSY = "('building', 'swapping', 'active', 'moving', 'verifying', 'deleting')"
+_BUSY = "('building', 'swapping', 'active', 'deleting')"  # an instance on bare metal does not move
 
 _RENEW = sql(f"""
     UPDATE ring_members SET beat = beat + 1, asked_at = :NOW,
@@ -177,7 +177,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     guest is destroyed.
     """
     found: dict[str, Use] = {}
-    for build in readable(await _LEFT_BEHIND(tx)):
+    for build in StoredForm().readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:
             if not leftover.is_destroyed:
                 found[build.hosts[leftover.at].root] = "ending"
@@ -189,10 +189,10 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     return found
 
 
-async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
+async def builds_on(tx: Transaction, roots: Collection[str], form: StoredForm) -> list[Build]:
     """Return the builds with a guest, or a guest left behind, on the given root providers."""
-    builds = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
-    for build in readable(await _LEFT_BEHIND(tx)):
+    builds = {build.id: build for build in form.readable(await _ON(tx, [(root,) for root in roots]))}
+    for build in form.readable(await _LEFT_BEHIND(tx)):
         if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
             builds[build.id] = build
     return list(builds.values())

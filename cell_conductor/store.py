@@ -1,39 +1,43 @@
 """SQL for builds. Functions take and return values, not database rows; a batch is one statement."""
 
 from collections.abc import Collection, Iterable
+from typing import get_args
 
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Dialect, Transaction
-from cell_conductor.core.build import Build
+from cell_conductor.core.build import Build, Status
 from cell_conductor.core.course import Courses
-from cell_conductor.stored_form import encoded, place_columns, read_build, readable, state_columns
+from cell_conductor.stored_form import StoredForm, encoded
+
+
+def _listed(statuses: Iterable[str]) -> str:
+    return ", ".join(f"'{status}'" for status in statuses)
 
 
 def status_in(statuses: Iterable[str]) -> str:
-    listed = ", ".join(f"'{status}'" for status in statuses)
-    return f"status IN ({listed})"
+    return f"status IN ({_listed(statuses)})"
 
 
 # Conditions of partial indexes: an index is used only if the query repeats its condition literally.
 UNSETTLED_STATUSES = ("building", "swapping", "deleting")
 UNSETTLED = status_in(UNSETTLED_STATUSES)
-ENDED_STATUSES = "status IN ('error', 'deleted', 'moved')"
+ENDED = "status IN ('error', 'deleted')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
-MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"
+HELD = f"status NOT IN ({_listed(get_args(Status))})"
 LEFT_BEHIND = "leftovers <> ''"
-SETTLED = "status IN ('active', 'shelved', 'moved', 'error', 'deleted')"
+_SETTLED = ("active", "error", "deleted")
 
 BUILDS = "builds JOIN placed_builds ON placed_builds.build = builds.id"
 BUILD = """builds.id, builds.version, builds.status, builds.attempt, builds.generation, builds.deadline,
-    builds.story, builds.leftovers, builds.moved, placed_builds.root, placed_builds.placed"""
-_STATE = "status str, attempt int, generation int, deadline float, story str, moved str"
+    builds.story, builds.leftovers, builds.parts, placed_builds.root, placed_builds.placed"""
+_STATE = "status str, attempt int, generation int, deadline float, story str, parts str"
 _PLACE = "placed str, root str, host str, project str, called str"
 
 _INSERT = sql(f"""
     WITH {{others}}new AS (SELECT * FROM {{n: id str, {_STATE}}})
-    INSERT INTO builds (id, version, status, attempt, generation, deadline, updated_at, story, moved)
-    SELECT id, 0, status, attempt, generation, deadline, :NOW, story, moved FROM new
+    INSERT INTO builds (id, version, status, attempt, generation, deadline, updated_at, story, parts)
+    SELECT id, 0, status, attempt, generation, deadline, :NOW, story, parts FROM new
     WHERE {{after}} ON CONFLICT (id) DO NOTHING RETURNING id
 """)
 _INSERT_PLACED = sql(f"""
@@ -47,7 +51,7 @@ _SELECT = sql(f"""
 """)
 _CHANGES = """UPDATE builds SET version = n.version + 1, status = n.status, attempt = n.attempt,
     generation = n.generation, deadline = n.deadline, updated_at = :NOW, story = n.story,
-    leftovers = n.leftovers, moved = n.moved"""
+    leftovers = n.leftovers, parts = n.parts"""
 _CHANGED = f"id str, version int, leftovers str, {_STATE}"
 _SAME_VERSION = "WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id"
 # With an empty text for `placed`, the stored BuildPlaced is not changed.
@@ -67,116 +71,131 @@ _OVERDUE = [
     for condition in (
         f"{UNSETTLED} AND status IN ('building', 'deleting')",
         LEFTOVER,
-        f"{MOVING} AND deadline > 0",
+        f"{HELD} AND deadline > 0",
     )
 ]
-SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
-    sql(f"""
-        UPDATE builds SET updated_at = :NOW WHERE id IN (SELECT id FROM builds
-        WHERE {condition} AND updated_at <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING id
-    """)
-    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {SETTLED}")
-]
-# Deletes builds that ended long ago and hold no resources.
-_PRUNE = sql(f"""
-    DELETE FROM builds WHERE id IN (SELECT id FROM builds
-    WHERE {ENDED_STATUSES} AND deadline = 0 AND updated_at < :before
-    ORDER BY updated_at LIMIT :most) RETURNING id
-""")
 _PRUNE_PLACED = sql("DELETE FROM placed_builds WHERE build IN (SELECT n.id FROM {n: id str})")
-
-
-def adding(made: Iterable[Build], now: float, courses: Courses) -> tuple[BoundStatement, BoundStatement]:
-    """Return two SQL statements that store new builds. The second must be executed before the first; the
-    first returns the ids of the builds that did not exist yet.
-    """
-    builds = _in_order(made)
-    states = [(build.id, *state_columns(build)) for build in builds]
-    places = [(build.id, encoded(build.placed), *place_columns(build, courses)) for build in builds]
-    return _INSERT.of(states, now=now), _INSERT_PLACED.of(places)
-
-
-async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
-    return {row["id"]: read_build(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
-
 
 Changed = tuple[Build, Build]  # the build before a step, and after it
 
 
-def saving(changed: Collection[Changed], now: float, dialect: Dialect, courses: Courses) -> BoundStatement:
-    """Return the SQL statement that updates builds, except builds that another writer has changed, and
-    returns the ids of the updated builds. On SQLite, the statement does not update the table `placed_builds`.
+def _silent(condition: str) -> Statement:
+    """Return a statement that marks a page of builds as changed now, and returns their ids: of the builds
+    that meet the condition and have not changed since a time.
     """
-    in_order = sorted(changed, key=lambda builds: builds[1].id)
-    rows = [
-        (after.id, after.version, encoded(after.leftovers), *state_columns(after)) for _, after in in_order
-    ]
-    places = [_new_place(before, after, courses) for before, after in in_order]
-    if dialect == "sqlite" or not any(places):
-        return _UPDATE.of(rows, now=now)
-    both = [(*row, *(place or ("",) * 5)) for row, place in zip(rows, places, strict=True)]
-    return _UPDATE_BOTH.of(both, now=now)
+    return sql(f"""
+        UPDATE builds SET updated_at = :NOW WHERE id IN (SELECT id FROM builds
+        WHERE {condition} AND updated_at <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING id
+    """)
 
 
-async def save(database: Database, changed: Collection[Changed], now: float, courses: Courses) -> set[str]:
-    """Update builds and their rows of `placed_builds` in a transaction, except builds that another writer has
-    changed; return the ids of the updated builds.
-    """
-    if database.dialect == "postgresql":
-        return {row["id"] for row in await database.write_single(saving(changed, now, "postgresql", courses))}
-    async with database.write() as tx:
-        return await save_in(tx, changed, now, courses)
+def _prune(condition: str) -> Statement:
+    """Return a statement that deletes builds that ended long ago and hold no resources."""
+    return sql(f"""
+        DELETE FROM builds WHERE id IN (SELECT id FROM builds
+        WHERE {condition} AND deadline = 0 AND updated_at < :before
+        ORDER BY updated_at LIMIT :most) RETURNING id
+    """)
 
 
-async def save_in(tx: Transaction, changed: Collection[Changed], now: float, courses: Courses) -> set[str]:
-    """Update builds and their rows of `placed_builds` in the given transaction, except builds that another
-    writer has changed; return the ids of the updated builds.
-    """
-    updated = {row["id"] for row in await saving(changed, now, tx.dialect, courses)(tx)}
-    if tx.dialect == "sqlite":
-        places = {
-            after.id: _new_place(before, after, courses) for before, after in changed if after.id in updated
-        }
-        if any(places.values()):
-            await _UPDATE_PLACES(tx, [(id_, *place) for id_, place in places.items() if place])
-    return updated
+class BuildStore:
+    """The stored builds of a cell."""
 
+    def __init__(self, courses: Courses = ()) -> None:
+        self.form = form = StoredForm(courses)
+        held = form.statuses
+        # builds that wait for an answer, and builds that do not
+        self.unfinished = [_silent(UNSETTLED)]
+        if held.waiting:
+            self.unfinished.append(_silent(f"{HELD} AND {status_in(held.waiting)}"))
+        self.left_behind = _silent(f"{LEFT_BEHIND} AND {status_in((*_SETTLED, *held.settled))}")
+        self._prunes = [_prune(ENDED)]
+        if held.ended:
+            self._prunes.append(_prune(f"{HELD} AND {status_in(held.ended)}"))
 
-def _new_place(before: Build, after: Build, courses: Courses) -> tuple[str, ...]:
-    """Return the values of a build's row in the table `placed_builds` after a step, for example because the
-    host changed; an empty tuple if the step changes nothing in this row.
-    """
-    if after.placed is not before.placed:
-        return encoded(after.placed), *place_columns(after, courses)
-    if after.at == before.at and after.parts is before.parts and after.new_spec is before.new_spec:
-        return ()  # after most steps; faster than the comparison below
-    listed = place_columns(after, courses)
-    return ("", *listed) if listed != place_columns(before, courses) else ()
+    def adding(self, made: Iterable[Build], now: float) -> tuple[BoundStatement, BoundStatement]:
+        """Return two SQL statements that store new builds. The second must be executed before the first; the
+        first returns the ids of the builds that did not exist yet.
+        """
+        builds = _in_order(made)
+        states = [(build.id, *self.form.state_columns(build)) for build in builds]
+        places = [(build.id, encoded(build.placed), *self.form.place_columns(build)) for build in builds]
+        return _INSERT.of(states, now=now), _INSERT_PLACED.of(places)
 
+    async def load(self, tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
+        return {row["id"]: self.form.read(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
 
-async def prune(tx: Transaction, before: float, most: int) -> int:
-    """Delete at most `most` builds that ended before a time and hold no resources; return how many."""
-    pruned = [(row["id"],) for row in await _PRUNE(tx, before=before, most=most)]
-    if pruned:
-        await _PRUNE_PLACED(tx, pruned)
-    return len(pruned)
+    def saving(self, changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
+        """Return the SQL statement that updates builds, except builds that another writer has changed, and
+        returns the ids of the updated builds. On SQLite, it does not update the table `placed_builds`.
+        """
+        in_order = sorted(changed, key=lambda builds: builds[1].id)
+        rows = [
+            (after.id, after.version, encoded(after.leftovers), *self.form.state_columns(after))
+            for _, after in in_order
+        ]
+        places = [self._new_place(before, after) for before, after in in_order]
+        if dialect == "sqlite" or not any(places):
+            return _UPDATE.of(rows, now=now)
+        both = [(*row, *(place or ("",) * 5)) for row, place in zip(rows, places, strict=True)]
+        return _UPDATE_BOTH.of(both, now=now)
 
+    async def save(self, database: Database, changed: Collection[Changed], now: float) -> set[str]:
+        """Update builds and their rows of `placed_builds` in a transaction, except builds that another
+        writer has changed; return the ids of the updated builds.
+        """
+        if database.dialect == "postgresql":
+            return {row["id"] for row in await database.write_single(self.saving(changed, now, "postgresql"))}
+        async with database.write() as tx:
+            return await self.save_in(tx, changed, now)
 
-async def silent(
-    tx: Transaction, condition: Statement, since: float, now: float, after: str, most: int
-) -> list[Build]:
-    """Return a page of the builds that `condition` selects (unfinished builds, moves or guests left behind)
-    and that have not changed since `since`, sorted by id, after the id `after`. Mark them as changed `now`.
-    """
-    rows = await condition(tx, since=since, now=now, after=after, most=most)
-    return readable(await _SELECT(tx, [(row["id"],) for row in rows])) if rows else []
+    async def save_in(self, tx: Transaction, changed: Collection[Changed], now: float) -> set[str]:
+        """Update builds and their rows of `placed_builds` in the given transaction, except builds that
+        another writer has changed; return the ids of the updated builds.
+        """
+        updated = {row["id"] for row in await self.saving(changed, now, tx.dialect)(tx)}
+        if tx.dialect == "sqlite":
+            places = {
+                after.id: self._new_place(before, after) for before, after in changed if after.id in updated
+            }
+            if any(places.values()):
+                await _UPDATE_PLACES(tx, [(id_, *place) for id_, place in places.items() if place])
+        return updated
 
+    def _new_place(self, before: Build, after: Build) -> tuple[str, ...]:
+        """Return the values of a build's row in the table `placed_builds` after a step, for example because
+        the host changed; an empty tuple if the step changes nothing in this row.
+        """
+        if after.placed is not before.placed:
+            return encoded(after.placed), *self.form.place_columns(after)
+        if after.at == before.at and after.parts is before.parts and after.new_spec is before.new_spec:
+            return ()  # after most steps; faster than the comparison below
+        listed = self.form.place_columns(after)
+        return ("", *listed) if listed != self.form.place_columns(before) else ()
 
-async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return the builds that exceeded a time limit: of an order to their agent, of a guest left behind, or of
-    a phase of a move; at most `limit` builds for each of the three.
-    """
-    return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
+    async def prune(self, tx: Transaction, before: float, most: int) -> int:
+        """Delete at most `most` builds that ended before a time and hold no resources; return how many."""
+        pruned = [(row["id"],) for prune in self._prunes for row in await prune(tx, before=before, most=most)]
+        if pruned:
+            await _PRUNE_PLACED(tx, pruned)
+        return len(pruned)
+
+    async def silent(
+        self, tx: Transaction, condition: Statement, since: float, now: float, after: str, most: int
+    ) -> list[Build]:
+        """Return a page of the builds that `condition` selects and that have not changed since `since`,
+        sorted by id, after the id `after`. Mark them as changed `now`.
+        """
+        rows = await condition(tx, since=since, now=now, after=after, most=most)
+        return self.form.readable(await _SELECT(tx, [(row["id"],) for row in rows])) if rows else []
+
+    async def overdue(self, tx: Transaction, now: float, limit: int) -> list[Build]:
+        """Return the builds that exceeded a time limit: of an order to their agent, of a guest left behind,
+        or of a course; at most `limit` builds for each of the three.
+        """
+        return [
+            build for late in _OVERDUE for build in self.form.readable(await late(tx, now=now, most=limit))
+        ]
 
 
 def _in_order(builds: Iterable[Build]) -> list[Build]:

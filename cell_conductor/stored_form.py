@@ -1,11 +1,8 @@
-"""Encodes builds as rows and as answers to clients, and decodes stored builds.
-
-The stored form is older than `Build.parts`: a build has fields and statuses of features. This module names
-features until messages and rows carry parts.
-"""
+"""Encodes builds as rows and as answers to clients, and decodes stored builds."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -15,30 +12,21 @@ from bus.messages import Attempt, BuildPlaced, Selection
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import Compact
-from cell_conductor.core.build import Build, BuildParts, Leftover
-from cell_conductor.core.course import Courses, shown
-from cell_conductor.moves.core.move import BuildMove, HeldStatus, MovePart, held_status, last_move
-from cell_conductor.preemption.courses import Awaited, Vacate
+from cell_conductor.core.build import Build, BuildParts, Leftover, Status
+from cell_conductor.core.course import Courses, HeldStatuses, guest_on, operation
 
 log = logging.getLogger(__name__)
 
 LOST = "what its conductor had stored of it could not be read any more"
 
-_HELD: dict[str, HeldStatus] = {status: status for status in get_args(HeldStatus)}
-
-
-class _ChangedBuild(Compact, frozen=True):
-    """The stored fields that change only while a build moves; not stored for a build that has never moved."""
-
-    added_hosts: tuple[Selection, ...] = ()
-    new_spec: BuildSpec | None = None
-    move: BuildMove | None = None
+_STATUSES = frozenset(get_args(Status))
 
 
 class _StoredContext(Compact, frozen=True):
     """The stored fields of a build that no database query filters by; they are stored together as JSON.
 
-    Fields that change late are first: PostgreSQL does not log the unchanged end of an updated row.
+    Fields that change late are first: PostgreSQL does not log the unchanged end of an updated row. The last
+    two change only if the build moves.
     """
 
     replies: tuple[str, ...]
@@ -49,14 +37,14 @@ class _StoredContext(Compact, frozen=True):
     attempts: tuple[Attempt, ...]
     started: float
     cell: str
-    awaits: tuple[str, ...] = ()
-    vacates: Vacate | None = None
+    added_hosts: tuple[Selection, ...] = ()
+    new_spec: BuildSpec | None = None
 
 
 _encode = msgspec.json.Encoder().encode
 _story = msgspec.json.Decoder(_StoredContext).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
-_changed = msgspec.json.Decoder(_ChangedBuild).decode
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
@@ -64,78 +52,102 @@ def encoded(value: Any) -> str:
     return _encode(value).decode() if value else ""
 
 
-def state_columns(build: Build) -> tuple[Any, ...]:
-    """Return the values of the columns of `builds` that steps change, except the leftovers."""
-    awaited = build.parts.get(Awaited)
-    context = _StoredContext(
-        replies=build.replies,
-        end=build.end,
-        doom=build.doom,
-        reshaped=build.reshaped,
-        at=build.at,
-        attempts=build.attempts,
-        started=build.started,
-        cell=build.cell,
-        awaits=awaited.builds if awaited is not None else (),
-        vacates=build.parts.get(Vacate),
-    )
-    move = last_move(build)
-    changed = _ChangedBuild(build.added_hosts, build.new_spec, move)
-    values = (held_status(build) or build.status, build.attempt, build.generation, build.deadline)
-    return *values, _encode(context).decode(), _encode(changed).decode() if move is not None else ""
+class StoredForm:
+    """The stored form of builds with the states of courses, each under the name of its course."""
 
+    def __init__(self, courses: Courses = ()) -> None:
+        self.courses = courses
+        of_courses = [course.statuses for course in courses]
+        self.statuses = HeldStatuses(
+            *(tuple(chain.from_iterable(alike)) for alike in zip(*of_courses, strict=True))
+        )
+        self._decoders = {
+            course.name: msgspec.json.Decoder(course.state) for course in courses if course.state is not None
+        }
+        self._names = {course.state: course.name for course in courses if course.state is not None}
 
-def place_columns(build: Build, courses: Courses) -> tuple[str, str, str, str]:
-    """Return the values of the columns of `placed_builds` by which builds are found."""
-    if build.placed is None:
-        return "", "", "", ""
-    return build.host.root, shown(build, courses).guest_on.host, build.spec.project, build.spec.name
+    def state_columns(self, build: Build) -> tuple[Any, ...]:
+        """Return the values of the columns of `builds` that steps change, except the leftovers."""
+        context = _StoredContext(
+            replies=build.replies,
+            end=build.end,
+            doom=build.doom,
+            reshaped=build.reshaped,
+            at=build.at,
+            attempts=build.attempts,
+            started=build.started,
+            cell=build.cell,
+            added_hosts=build.added_hosts,
+            new_spec=build.new_spec,
+        )
+        parts = {**build.parts.unread, **{self._names[type(value)]: value for value in build.parts}}
+        values = (build.shown, build.attempt, build.generation, build.deadline)
+        return *values, _encode(context).decode(), encoded(parts)
 
+    def place_columns(self, build: Build) -> tuple[str, str, str, str]:
+        """Return the values of the columns of `placed_builds` by which builds are found."""
+        if build.placed is None:
+            return "", "", "", ""
+        return build.host.root, guest_on(build, self.courses).host, build.spec.project, build.spec.name
 
-def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
-    """Decode stored builds; an unreadable build is logged and skipped, so that it blocks no other build."""
-    found = []
-    for row in rows:
+    def readable(self, rows: Iterable[Mapping[str, Any]]) -> list[Build]:
+        """Decode stored builds; an unreadable build is logged and skipped, so that it blocks no other
+        build.
+        """
+        found = []
+        for row in rows:
+            try:
+                found.append(self.read(row))
+            except Poison as unreadable:
+                log.error("passed over: %s", unreadable)
+        return found
+
+    def read(self, row: Mapping[str, Any]) -> Build:
+        """Decode a stored build; raise Poison if its placement or the state of a course is unreadable."""
+        part = "what was placed"
         try:
-            found.append(read_build(row))
-        except Poison as unreadable:
-            log.error("passed over: %s", unreadable)
-    return found
+            placed = _placed(row["placed"]) if row["placed"] else None
+            part = "the state of a feature"
+            parts = self._read_parts(row["parts"]) if row["parts"] else BuildParts()
+        except NOT_JSON as problem:
+            raise Poison(f"build {row['id']}: {part} cannot be read any more: {problem}") from None
+        is_held = row["status"] not in _STATUSES
+        return Build(
+            id=row["id"],
+            status="held" if is_held else row["status"],
+            held_as=row["status"] if is_held else "",
+            placed=placed,
+            version=row["version"],
+            attempt=row["attempt"],
+            generation=row["generation"],
+            deadline=row["deadline"],
+            leftovers=_read_leftovers(row),
+            parts=parts,
+            **msgspec.structs.asdict(_read_story(row, placed)),
+        )
 
+    def _read_parts(self, stored: str) -> BuildParts:
+        found = _parts(stored)
+        values = [self._decoders[name].decode(found.pop(name)) for name in self._decoders if name in found]
+        return BuildParts(*values, unread=found)
 
-def read_build(row: Mapping[str, Any]) -> Build:
-    """Decode a stored build; raise Poison if its placement or its moves are unreadable."""
-    part = "what was placed"
-    try:
-        placed = _placed(row["placed"]) if row["placed"] else None
-        part = "where it has moved"
-        changed = _changed(row["moved"]) if row["moved"] else _ChangedBuild()
-    except NOT_JSON as problem:
-        raise Poison(f"build {row['id']}: {part} cannot be read any more: {problem}") from None
-    hosts = (placed.chosen, *placed.alternates, *changed.added_hosts) if placed else ()
-    story = msgspec.structs.asdict(_read_story(row, placed, hosts))
-    return Build(
-        id=row["id"],
-        status="held" if row["status"] in _HELD else row["status"],
-        placed=placed,
-        version=row["version"],
-        attempt=row["attempt"],
-        generation=row["generation"],
-        deadline=row["deadline"],
-        leftovers=_read_leftovers(row),
-        added_hosts=changed.added_hosts,
-        new_spec=changed.new_spec,
-        parts=_parts(row["status"], changed.move, story.pop("awaits"), story.pop("vacates")),
-        **story,
-    )
-
-
-def _parts(
-    stored_status: str, move: BuildMove | None, awaits: tuple[str, ...], vacates: Vacate | None
-) -> BuildParts:
-    held = _HELD.get(stored_status)
-    moves = MovePart(move, held) if move is not None or held is not None else None
-    return BuildParts(vacates, Awaited(awaits) if awaits else None, moves)
+    def stands(self, build: Build) -> BuildStands | None:
+        """Return a build as clients see it; None if it was never placed, or is in another cell."""
+        if build.placed is None or build.held_as in self.statuses.ended:
+            return None
+        return BuildStands(
+            build=build.id,
+            status=build.shown,
+            placed=build.as_placed,
+            host=guest_on(build, self.courses).host,
+            attempts=build.attempts,
+            reason=build.doom,
+            attempt=build.attempt,
+            generation=build.generation,
+            chosen=build.host,
+            spec=build.spec,
+            move=operation(build, self.courses),
+        )
 
 
 def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
@@ -147,9 +159,7 @@ def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
         return ()
 
 
-def _read_story(
-    row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
-) -> _StoredContext:
+def _read_story(row: Mapping[str, Any], placed: BuildPlaced | None) -> _StoredContext:
     """Decode the column `story` of a build; if unreadable, derive the fields from the build's other columns,
     so that the build can still end.
     """
@@ -158,9 +168,11 @@ def _read_story(
     except NOT_JSON as problem:
         log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
     status = row["status"]
+    is_active = status == "active" or status not in _STATUSES
+    hosts = (placed.chosen, *placed.alternates) if placed else ()
     return _StoredContext(
         replies=(),
-        end="error" if status == "error" else "active" if status in ("active", *_HELD) else "",
+        end="error" if status == "error" else "active" if is_active else "",
         # the build may have had to end in error, so it ends in error
         doom=LOST if status in ("swapping", "error") else "",
         reshaped=0,
@@ -168,27 +180,4 @@ def _read_story(
         attempts=(),
         started=0.0,
         cell=placed.cell if placed else "unknown",
-    )
-
-
-def stands(build: Build, courses: Courses) -> BuildStands | None:
-    """Return a build as clients see it; None if it was never placed, or is in another cell."""
-    if build.placed is None:
-        return None
-    status, guest_on = shown(build, courses)
-    move = last_move(build)
-    if status == "moved":
-        return None
-    return BuildStands(
-        build=build.id,
-        status=status,
-        placed=build.as_placed,
-        host=guest_on.host,
-        attempts=build.attempts,
-        reason=build.doom,
-        attempt=build.attempt,
-        generation=build.generation,
-        chosen=build.host,
-        spec=build.spec,
-        move=move.id if move is not None else None,
     )

@@ -2,23 +2,21 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from bus import topics
-from bus.addressing import Topic
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.sql.database import Database
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT
+from bus.topics import AGENT_REPORT
 from bus.worker import Every, On, Worker, answers, every, on_many, prune_period
 from cell_conductor.applying import show_outcomes
 from cell_conductor.build_claims import AskMany
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.extension import ConductorPart
-from cell_conductor.features import PARTS
 from cell_conductor.removed_agents import RemovedAgents
 from cell_conductor.ring import CHECKS_PER_LEASE
 
@@ -27,11 +25,6 @@ R = TypeVar("R")
 
 FAILOVER_SECONDS = 1.0  # seconds between checks for a fail-over of the database
 LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one
-
-# Topics of messages of builds, without those of features. First: orders, and reports that the conductor sends
-# to itself or makes for removed agents.
-_REPEATED = (AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT)
-_EFFECTS = (*_REPEATED, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.HOST_FAILED)
 
 
 def cell_conductor(
@@ -43,7 +36,7 @@ def cell_conductor(
     limits: AttemptLimits | None = None,
     clock: Clock | None = None,
     removed: RemovedAgents | None = None,
-    parts: Sequence[ConductorPart] = PARTS,
+    parts: Sequence[ConductorPart] = (),
 ) -> Worker:
     """Return the worker of one cell's conductor; several replicas may share the cell's database. `removed`:
     the removed agents; the gateway, which relays orders to agents, uses the same object if it runs in this
@@ -52,13 +45,10 @@ def cell_conductor(
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
     builds = Builds(database, *asks, parts=parts, limits=limits, clock=clock, removed=removed)
     ring = builds.ring
-    effects = (*_EFFECTS, *(topic for part in parts for topic in part.effects))
-    repeated = (*_REPEATED, *(topic for part in parts for topic in part.repeats))
-    rows = [part.rows(cell, builds, effects) for part in parts]
     show_outcomes(cell)
-    return Worker(
+    worker = Worker(
         f"conductor.{cell}",
-        consumes=[*_consumed(cell, builds, effects), *(row for each in rows for row in each.consumes)],
+        consumes=_consumed(cell, builds),
         answers=[
             answers(topics.FIND_BUILDS, builds.find, cell=cell),
             answers(topics.FIND_INSTANCES, builds.find_instances, cell=cell),
@@ -66,14 +56,15 @@ def cell_conductor(
             answers(topics.REPORT_NODES, ring.report_nodes, cell=cell),
             answers(topics.FIND_AGENTS, ring.find, cell=cell),
             answers(topics.EDIT_AGENT, partial(builds.removed.edit, ring=ring), cell=cell),
-            *(row for each in rows for row in each.answers),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
-        timers=[*_timers(builds, repeated), *(row for each in rows for row in each.timers)],
+        timers=_timers(builds),
     )
+    return worker.with_rows([part.rows(builds) for part in parts])
 
 
-def _consumed(cell: str, builds: Builds, effects: Sequence[Topic[Any]]) -> list[On]:
+def _consumed(cell: str, builds: Builds) -> list[On]:
+    effects = builds.effects
     return [
         on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=effects),
         on_many(
@@ -90,8 +81,8 @@ def _consumed(cell: str, builds: Builds, effects: Sequence[Topic[Any]]) -> list[
     ]
 
 
-def _timers(builds: Builds, repeated: Sequence[Topic[Any]]) -> list[Every]:
-    limits, ring = builds.limits, builds.ring
+def _timers(builds: Builds) -> list[Every]:
+    limits, ring, repeated = builds.limits, builds.ring, builds.repeated
     return [
         every(limits.poll_every, builds.time_out, emits=repeated),
         every(limits.stalled_after / 2, builds.resume, emits=repeated, at_once=True),

@@ -4,12 +4,8 @@ A feature extends the scheduler by the purposes of orders, and by a `SchedulerPa
 fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from bus.feature import PartNeeds
-from bus.sql.database import Database
 from scheduler_worker.agents import WaitingSignal
+from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
 from scheduler_worker.core.choosing import Choosing
@@ -38,12 +34,19 @@ from scheduler_worker.core.order import (
     attempts_of,
     claims_of,
 )
-from scheduler_worker.core.policy import BadChoice, ChoicePolicy
+from scheduler_worker.core.policy import BadChoice, ChoicePolicy, filter_names, with_changes
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
 from scheduler_worker.core.roles import Part, group_id, own_group, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
-from scheduler_worker.core.scale import CapacityReservation, HasReservations, Pick, scores_of
+from scheduler_worker.core.scale import (
+    CapacityReservation,
+    HasReservations,
+    Pick,
+    Replayed,
+    replay,
+    scores_of,
+)
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -114,9 +117,11 @@ __all__ = [
     "Ranking",
     "RefusalRecords",
     "Remedies",
+    "Replayed",
     "RuleError",
     "Scheduler",
     "SchedulerNeeds",
+    "SchedulerOptions",
     "SchedulerPart",
     "Scope",
     "Settled",
@@ -139,6 +144,7 @@ __all__ = [
     "domain_rules",
     "drawn",
     "events",
+    "filter_names",
     "force_down_host",
     "group_id",
     "late_after",
@@ -149,25 +155,12 @@ __all__ = [
     "open_host",
     "own_group",
     "parts_of",
+    "plain_scheduler",
     "prepared_in_parts",
+    "replay",
     "required_constraints",
     "scores_of",
     "unfit_image",
+    "with_changes",
     "with_members",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulerNeeds(PartNeeds):
-    """The objects that a scheduler gives to the parts of features. Until all parts were made, a part only
-    reads the attributes of `scheduler`.
-    """
-
-    scheduler: Scheduler
-    cells: CellQueries
-    database: Database
-    publish: Publish
-    options: SchedulerOptions
-
-
-PartsOf = Callable[[SchedulerNeeds], Sequence[SchedulerPart]]  # returns the parts in the order of their list

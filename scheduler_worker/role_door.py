@@ -19,18 +19,17 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 from scheduler_worker.store.decisions import registered
 
-_ACTING = {message for act in acts.ACTS for message in act.messages}
-
 
 @cache
 def relayed() -> dict[str, Query[Any, Any] | Topic[Any]]:
     """Return the topics and queries of which messages are relayed, by pattern and name."""
+    acting = {message for act in acts.ACTS for message in act.messages}
     return {
-        **{topic.pattern: topic for topic in topics.TOPICS if topic.message in _ACTING},
+        **{topic.pattern: topic for topic in topics.TOPICS if topic.message in acting},
         **{
             query.name: query
             for query in topics.QUERIES
-            if (query.source == ANYONE or query.asks in _ACTING) and not (query.within or query.of_client)
+            if (query.source == ANYONE or query.asks in acting) and not (query.within or query.of_client)
         },
     }
 

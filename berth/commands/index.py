@@ -24,7 +24,7 @@ _MODULES = {
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
         "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
-        "reserve": "reserve", "headroom": "headroom", "capacity": "capacity",
+        "reserve": "reserve", "headroom": "headroom",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
@@ -60,7 +60,6 @@ _GROUPS = {  # group → its description
     ),
     "reserve": "Reservations: capacity held for builds of a project (docs/reservations.md).",
     "headroom": "Capacity that is kept for the loss of any one host or rack (docs/reservations.md).",
-    "capacity": "Used, free, stranded and waiting capacity over time (docs/capacity.md).",
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"

@@ -1,6 +1,7 @@
 """Defines the state of a build in its cell, and makes the messages about the build."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ Status = Literal[
     "building",
     "swapping",
     "active",
-    "held",  # a course has the build, possibly for months, and states the status to show
+    "held",  # a course has the build, possibly for months; `held_as` is the status to show
     "error",
     "deleting",
     "deleted",
@@ -65,15 +66,22 @@ P = TypeVar("P")
 
 
 class BuildParts:
-    """The values that courses keep about a build: at most one of a type. Immutable."""
+    """The values that courses keep about a build: at most one of a type. Immutable.
 
-    __slots__ = ("_values",)
+    `unread` has stored values of features that are not in the list, as JSON by name.
+    """
 
-    def __init__(self, *values: Any) -> None:
+    __slots__ = ("_values", "unread")
+
+    def __init__(self, *values: Any, unread: Mapping[str, msgspec.Raw] = MappingProxyType({})) -> None:
         self._values: dict[type[Any], Any] = {type(value): value for value in values if value is not None}
+        self.unread = unread
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values.values())
 
     def __contains__(self, type_: object) -> bool:
         return type_ in self._values
@@ -93,19 +101,21 @@ class BuildParts:
 
     def having(self, value: object) -> Self:
         """Return these parts with `value` in place of the value of its type."""
-        return type(self)(*{**self._values, type(value): value}.values())
+        return type(self)(*{**self._values, type(value): value}.values(), unread=self.unread)
 
     def without(self, type_: type[Any]) -> Self:
         """Return these parts without the value of a type."""
         if type_ not in self._values:
             return self
-        return type(self)(*(value for value in self._values.values() if type(value) is not type_))
+        values = (value for value in self if type(value) is not type_)
+        return type(self)(*values, unread=self.unread)
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     cell: str
     status: Status
+    held_as: str = ""  # the status to show of a held build, from its course
     placed: messages.BuildPlaced | None  # None if the build was deleted before it was placed
     version: int = 0  # version of the stored record: an update of another version fails
     attempt: int = 0  # number of the last attempt ordered
@@ -122,6 +132,11 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     added_hosts: tuple[messages.Selection, ...] = ()  # hosts that the scheduler chose later
     new_spec: BuildSpec | None = None  # the spec after a resize or rebuild; None: as placed
     parts: BuildParts = BuildParts()  # the state of courses: a course with state is asked before the kernel
+
+    @property
+    def shown(self) -> str:
+        """Return the status to show to users."""
+        return self.held_as or self.status
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:

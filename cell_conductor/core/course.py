@@ -25,15 +25,24 @@ class Postponed(Exception):
         self.seconds = seconds
 
 
-class Shown(NamedTuple):
-    """The status and host to show of a build that a course has."""
+class HeldStatuses(NamedTuple):
+    """The statuses (`Build.held_as`) of builds that a course has, as far as the kernel treats them alike."""
 
-    status: str
-    guest_on: Selection
+    waiting: tuple[str, ...] = ()  # the build waits for an answer: messages are repeated if it does not come
+    settled: tuple[str, ...] = ()  # orders to destroy guests left behind are repeated
+    ended: tuple[str, ...] = ()  # not shown in lists; the record is deleted some time later
 
 
 class Course(Protocol):
     """A feature's part in the life of a build, as pure functions."""
+
+    @property
+    def name(self) -> str:
+        """The key of its value in stored builds."""
+
+    @property
+    def statuses(self) -> HeldStatuses:
+        """The statuses that the kernel treats in some way while this course has a build."""
 
     @property
     def events(self) -> tuple[type[Any], ...]:
@@ -53,8 +62,11 @@ class Course(Protocol):
         course did not exist. Raise Postponed if the event must be applied again later.
         """
 
-    def shown(self, build: Build) -> Shown | None:
-        """Return what to show of a build with the status `held`; None if this course does not have it."""
+    def guest_on(self, build: Build) -> Selection | None:
+        """Return the host of the guest of a build that this course has; None if it is the build's host."""
+
+    def operation(self, build: Build) -> str | None:
+        """Return the id of this course's current or last operation on a build, such as a move; or None."""
 
     def time_limits(self, build: Build) -> Sequence[float] | None:
         """Return the times at which a build that waits for no answer needs an event `overdue`; None if the
@@ -70,13 +82,18 @@ class Course(Protocol):
 class BaseCourse:
     """A course that keeps and does nothing: its subclasses state what differs."""
 
+    name = ""
+    statuses = HeldStatuses()
     events: tuple[type[Any], ...] = ()
     state: type[Struct] | None = None
 
     def concerns(self, placed: BuildPlaced) -> bool:
         return False
 
-    def shown(self, build: Build) -> Shown | None:
+    def guest_on(self, build: Build) -> Selection | None:
+        return None
+
+    def operation(self, build: Build) -> str | None:
         return None
 
     def time_limits(self, build: Build) -> Sequence[float] | None:
@@ -101,12 +118,16 @@ def with_state(build: Build, courses: Courses) -> list[Course]:
     return [course for course in courses if course.state in build.parts] if build.parts else []
 
 
-def shown(build: Build, courses: Courses) -> Shown:
-    """Return the status of a placed build to show to users, and the host on which its guest runs."""
-    if build.status != "held":
-        return Shown(build.status, build.host)
-    found = (course.shown(build) for course in with_state(build, courses))
-    return next(each for each in found if each is not None)
+def guest_on(build: Build, courses: Courses) -> Selection:
+    """Return the host on which the guest of a placed build runs."""
+    found = (course.guest_on(build) for course in with_state(build, courses)) if build.held_as else ()
+    return next((each for each in found if each is not None), build.host)
+
+
+def operation(build: Build, courses: Courses) -> str | None:
+    """Return the id of a build's current or last operation of a feature; None if there was none."""
+    found = (course.operation(build) for course in with_state(build, courses))
+    return next((each for each in found if each is not None), None)
 
 
 def reminders(build: Build, courses: Courses) -> Effects:

@@ -1,4 +1,4 @@
-"""The first schema: builds and their moves, the ownership of bare-metal nodes, and removed agents."""
+"""The first schema: builds, the ownership of bare-metal nodes, and removed agents."""
 
 from typing import Any
 
@@ -30,16 +30,17 @@ def upgrade() -> None:
         sa.Column("generation", sa.BigInteger),  # consumer generation in placement
         *_columns(sa.Integer, "attempt"),
         *_columns(sa.Text, "status"),
-        *_columns(sa.Text, "leftovers", "moved", server_default=""),
+        *_columns(sa.Text, "leftovers", "parts", server_default=""),
         *_columns(sa.Text, "story"),  # fields that no query filters by, as JSON
         postgresql_with={"fillfactor": 70},
     )
     # Partial indexes without settled builds, because most builds are settled.
     _index("builds_unsettled", "deadline", where="status IN ('building', 'swapping', 'deleting')")
-    _index("builds_over", "updated_at", where="status IN ('error', 'deleted', 'moved')")
+    _index("builds_over", "updated_at", where="status IN ('error', 'deleted')")
     _index("builds_leftover", "deadline", where="status IN ('active', 'error', 'deleted') AND deadline > 0")
     _index("builds_left_behind", "id", where="leftovers <> ''")
-    _index("builds_moving", "deadline", where="status IN ('moving', 'verifying', 'shelved', 'moved')")
+    statuses = "'building', 'swapping', 'active', 'held', 'error', 'deleting', 'deleted'"
+    _index("builds_held", "deadline", where=f"status NOT IN ({statuses})")  # a course has these builds
     # Large and indexed data of builds, written once, and again if the host changes.
     op.create_table(
         "placed_builds",
@@ -54,18 +55,6 @@ def upgrade() -> None:
     op.create_index(
         "placed_builds_name", "placed_builds", ["name", "build"], postgresql_where=named, sqlite_where=named
     )
-    op.create_table(
-        "moves",
-        *_columns(sa.Text, "id", primary_key=True),
-        # `source` and `host`: names of hosts
-        *_columns(sa.Text, "build", "kind", "status", "phase", "source", "host"),
-        *_columns(sa.Double, "since", "ended"),
-        *_columns(sa.Text, "placed", "story"),  # placed: the MovePlaced as received; story: the BuildMove
-    )
-    _index("moves_build", "build")
-    _index("moves_since", "since", "id")
-    _index("moves_open", "since", "id", where="status = 'open'")
-    _index("moves_ended", "ended", where="status = 'ended'")
     op.create_table(
         "removed_agents",  # agents that operators removed from the cell
         *_columns(sa.Text, "agent", primary_key=True),

@@ -13,7 +13,6 @@ from starlette.staticfiles import StaticFiles
 from control_room.pages.audit import AuditPages
 from control_room.pages.builds import BuildPages, WaitingPages
 from control_room.pages.bus import BusPages, DeadLetterPages
-from control_room.pages.capacity import CapacityHistoryPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
@@ -98,7 +97,7 @@ def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[R
 
 def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Route]:
     reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
-    preemptions, history = PreemptionPages(context, renderer), CapacityHistoryPages(context, renderer)
+    preemptions = PreemptionPages(context, renderer)
     what_if, capacity = WhatIfPages(context, renderer), CapacityPages(context, renderer)
     yield _get("/reservations", reservations.page)
     yield _post("/reservations", reservations.edit)
@@ -108,8 +107,6 @@ def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Ro
     yield _get("/headroom/events", headroom.events)
     yield _get("/preemptions", preemptions.page)
     yield _get("/preemptions/events", preemptions.events)
-    yield _get("/capacity", history.page)
-    yield _get("/capacity/events", history.events)
     yield _get("/what-if", what_if.page)
     yield _get("/what-if/capacity", capacity.page)
     yield _get("/what-if/capacity/events", capacity.events)

@@ -41,7 +41,6 @@ NAVIGATION = (
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),
-    ("/capacity", "Capacity"),
     ("/bus", "Bus"),
     ("/audit", "Audit"),
 )

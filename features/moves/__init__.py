@@ -1,0 +1,1 @@
+"""Moves of builds in their cell: migrate, resize, evacuate, shelve, unshelve, rebuild, and between cells."""

@@ -2,4 +2,8 @@
 
 from bus.feature import Feature
 
-FEATURE = Feature(name="moves", says="moves, resizes, shelves and evacuates instances")
+FEATURE = Feature(
+    name="moves",
+    says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
+    meters=(("features.moves.cell_store", "conductor"),),
+)

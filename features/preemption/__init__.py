@@ -1,0 +1,1 @@
+"""Preemption inside a cell: builds replace instances of lower priority on their host."""

@@ -2,4 +2,9 @@
 
 from bus.feature import Feature
 
-FEATURE = Feature(name="preemption", says="deletes instances of lower priority for requests that fit nowhere")
+FEATURE = Feature(
+    name="preemption",
+    says="builds of higher priority replace instances on their host",
+    needs=("moves",),
+    meters=(("features.preemption.build_metrics", "conductor"),),
+)

@@ -17,8 +17,8 @@ from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from cell_conductor.adoption.handlers import Adoptions
 from cell_conductor.builds import Builds
+from features.adoption.adopting import Adoptions
 from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, a_move, an_agent_report
 from tests.support.ids import uid
@@ -207,4 +207,4 @@ async def test_a_build_on_another_host_or_in_a_move_is_not_adopted(cell: Adoptin
     await must_take(cell.placement, begun)
     assert await cell.refuses(replace(ASKED, generation=9)) == "it holds nothing of host-1 by now"
     await cell.builds.handle([(WHO, move)])
-    assert "it is in the move" in await cell.refuses(replace(ASKED, generation=9))
+    assert "its cell has it already: moving" in await cell.refuses(replace(ASKED, generation=9))

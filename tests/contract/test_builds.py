@@ -20,15 +20,14 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import Standing, census
-from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.preemption.metrics import PREEMPTIONS
+from cell_conductor.store import BuildStore
 from cell_conductor.stored_form import LOST
+from features.preemption.build_metrics import PREEMPTIONS
 from tests.support.conductor_builders import (
     CELL,
-    COURSES,
     FEATURES,
     Books,
     a_build_order,
@@ -321,13 +320,13 @@ async def test_two_replicas_that_receive_the_same_failure_agree(
 
 
 async def test_a_host_is_stored_only_together_with_the_build(store: Database) -> None:
-    limits = AttemptLimits()
+    sql, limits = BuildStore(), AttemptLimits()
     made = [build for number in (1, 2, 3) if (build := step(None, a_placed(number), 1.0, limits)[0])]
-    await store.write_single(*sql.adding(made, 1.0, COURSES))
+    await store.write_single(*sql.adding(made, 1.0))
     one, two, three = made
     later = replace(three, version=1)  # as if another replica had stored its first step
     changed = [(one, replace(one, at=1)), (two, replace(two, attempt=7)), (later, replace(later, at=2))]
-    assert await sql.save(store, changed, 2.0, COURSES) == {one.id, two.id}
+    assert await sql.save(store, changed, 2.0) == {one.id, two.id}
     assert {id_: standing.root for id_, standing in (await census(store)).items()} == {
         one.id: one.hosts[1].root, two.id: two.host.root, three.id: three.host.root,
     }  # fmt: skip
@@ -344,7 +343,7 @@ async def nothing_is_read(*_: object) -> dict[str, Build]:
 async def test_recently_stored_builds_are_not_read_again(
     builds: Builds, books: Books, store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "load", nothing_is_read)
+    monkeypatch.setattr(BuildStore, "load", nothing_is_read)
     await placed(builds, books, ONE)
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
@@ -494,7 +493,7 @@ async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books
         raise Conflict("changed")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "saving", always_changed)
+        patch.setattr(BuildStore, "saving", always_changed)
         (waits,) = await heard(builds, BUILT)
     assert isinstance(waits, Retry)
     (end,) = await came_of(builds, BUILT)

@@ -44,9 +44,10 @@ from bus.topics import (
     FIND_BUILDS,
 )
 from bus.worker import Worker, on
-from cell_conductor import cell_conductor, places, store
+from cell_conductor import cell_conductor, places
 from cell_conductor.core.build import Build
-from cell_conductor.moves.core.move import BuildMove, encode_move
+from cell_conductor.store import BuildStore
+from features.moves.core.move import BuildMove, encode_move
 from placement_worker import Placement
 from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
 from placement_worker.store.audit import retired as stored_retired
@@ -54,6 +55,7 @@ from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import COURSES, a_move, a_placed, an_agent_report
 from tests.support.databases import insert_build, sql
+from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, must_take, report, silent_placement
@@ -150,7 +152,11 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
         conductor = cell_conductor(
-            "c1", database, bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
+            "c1",
+            database,
+            bus.asker_of_many(CELL_CLAIM),
+            bus.asker_of_many(CELL_RELEASE),
+            parts=conductor_parts("c1"),
         )
         await stack.enter_async_context(
             serving(lambda: LocalTransport(broker), silent_placement(placement), conductor, *agents)
@@ -410,7 +416,7 @@ async def test_an_instance_that_waits_for_confirmation_holds_its_destination(set
 async def add_build(settings: Settings, build: Build) -> None:
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with database.write() as tx:
-        adding, preceding = store.adding([build], 1000.0, COURSES)
+        adding, preceding = BuildStore(COURSES).adding([build], 1000.0)
         await adding(tx, preceding)
     await database.close()
 
@@ -421,7 +427,7 @@ async def a_cell_with(settings: Settings, *guests: ReportedGuest) -> AsyncIterat
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with Bus(composition.transport(settings, "test")) as bus:
         claim_many, release_many = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
-        conductor = cell_conductor("c1", database, claim_many, release_many)
+        conductor = cell_conductor("c1", database, claim_many, release_many, parts=conductor_parts("c1"))
         agents = an_agent_with("agent-1"), an_agent_with("agent-2", *guests)
         async with serving(lambda: composition.transport(settings, "test"), conductor, *agents):
             yield

@@ -162,7 +162,7 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
     await migrate(store, *packages("conductor"))
     await six_builds(store)
     books = Books()
-    conductor = cell_conductor(CELL, store, books.claim_many, books.release_many)
+    conductor = cell_conductor(CELL, store, books.claim_many, books.release_many, **FEATURES)
     settings = Settings().having(cells=(CELL, "gone") if away else (CELL,))
     options = InstanceOptions(sort="build", every=True)
     shown = instances_command(Cli(settings, True, Console(file=output)), options)
@@ -194,7 +194,7 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
         [an_agent_report(two, "built"), an_agent_report(three, "failed", retry=False, cause="bad image")]
     )
     cli = Cli(Settings().having(cells=(CELL,)), False, Console(file=io.StringIO()))
-    worker = cell_conductor(CELL, store, books.claim_many, books.release_many)
+    worker = cell_conductor(CELL, store, books.claim_many, books.release_many, **FEATURES)
     request, asked = a_request(9, reply_to="client"), list[FindRefused]()
 
     async def refused(question: FindRefused) -> RefusedFound:

@@ -24,7 +24,7 @@ from cell_conductor import Shelving, shelved
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves.handlers import CellMoves
+from features.moves.cell_moves import CellMoves
 from tests.support.claims_in_memory import Holding
 from tests.support.conductor_builders import (
     CELL,
@@ -293,8 +293,8 @@ async def test_a_reshape_can_arrive_before_its_move(cell: MovingCell) -> None:
 async def test_a_move_with_an_unreadable_record_is_a_dead_letter(cell: MovingCell) -> None:
     await cell.ordered(cell.claimed())
     async with cell.database.write() as tx:
-        await tx.execute(text("UPDATE builds SET moved = '{'"))
-    with pytest.raises(Poison, match="where it has moved cannot be read any more"):
+        await tx.execute(text("UPDATE builds SET parts = '{'"))
+    with pytest.raises(Poison, match="the state of a feature cannot be read any more"):
         await cell.hears(a_delete(ONE))
 
 

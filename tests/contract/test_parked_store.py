@@ -23,7 +23,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import MAX_CAUSE
 from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
-from cell_conductor.moves.handlers import CellMoves
+from features.moves.cell_moves import CellMoves
 from scheduler_worker import handovers as handover_store
 from scheduler_worker import host_records
 from scheduler_worker.core.move_start import MoveStart, move_start, refused

@@ -9,9 +9,9 @@ from bus.claims import Released
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import BoundStatement
-from cell_conductor import store
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer
+from cell_conductor.store import BuildStore
 from tests.support.conductor_builders import COURSES, a_build_order, a_delete, a_placed, an_agent_report, step
 
 pytestmark = pytest.mark.services
@@ -23,6 +23,7 @@ STEPS: dict[str, Sequence[Event]] = {
     "deleted": [ReleaseAnswer("deleting", Released()) for _ in PLACED],
 }
 PAGE = 8192
+STORE = BuildStore(COURSES)
 
 
 def stepped(build: Build | None, event: Event) -> Build:
@@ -33,7 +34,7 @@ def stepped(build: Build | None, event: Event) -> Build:
 
 async def loaded(database: Database) -> list[Build]:
     async with database.read() as tx:
-        builds = await store.load(tx, [placed.build for placed in PLACED])
+        builds = await STORE.load(tx, [placed.build for placed in PLACED])
     return [builds[placed.build] for placed in PLACED]
 
 
@@ -53,13 +54,13 @@ async def test_the_steps_of_a_build_do_not_log_its_placement_again(database_url:
     database = Database(database_url)
     try:
         await migrate(database, *packages("conductor"))
-        adding = store.adding([stepped(None, placed) for placed in PLACED], 1.0, COURSES)
+        adding = STORE.adding([stepped(None, placed) for placed in PLACED], 1.0)
         assert len(await database.write_single(*adding)) == len(PLACED)
         bytes_logged = {}
         for status, events in STEPS.items():
             before = await loaded(database)
             changed = list(zip(before, map(stepped, before, events), strict=True))
-            bytes_logged[status] = await logged(database, store.saving(changed, 2.0, "postgresql", COURSES))
+            bytes_logged[status] = await logged(database, STORE.saving(changed, 2.0, "postgresql"))
         assert {build.status for build in await loaded(database)} == {"deleted"}
         assert all(written <= 600 for written in bytes_logged.values()), bytes_logged
     finally:

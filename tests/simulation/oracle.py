@@ -20,6 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from bus import topics
 from bus.addressing import matches
@@ -202,8 +205,23 @@ def rows_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
         if table not in _NOT_COMPARED:
             cursor = connection.execute(f"SELECT * FROM {table}")
             columns = [column for column, *_ in cursor.description]
-            found[table] = [_row(dict(zip(columns, row, strict=True)), keys) for row in cursor]
+            rows = (dict(zip(columns, row, strict=True)) for row in cursor)
+            found[table] = [_row(_flat_build(row) if table == "builds" else row, keys) for row in rows]
     return found
+
+
+def _flat_build(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a cell's builds with the states of features in the columns of before they had parts."""
+    parts = msgspec.json.decode(row.pop("parts") or "{}")
+    *story, added_hosts, new_spec = msgspec.json.decode(row["story"])
+    move = parts.get("moves", {}).get("move")
+    story += [*parts.get("preemptor", [[]]), parts.get("victim")]
+    changed = [added_hosts, new_spec, move] if move is not None else None
+    return row | {name: _text(value) for name, value in (("story", story), ("moved", changed))}
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode() if value is not None else ""
 
 
 def _row(row: Mapping[str, object], keys: Mapping[str, Mapping[object, object]]) -> str:

@@ -31,7 +31,8 @@ from bus.relayed_orders import with_shared_queues
 from bus.relays import ANSWER_SECONDS, HeartbeatsMerged
 from bus.sql.failures import Conflict
 from bus.worker import Worker
-from cell_conductor import AttemptLimits, agent_gateway, cell_conductor, store
+from cell_conductor import AttemptLimits, agent_gateway, cell_conductor
+from cell_conductor.store import BuildStore
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
@@ -63,7 +64,9 @@ from tests.simulation.random_requests import GROUPS, PRIORITIES, ZONES, losing_c
 from tests.simulation.servers import ServerFaults
 from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
+from tests.support.feature_parts import conductor_parts
 
+BUILDS = BuildStore()
 START = 1_700_000_000.0
 _REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
 _RECORDS = {"placement": "SELECT uuid FROM consumers", "cell": "SELECT id FROM builds"}  # by database
@@ -220,7 +223,7 @@ class SimulatedWorld:
         check_at_rest(self)
         for cell in CELLS:
             async with self.databases[f"cell_{cell}"].read() as tx:
-                check_builds(self, await store.load(tx, self.client.accepted))
+                check_builds(self, await BUILDS.load(tx, self.client.accepted))
 
     # The course of events
 
@@ -435,6 +438,7 @@ class SimulatedWorld:
             bus.asker_of_many(topics.CELL_RELEASE),
             limits=limits,
             clock=self.clock,
+            parts=conductor_parts(cell),
         )
 
     def _gateway(self, cell: str) -> Callable[[Bus], Worker]:

@@ -21,6 +21,7 @@ from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import Claims, PlacementQueries
 from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
+from tests.support.feature_parts import conductor_parts
 
 Make = Callable[[Bus], Worker]
 
@@ -33,7 +34,8 @@ def of_one_cell(
 
     def conductor_of(bus: Bus) -> Worker:
         asks = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
-        return cell_conductor(cell, builds, *asks, clock=clock, limits=limits)
+        parts = conductor_parts(cell)
+        return cell_conductor(cell, builds, *asks, clock=clock, limits=limits, parts=parts)
 
     return {
         "placement": lambda bus: placement_worker(Placement(placement, clock), bus.publish, (cell,)),

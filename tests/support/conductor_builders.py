@@ -42,10 +42,10 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build, BuildParts, Effects
 from cell_conductor.core.events import AttemptLimits, Event, SwapAnswered
 from cell_conductor.core.step import step as step_with
-from cell_conductor.features import PARTS
-from cell_conductor.moves.core.move import BuildMove, MovePart, Phase
-from cell_conductor.moves.handlers import CellMoves
+from features.moves.cell_moves import CellMoves
+from features.moves.core.move import BuildMove, MovePart, Phase
 from tests.support.claims_in_memory import ClaimsInMemory, Holding
+from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
 
 Q = TypeVar("Q")
@@ -54,6 +54,7 @@ CELL = "cell1"
 SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
 
 
+PARTS = conductor_parts(CELL)
 COURSES = tuple(course for part in PARTS for course in part.courses)
 FEATURES: dict[str, Any] = {"parts": PARTS}  # what `Builds` needs of all features
 
@@ -185,7 +186,7 @@ def an_answer_in(
 ) -> SwapAnswered:
     """Return placement's answer to a claim of a move in this phase."""
     move = BuildMove(placed=a_move(), phase=phase, since=0.0, began=0.0, afresh=afresh)
-    return SwapAnswered(attempt, result, BuildParts(MovePart(move, "moving")))
+    return SwapAnswered(attempt, result, BuildParts(MovePart(move)))
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:

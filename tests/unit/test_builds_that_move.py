@@ -11,16 +11,9 @@ from bus.moves import MoveEnded, MovePlaced, MoveProgress, MoveReported, MoveSte
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
-from cell_conductor.moves.core.move import (
-    BuildMove,
-    MoveImpossible,
-    last_move,
-    move_in_progress,
-    move_state,
-    shown_status,
-)
-from cell_conductor.moves.core.phases import move_progress, reminder
-from cell_conductor.moves.core.placed_move import postpone_reason
+from features.moves.core.move import BuildMove, MoveImpossible, last_move, move_in_progress, move_state
+from features.moves.core.phases import move_progress, reminder
+from features.moves.core.placed_move import postpone_reason
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,
@@ -465,7 +458,7 @@ PLACES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize(("before", "event", "then"), PLACES.values(), ids=PLACES)
 def test_a_move_in_an_unexpected_state(before: list[Dated], event: Event, then: str) -> None:
     build, said = came(*before, event)
-    assert f"{shown_status(build)}: {'; '.join(said)}" == then
+    assert f"{build.shown}: {'; '.join(said)}" == then
     if move_in_progress(build.parts) is None:
         assert came(*before, event, event)[1] == said
 
@@ -514,7 +507,7 @@ def test_a_guest_that_could_not_be_shelved_is_resumed() -> None:
     """Its agent has stopped it first, and may have lost power then."""
     shelving: list[Dated] = [*ACTIVE, SHELVE, a_report_of(SHELVE, "send", 1, "failed", cause="no power")]
     build, said = came(*shelving)
-    assert (shown_status(build), said) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
+    assert (build.shown, said) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
     build, said = came(*shelving, a_report_of(SHELVE, "resume", 2, "done"))
     assert (build.status, build.attempt, said) == ("active", 2, ["ended error at host0"])
 
@@ -630,7 +623,7 @@ def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
 
 def test_a_failed_release_is_the_cause_of_a_shelved_instance() -> None:
     build, said = came(*STATES["release"], ReleaseAnswer("held", OutsideCell(why="not yours")))
-    assert (shown_status(build), said) == ("shelved", ["ended error"])
+    assert (build.shown, said) == ("shelved", ["ended error"])
     assert "not yours" in move_of(build).cause
 
 
@@ -644,7 +637,7 @@ def test_allocations_held_by_another_move_are_released_when_shelved() -> None:
     shelving = [*STATES["release"], ReleaseAnswer("held", held(5, 2))]
     assert came(*shelving)[1] == ["release 2 as shelved"]
     build, said = came(*shelving, ReleaseAnswer("held", Released()))
-    assert (shown_status(build), said) == ("shelved", ["ended done", "free 1"])
+    assert (build.shown, said) == ("shelved", ["ended done", "free 1"])
 
 
 def test_a_shelved_instance_is_deleted_without_an_agent() -> None:

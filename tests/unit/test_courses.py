@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from cell_conductor.core.build import Build, BuildParts
-from cell_conductor.core.course import BaseCourse, Postponed, Shown, reminders, shown, time_limits
+from cell_conductor.core.course import BaseCourse, Postponed, reminders, time_limits
 from cell_conductor.core.events import AttemptLimits, Stalled
 from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
@@ -46,7 +46,8 @@ class PauseCourse(BaseCourse):
             case Pause() if build is None:
                 return None, ()
             case Pause():
-                return replace(build, status="held", parts=build.parts.having(Paused(event.until))), ()
+                parts = build.parts.having(Paused(event.until))
+                return replace(build, status="held", held_as="paused", parts=parts), ()
             case BuildPlaced():
                 build, _ = kernel(build, event, now, limits)
                 return build, ()
@@ -54,9 +55,6 @@ class PauseCourse(BaseCourse):
                 raise Postponed(5.0, "it is paused")
             case _:
                 return None
-
-    def shown(self, build: Build) -> Shown:
-        return Shown("paused", build.host)
 
     def time_limits(self, build: Build) -> tuple[float, ...]:
         return (state.until,) if (state := build.parts.get(Paused)) else ()
@@ -77,7 +75,7 @@ def paused() -> Build:
 
 def test_a_course_has_a_build_until_it_gives_it_back() -> None:
     build = paused()
-    assert (build.status, shown(build, [PauseCourse()])) == ("held", Shown("paused", build.host))
+    assert (build.status, build.shown) == ("held", "paused")
     assert (build.deadline, time_limits(build, [PauseCourse()])) == (60.0, [60.0])
     [overdue] = reminders(build, [PauseCourse()])
     assert overdue.outcome == "overdue"  # type: ignore[attr-defined]

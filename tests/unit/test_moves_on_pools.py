@@ -6,8 +6,8 @@ from bus.claims import Choice
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves.core.phases import claim_or_release
-from cell_conductor.moves.core.placed_move import undone_unknown
+from features.moves.core.phases import claim_or_release
+from features.moves.core.placed_move import undone_unknown
 from scheduler_worker.core.move_start import MoveStart, move_start, undoing
 from tests.support.conductor_builders import (
     a_build_order,

@@ -22,10 +22,11 @@ from cell_conductor import cell_conductor
 from cell_conductor.core.build import Build, attempt_fields, overdue
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
 from cell_conductor.extension import Applied
-from cell_conductor.moves.core.move import held, move_in_progress, shown_status
-from cell_conductor.preemption.courses import Awaited, Vacate
-from cell_conductor.preemption.metrics import PREEMPTIONS, PreemptionMetrics
+from features.moves.core.move import held, move_in_progress
+from features.preemption.build_metrics import PREEMPTIONS, PreemptionMetrics
+from features.preemption.core.courses import Awaited, Vacate
 from tests.support.conductor_builders import CELL, a_move, a_placed, step
+from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
 
 HIGH, LOW, LOWER = (uid(number, "b") for number in (1, 2, 3))
@@ -150,7 +151,7 @@ def test_the_victims_of_a_build_deleted_before_it_was_placed_leave_too() -> None
 
 def test_a_requeued_victim_is_shelved_unless_a_client_deletes_it() -> None:
     victim, effects = leaving(requeue=True)
-    assert shown_status(victim) == "shelved"
+    assert victim.shown == "shelved"
     victim, effects = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))
     [requeued] = [each for each in effects if isinstance(each, BuildPreempted)]
     assert requeued.requeued
@@ -163,7 +164,7 @@ def test_a_lost_order_to_destroy_a_shelved_victim_is_repeated_when_its_preemptor
     victim, _ = after(an_active(), vacate(requeue=True))
     victim, _ = after(victim, overdue(victim), now=victim.deadline)
     victim, _ = after(victim, ReleaseAnswer("deleting", Retired(why="preempted")))
-    assert shown_status(victim) == "shelved"
+    assert victim.shown == "shelved"
     _, effects = after(victim, vacate(requeue=True))
     assert [(each.attempt, each.root) for each in effects if isinstance(each, DestroyOrdered)] == [
         (1, victim.host.root)
@@ -225,7 +226,7 @@ def test_a_victim_shelved_at_the_same_time_is_deleted_unless_it_is_requeued() ->
     left, preempted, deleted = effects
     assert left == vacated(LOW) and isinstance(deleted, BuildDeleted)
     assert isinstance(preempted, BuildPreempted) and not preempted.requeued
-    assert shown_status(after(shelved, vacate(requeue=True))[0]) == "shelved"
+    assert after(shelved, vacate(requeue=True))[0].shown == "shelved"
 
 
 def test_instances_of_one_request_share_a_victim() -> None:
@@ -251,7 +252,7 @@ async def test_what_a_victim_that_has_left_repeats_is_declared_by_the_row_of_eac
     """The messages are repeated after every event, whatever it is."""
     database = Database("sqlite+aiosqlite://", inline=True)
     claim: Any = None
-    rows = cell_conductor(CELL, database, claim, claim).consumes
+    rows = cell_conductor(CELL, database, claim, claim, parts=conductor_parts(CELL)).consumes
     (row,) = [row for row in rows if row.message is type(event)]
     victim, _ = leaving(requeue=requeue)
     victim, effects = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))

@@ -12,6 +12,7 @@ from cell_conductor.applying import EventApplier
 from cell_conductor.core.build import Build, BuildParts, Status
 from cell_conductor.core.course import BaseCourse, Postponed
 from cell_conductor.core.events import AttemptLimits
+from cell_conductor.store import BuildStore
 from tests.support.conductor_builders import CELL, a_delete, a_placed
 
 
@@ -21,7 +22,7 @@ def a_build(number: int, status: Status = "building") -> Build:
 
 
 def a_cache() -> EventApplier:
-    return EventApplier(None, AttemptLimits(), Clock(), (), ())  # type: ignore[arg-type]
+    return EventApplier(None, AttemptLimits(), Clock(), BuildStore(), ())  # type: ignore[arg-type]
 
 
 def test_a_build_that_is_waited_for_is_remembered_as_it_was_stored_last() -> None:
@@ -63,7 +64,7 @@ class PausedCourse(BaseCourse):
 
 async def test_a_postponed_event_is_decided_again_with_the_stored_build() -> None:
     build = replace(a_build(1), parts=BuildParts(PausedBuild()))
-    remembered = EventApplier(None, AttemptLimits(), Clock(), (PausedCourse(),), ())  # type: ignore[arg-type]
+    remembered = EventApplier(None, AttemptLimits(), Clock(), BuildStore((PausedCourse(),)), ())  # type: ignore[arg-type]
     remembered.cache([build])
     assert await remembered._apply_to_cached({build.id: a_delete(a_placed(1))}) == {}
     assert remembered.cached == {build.id: build}

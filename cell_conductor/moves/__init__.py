@@ -1,1 +1,0 @@
-"""Moves of builds in their cell: migrate, resize, evacuate, shelve, unshelve, rebuild, and between cells."""

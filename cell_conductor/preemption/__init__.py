@@ -1,1 +1,0 @@
-"""Preemption inside a cell: builds replace instances of lower priority on their host."""

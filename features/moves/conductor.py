@@ -1,0 +1,36 @@
+"""The part of moves in the conductor of a cell."""
+
+from bus import topics
+from bus.topics import AGENT_MOVE, AGENT_MOVED, MOVE_HALF
+from bus.worker import WorkerRows, answers, on_many
+from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
+from features.moves.cell_moves import CellMoves
+from features.moves.cell_store import MoveStore, prune
+from features.moves.core.course import MovesCourse
+
+LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one
+
+
+def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
+    cell = needs.cell
+
+    def rows(builds: CellBuilds) -> WorkerRows:
+        moves, receive, effects = CellMoves(builds), builds.receive_many, builds.effects
+        return WorkerRows(
+            consumes=[
+                on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=effects),
+                on_many(topics.MOVE_HANDOVER.at(cell=cell), receive, emits=effects),
+                on_many(AGENT_MOVED.at(cell=cell), receive, emits=effects, concurrency=1, linger=LINGER),
+                on_many(topics.MOVE_STEER.at(cell=cell), receive, emits=effects),
+            ],
+            answers=[answers(topics.FIND_MOVES, moves.find, cell=cell)],
+        )
+
+    return ConductorPart(
+        courses=(MovesCourse(),),
+        stores=(MoveStore(),),
+        prunes=(prune,),
+        effects=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF, topics.MOVE_ENDED, topics.MOVE_PROGRESS),
+        repeats=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF),
+        rows=rows,
+    )

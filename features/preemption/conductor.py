@@ -1,0 +1,22 @@
+"""The part of preemption in the conductor of a cell."""
+
+from bus.topics import BUILD_PREEMPTED, BUILD_VACATE
+from bus.worker import WorkerRows, on_many
+from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
+from features.preemption.build_metrics import PreemptionMetrics
+from features.preemption.core.courses import PreemptorCourse, VictimCourse
+
+
+def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
+    vacated = BUILD_VACATE.at(cell=needs.cell)
+
+    def rows(builds: CellBuilds) -> WorkerRows:
+        return WorkerRows(consumes=[on_many(vacated, builds.receive_many, emits=builds.effects)])
+
+    return ConductorPart(
+        courses=(VictimCourse(), PreemptorCourse()),
+        stores=(PreemptionMetrics(),),
+        effects=(BUILD_VACATE, BUILD_PREEMPTED),
+        repeats=(BUILD_VACATE,),
+        rows=rows,
+    )
