@@ -14,6 +14,8 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.sql.database import Database
 from bus.vocabulary import Id
+from features.waiting.held_hosts import HeldHosts
+from features.waiting.store import WaitingStore
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
@@ -27,8 +29,6 @@ from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.waiting.held_hosts import HeldHosts
-from scheduler_worker.waiting.store import WaitingStore
 from tests.support.scheduler_builders import FakePlacement
 
 T = TypeVar("T")
