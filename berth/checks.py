@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from berth.features import features, module_of
 from berth.setting_groups import CellAccountLimits, RequestSettings, SchedulerSettings
-from berth.settings import BadSetting, Settings, by_name, described
+from berth.settings import BadSetting, Settings, by_name, clouds_of_features, described
 from berth.simulator_settings import PREFIX, SimulatorSettings
 from bus.broker_urls import single_urls
 from bus.masking import masked
@@ -208,8 +208,8 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
         refuse("placement_tokens", "name the file of tokens")
     if door.auth == "keystone":
         _check_keystone("placement_cloud", door.cloud, refuse)
-    if settings.quotas.cloud:
-        _check_keystone("quota_cloud", settings.quotas.cloud, refuse)
+    for name, cloud in clouds_of_features(settings):
+        _check_keystone(name, cloud, refuse)
     _check_single_sign_on(settings, refuse)
     _check_tls(settings, refuse)
     places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []

@@ -103,12 +103,7 @@ class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
 class LimitSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"max_{name}"):
     """The largest numbers of what operators and projects may create. Lowered limits delete nothing."""
 
-    reservations: int = 10_000  # reservations of capacity that have not ended
-    reservations_project: int = 1_000  # reservations of one project that have not ended
-    reservation_slots: int = 1_000  # instances in one reservation
     aggregates: int = 20_000  # host aggregates
-    groups: int = 200_000  # server groups
-    groups_project: int = 10_000  # server groups of one project
 
 
 class PlacementHttpSettings(
@@ -136,14 +131,6 @@ class RestSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
     """The REST API for builds (docs/rest.md). `placement_auth` sets which tokens it accepts."""
 
     http: str = ""  # address of the API as HOST:PORT; empty: the API is not served
-
-
-class QuotaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"quota_{name}"):
-    """The quotas of projects (docs/quotas.md)."""
-
-    # entry of clouds.yaml with a user that may read Keystone's unified limits, which are the quotas then;
-    # envvars: the OS_* variables; empty: `berth quota` sets the quotas
-    cloud: str = ""
 
 
 class ControlRoomSettings(

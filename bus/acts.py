@@ -23,6 +23,7 @@ from bus.domains import LabelEditRequested, LabelsEdited
 from bus.leases import AgentEditRequested, FindAgents
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostsAsked
 from bus.names import MakeName, NameEdited
+from bus.parts import builtins_of, encoder
 from bus.resources import (
     Edited,
     EditRequested,
@@ -343,12 +344,12 @@ def difference(before: Any, after: Any) -> tuple[str, str]:
     """Return two JSON texts: the parts of `before` and of `after` that differ between these two states. Lists
     are returned without the items that both states have.
     """
-    first, second = _without_common(msgspec.to_builtins(before), msgspec.to_builtins(after))
+    first, second = _without_common(builtins_of(before), builtins_of(after))
     return _json(first), _json(second)
 
 
 def state_json(state: Message) -> str:
-    return _json(msgspec.to_builtins(state))
+    return _json(builtins_of(state))
 
 
 def _without_common(before: Any, after: Any) -> tuple[Any, Any]:
@@ -371,7 +372,7 @@ _COUNTERS = ("generation", "resource_provider_generation", "updated", "seen", "u
 
 
 def _json(value: Any) -> str:
-    return shortened(msgspec.json.encode(value).decode()) if value else ""
+    return shortened(encoder().encode(value).decode()) if value else ""
 
 
 def shortened(text: str) -> str:
@@ -380,7 +381,7 @@ def shortened(text: str) -> str:
 
 def asked_json(message: Message) -> str:
     """Return a request as JSON, without the fields that only concern its delivery."""
-    fields = msgspec.to_builtins(message)
+    fields = builtins_of(message)
     return shortened(_json({name: value for name, value in fields.items() if name != "reply_to"}))
 
 

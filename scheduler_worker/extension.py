@@ -45,7 +45,7 @@ from scheduler_worker.core.policy import BadChoice, ChoicePolicy, filter_names, 
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
 from scheduler_worker.core.request import with_instances
-from scheduler_worker.core.roles import Part, group_id, own_group, parts_of
+from scheduler_worker.core.roles import RolePart, group_id, own_group, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
 from scheduler_worker.core.scale import (
     CapacityReservation,
@@ -143,7 +143,6 @@ __all__ = [
     "NoNarrowing",
     "Order",
     "Orders",
-    "Part",
     "PartsOf",
     "Pick",
     "PlacementQueries",
@@ -154,6 +153,7 @@ __all__ = [
     "RefusalRecords",
     "Remedies",
     "Replayed",
+    "RolePart",
     "RuleError",
     "Scheduler",
     "SchedulerNeeds",

@@ -14,8 +14,9 @@ from bus.context import stored_context
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.delivery.relaying import problem_of
 from bus.errors import UNANSWERED, AnswerRefused, OperationRefused, Undecodable
-from bus.protocol import decode, encode
+from bus.protocol import encode
 from bus.sql.database import Database
+from bus.unknown_fields import read
 from bus.vocabulary import Message
 from scheduler_worker.store.decisions import registered
 
@@ -94,6 +95,6 @@ def _answered_to(client: str, message: Message) -> Message:
 def _decoded(way: Query[Any, Any] | Topic[Any], text: str) -> Message:
     kind: type[Message] = way.asks if isinstance(way, Query) else way.message
     try:
-        return decode(kind, text.encode())
+        return read(kind, text.encode())
     except Undecodable as problem:
         raise AnswerRefused(str(problem)) from None

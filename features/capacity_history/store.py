@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
+from bus import parts
 from bus.messages import BuildRequested
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
@@ -52,7 +52,7 @@ _WAITING = sql(f"""
     JOIN parked p ON p.request = k.request
 """)
 
-_request = msgspec.json.Decoder(BuildRequested).decode
+_request = parts.stored_decoder(BuildRequested).decode
 
 
 async def has_sample(tx: Transaction, at: int) -> bool:

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from bus.claims import ConsumerClaim
 from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.protocol import Ask
 from bus.vocabulary import Id
+from features.groups.messages import GroupClaim, GroupPart, group_of
 from scheduler_worker.extension import (
     Alternative,
     HeldAllocations,
@@ -41,7 +43,7 @@ class JoinedGroups(NoNarrowing):
         ids = tuple(dict.fromkeys(id_ for order in orders if (id_ := group_id(order.request))))
         groups = {group.id: group for group in (await self._find(FindGroups(ids=ids))).groups}
         roots = await self._allocations.hosts_of(
-            [member for order in orders for member in order.purpose.outside_members]
+            [member for order in orders for member in _outside_members(order)]
         )
         return [self._with_group(order, groups, roots) for order in orders]
 
@@ -49,14 +51,25 @@ class JoinedGroups(NoNarrowing):
         request = order.request
         if request.topology.levels:
             return order.with_alternatives(group=own_group(request, groups.get(group_id(request) or "")))
-        group = groups.get(request.hints.group or "")
+        named = group_of(request.parts)
+        group = groups.get(named or "")
         if group is None or group.project != request.project:
-            why = f"hints.group: there is no server group {request.hints.group} in this project"
+            why = f"hints.group: there is no server group {named} in this project"
             return order.with_invalid(why)
         return order.with_alternatives(group=_with_other_members(order, group, roots))
 
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
         return Scope(alone=True, key=group_id(order.request))
+
+    def add_parts(self, order: Order, claims: Sequence[ConsumerClaim]) -> Sequence[ConsumerClaim]:
+        group = group_id(order.request)
+        assert group is not None, order
+        part = GroupClaim(group=group)
+        # an instance with allocations, which it keeps, is in its group already
+        return [
+            claim if claim.keep else structs.replace(claim, parts=claim.parts.having(part))
+            for claim in claims
+        ]
 
     def renew(self, alternative: Alternative, several: int, choosing: "Choosing") -> Alternative:
         return with_members(alternative, several, choosing)
@@ -71,7 +84,7 @@ class JoinedGroups(NoNarrowing):
 
 def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) -> ServerGroup:
     """Return a server group with the members that count for an order; `on` has the hosts of instances."""
-    outside, own = order.purpose.outside_members, order.purpose.consumers(order)
+    outside, own = _outside_members(order), order.purpose.consumers(order)
     if not outside and not own:
         return group
     known = {**{id_: (on[id_],) for id_ in outside if id_ in on}, **group.members}
@@ -80,3 +93,9 @@ def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) 
         members={id_: roots for id_, roots in known.items() if id_ not in own},
         left={id_: roots for id_, roots in group.left.items() if id_ not in own},
     )
+
+
+def _outside_members(order: Order) -> tuple[Id, ...]:
+    """Return instances of another system that are members of the order's server group."""
+    part = order.request.parts.get(GroupPart)
+    return () if part is None else part.members

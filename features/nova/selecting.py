@@ -40,14 +40,9 @@ class SelectPurpose(BuildPurpose):
     name: ClassVar[str] = "select"
     retires: ClassVar[bool] = False
 
-    group_members: tuple[Id, ...] = ()  # members of the server group in the other system
     # allocations on excluded hosts that an instance keeps in addition to its claim, such as those of an
     # evacuated instance on its lost host
     kept: Mapping[Id, Held] = field(default_factory=dict)
-
-    @property
-    def outside_members(self) -> tuple[Id, ...]:
-        return self.group_members
 
     def adapt(self, order: Order) -> Order:
         return order.with_alternatives(is_external=True)
@@ -129,7 +124,7 @@ class HostSelection:
     def begin(self, question: HostsAsked) -> Order:
         """Return the order for a query for hosts."""
         request = structs.replace(question.request, wait="")
-        [order] = self._scheduler.begin([request], SelectPurpose(question.members))
+        [order] = self._scheduler.begin([request], SelectPurpose())
         retried_for = max(order.times.retried_for, question.waited)
         return structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
 

@@ -1,7 +1,6 @@
 """The SQL of the stop switch of rebalancing, and of exchanges of two instances that have not ended."""
 
-import msgspec
-
+from bus import parts
 from bus.room import GuardExchange, PlannedStep
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
@@ -10,8 +9,8 @@ from bus.vocabulary import Id
 BALANCING = "rebalancing"  # the name of the stop switch, and of what one controller leads
 MOST_SHOWN = 100
 
-_encode = msgspec.json.Encoder().encode
-_exchange = msgspec.json.Decoder(GuardExchange).decode
+_encode = parts.stored_encoder().encode
+_exchange = parts.stored_decoder(GuardExchange).decode
 
 
 async def stop(tx: Transaction, now: float) -> None:

@@ -13,7 +13,7 @@ from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, instance_pages, known_cells, refused_builds
 from berth.operations.request_sense import asked_amounts
 from berth.settings import Settings
-from bus import topics
+from bus import parts, topics
 from bus.decisions import FindRefused, Record, RefusedBuild
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -38,7 +38,7 @@ RELEASED = ("shelved", "error", "deleted")  # instances without allocations
 SECONDS = 60.0  # time limit for an answer to a query
 _BUILDS = 100  # in one query
 _PREEMPTING = 4  # requests in one query if instances to preempt are searched, too
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = parts.encoder(order="deterministic").encode
 
 Source = Literal["record", "present hosts", "hosts of then"]
 Verdict = Literal["same", "elsewhere", "nowhere", "placed", "none"]

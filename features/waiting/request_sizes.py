@@ -2,6 +2,7 @@
 
 import msgspec
 
+from bus import parts
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
@@ -14,7 +15,7 @@ RECENT = 30.0  # seconds after which cached capacities and sizes are computed ag
 SOON = 1.0  # the same, if a class has no capacity
 MOST_KNOWN = 1000
 
-_encode = msgspec.json.Encoder().encode
+_encode = parts.encoder().encode
 _demand = msgspec.json.Decoder(RequestDemand).decode
 
 

@@ -71,7 +71,7 @@ class WhatIfsPreempting:
         answer = structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)
         order = structs.replace(order, picks=found.picks, attempt=found.attempt or 0)
         if claims:
-            answer = structs.replace(answer, claims=claims_of(order, {}))
+            answer = structs.replace(answer, claims=claims_of(order, {}, self._what_ifs.scheduler.narrowings))
         return await self._what_ifs.in_quota(answer, order) if limited else answer
 
     async def _used(self, project: str) -> int:

@@ -101,7 +101,7 @@ class WhatIfs:
             if answer.fits and not question.is_external:
                 answer = await self.in_quota(answer, order)
             if answer.fits and question.claims:
-                answer = structs.replace(answer, claims=claims_of(order, {}))
+                answer = structs.replace(answer, claims=claims_of(order, {}, self._scheduler.narrowings))
             # Further instances of a gang are not counted: their number is not the sum over hosts.
             if not question.room or answer.refusal or is_gang(order):
                 return answer

@@ -71,7 +71,7 @@ def test_an_instance_that_ended_is_reported_again(purpose: Purpose) -> None:
 
 def claim_after(purpose: Purpose, result: Held) -> ConsumerClaim:
     order, _ = answered(purpose, result)
-    [claim] = claims_of(chosen(order), {})
+    [claim] = claims_of(chosen(order), {}, ())
     return claim
 
 
