@@ -38,6 +38,7 @@ class Topic(Generic[M]):
     target: str
     expected: bool = True
     outsiders: bool = False
+    clients: bool = False  # registered clients may bind the topic
     direct: Literal["", "handled", "stored"] = ""
 
     def key(self, message: Message) -> str:

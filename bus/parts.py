@@ -261,9 +261,23 @@ def stored_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 _TWO_PATHS = re.compile(r" - at `\$([^`]*)` - at `\$([^`]*)`$")
 
 
-def problem_of(error: msgspec.ValidationError) -> str:
-    """Return the text of a decoding error, with one path if it is about a field of a part."""
-    return _TWO_PATHS.sub(r" - at `$\2\1`", str(error))
+def problem_of(error: msgspec.ValidationError, within: str = "") -> str:
+    """Return the text of a decoding error, with one path if it is about a field of a part. `within`: the
+    field that has the object.
+    """
+    text = _TWO_PATHS.sub(r" - at `$\2\1`", str(error))
+    if not within:
+        return text
+    return (
+        text.replace(" - at `$", f" - at `$.{within}", 1)
+        if " - at `$" in text
+        else f"{text} - at `$.{within}`"
+    )
+
+
+def converted(kind: type[T], fields: Any) -> T:
+    """Return the message whose fields are given as JSON values; raise ValidationError if one is invalid."""
+    return msgspec.convert(fields, kind, dec_hook=_decoded)
 
 
 def builtins_of(message: Any) -> Any:
