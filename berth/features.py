@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bus import parts, topics
+from bus import decisions, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
 FEATURES = (
@@ -16,6 +16,9 @@ FEATURES = (
     "preemption",
     "groups",
     "topology",
+    "quotas",
+    "group_limits",
+    "headroom",
     "moves",
     "waiting",
     "what_if",
@@ -41,8 +44,12 @@ def features() -> tuple[Feature, ...]:
 
 @cache
 def add_messages() -> None:
-    """Add the messages, parts of messages, topics and queries of all features to those of this process."""
+    """Add the messages, parts of messages, topics, queries and reason codes of all features to those of this
+    process.
+    """
     for feature in features():
+        decisions.add_reasons(feature.reasons)
+        decisions.WAKES.update(feature.wakes)
         if (messages := module_of(feature, "messages")) is not None:
             topics.add(messages)
             for owner, part in getattr(messages, "PARTS", {}).items():
@@ -70,6 +77,17 @@ def processes() -> Iterator[tuple[Feature, FeatureProcess]]:
     for feature in features():
         for process in feature.processes:
             yield feature, process
+
+
+def modules(name: str) -> list[Any]:
+    """Import and return the modules with this name of all features that have one."""
+    found = (module_of(feature, name) for feature in features())
+    return [module for module in found if module is not None]
+
+
+def http_parts() -> list[Any]:
+    """Return the parts of all features of the Placement API over HTTP."""
+    return [module.HTTP for module in modules("http")]
 
 
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:

@@ -30,7 +30,6 @@ _MODULES = {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
         "confirm": "move_list", "revert": "move_list", "abort": "move_list", "force": "move_list",
         "evacuate": "draining", "drain": "draining", "moves": "move_list", "make-room": "make_room",
-        "rebalance": "rebalancing",
     },
     "Hosts": {
         "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
@@ -45,7 +44,6 @@ _MODULES = {
         "reasons": "descriptions", "roles": "descriptions", "http": "descriptions",
         "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
         "debug": "support", "upgrade": "support", "at": "past",
-        "replay": "replaying",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
@@ -102,6 +100,7 @@ class Listed:
     module: str
     panel: str
     of_group: str = ""  # the description of a group
+    added: tuple[tuple[str, str], ...] = ()  # commands that features add to the group, with their modules
 
     @property
     def says(self) -> str:
@@ -117,11 +116,17 @@ class Listed:
 def _listed() -> Iterator[Listed]:
     """Yield all commands, panel by panel: those of the kernel, then those of features."""
     for panel in dict.fromkeys([*_MODULES, *(panel for feature in features() for panel in feature.commands)]):
+        of_features = [
+            (feature, name, f"{package_of(feature)}.{file}")
+            for feature in features()
+            for name, file in feature.commands.get(panel, {}).items()
+        ]
         for name, file in _MODULES.get(panel, {}).items():
-            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""))
-        for feature in features():
-            for name, file in feature.commands.get(panel, {}).items():
-                module = f"{package_of(feature)}.{file}"
+            added = [(command.split(), module) for _, command, module in of_features]
+            of_group = tuple((words[1], module) for words, module in added if words[:-1] == [name])
+            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""), of_group)
+        for feature, name, module in of_features:
+            if " " not in name:
                 yield Listed(name, module, panel, feature.command_groups.get(name, ""))
 
 
@@ -137,15 +142,22 @@ class Later(TyperCommand):
 
     def loaded(self) -> Any:
         """Load this entry's module, and return the command or group that the module defines."""
-        around = typer.Typer()
-        around.add_typer(import_module(self._listed.module).commands)
-        command = typer.main.get_group(around).commands[self._listed.name]
+        command = _loaded(self._listed.module, self._listed.name)
+        for name, module in self._listed.added:
+            command.commands[name] = _loaded(module, self._listed.name).commands[name]
         if self._listed.of_group:
             command.help = self._listed.says
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         return self.loaded().make_context(*args, **kwargs)
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Load a module, and return the command or group of this name that it defines."""
+    around = typer.Typer()
+    around.add_typer(import_module(module).commands)
+    return typer.main.get_group(around).commands[name]
 
 
 class EveryCommand(TyperGroup):

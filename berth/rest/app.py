@@ -37,8 +37,8 @@ from bus.queries import FindInstances
 from bus.unknown_fields import read
 from bus.vocabulary import Id, Message
 from placement_worker.http.access import Authenticate
+from placement_worker.http.described import DescribedOperation
 from placement_worker.http.errors import Problem
-from placement_worker.http.openapi import DescribedOperation
 from placement_worker.http.recording import SIGN_IN, RecordedRequests, origin_of
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from bus.quotas import DEFAULT, INSTANCES, FindQuotas, Quota, QuotaEditRequested
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from control_room.pages import projects as pages
+from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
@@ -56,11 +57,13 @@ async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
 
 
 async def limit(placement: Placement, project: str = "p1", /, **limits: int) -> None:
-    await placement.quotas.edit(QuotaEditRequested(edit=SetQuota(project=project, limits=limits)))
+    await placement.of(QuotaOperations).edit(
+        QuotaEditRequested(edit=SetQuota(project=project, limits=limits))
+    )
 
 
 async def own_limits(placement: Placement, project: str = "p1") -> dict[str, int]:
-    [found] = (await placement.quotas.find(FindQuotas(project=project))).quotas
+    [found] = (await placement.of(QuotaOperations).find(FindQuotas(project=project))).quotas
     return found.limits
 
 

@@ -34,6 +34,7 @@ from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers, on
 from features.groups.messages import group_of
+from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.aggregates import EAST, has_hosts, host
@@ -474,7 +475,7 @@ async def group(
         MakeGroup(group=DB, name="db", policy="soft-affinity"),
         MakeGroup(group=THEIRS, name="web", policy="affinity", project="theirs"),
     ):
-        await placement.server_groups.edit(GroupEditRequested(edit=made))
+        await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
     built = a_claim(1, on_hosts(1), parts=joining(THEIRS), project="theirs")
     moved = a_claim(1, on_hosts(2), generation=1, keep=100, project="theirs")
     await claim(placement, an_order(built))
@@ -484,7 +485,7 @@ async def group(
 
 async def test_a_second_group_of_the_same_name_is_refused(group: CommandLine, placement: Placement) -> None:
     said = await group("create", "cache", "--policy", "anti-affinity", "--max-per-host", "3")
-    [made] = (await placement.server_groups.find(FindGroups(name="cache"))).groups
+    [made] = (await placement.of(ServerGroups).find(FindGroups(name="cache"))).groups
     assert (made.policy, made.max_per_host) == ("anti-affinity", 3)
     assert said == f"server group cache: {made.id}\n"
     with pytest.raises(OperationRefused, match="there is a server group cache in this project already"):
@@ -539,7 +540,7 @@ async def test_a_group_with_members_is_deleted_only_by_force(
     assert str(refused.value) == sentence
     assert await group("delete", THEIRS, "--force") == "server group web deleted\n"
     assert await group("delete", "db") == "server group db deleted\n"
-    assert [left.id for left in (await placement.server_groups.find(FindGroups())).groups] == [WEB]
+    assert [left.id for left in (await placement.of(ServerGroups).find(FindGroups())).groups] == [WEB]
 
 
 async def test_a_boot_names_the_group_it_joins_by_its_uuid(group: CommandLine, connect: Connect) -> None:

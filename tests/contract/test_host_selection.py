@@ -22,10 +22,12 @@ from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.groups.messages import GroupPart
+from features.groups.operations import ServerGroups
+from features.nova import selecting
+from features.nova.selecting import HostSelection
 from placement_worker import Placement
-from scheduler_worker import ChoicePolicy, selecting
+from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.selecting import HostSelection
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts
@@ -157,7 +159,7 @@ async def test_members_that_joined_a_group_elsewhere_count(
     placement: Placement, selection: HostSelection
 ) -> None:
     group = MakeGroup(group=uid(9), name="g", policy="anti-affinity", project=a_request().project)
-    await placement.server_groups.edit(GroupEditRequested(edit=group))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=1)), a_claim(2, on_hosts(2, VCPU=1))))
     parts = RequestParts(GroupPart(group=uid(9), members=tuple(map(uid, (1, 2, 3)))))
     assert hosts_of(await ask(selection, 3, parts=parts)) == ["host-3"]

@@ -16,8 +16,9 @@ from bus.quotas import (
     QuotaSourceIsKeystone,
     SetQuota,
 )
+from features.quotas.keystone_limits import KeystoneLimits, ProjectLimit, RegisteredLimit, quotas_of
+from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
-from placement_worker.keystone_limits import KeystoneLimits, ProjectLimit, RegisteredLimit, quotas_of
 
 ACCESS = Access(
     url="http://127.0.0.1:1", auth_type="http_basic", auth={"auth_url": "http://k", "username": "u"}
@@ -71,14 +72,14 @@ class UnifiedLimits:
 
 
 async def copied(placement: Placement, keystone: UnifiedLimits) -> bool:
-    placement.quotas.source = "keystone"
-    limits = KeystoneLimits(ACCESS, placement.quotas, placement.clock)
+    placement.of(QuotaOperations).source = "keystone"
+    limits = KeystoneLimits(ACCESS, placement.of(QuotaOperations), placement.clock)
     async with httpx.AsyncClient(transport=httpx.MockTransport(keystone)) as client:
         return await limits.copy(client)
 
 
 async def effective(placement: Placement, project: str) -> dict[str, int]:
-    [quota] = (await placement.quotas.find(FindQuotas(project=project))).quotas
+    [quota] = (await placement.of(QuotaOperations).find(FindQuotas(project=project))).quotas
     return quota.effective
 
 
@@ -105,15 +106,17 @@ async def test_the_last_limits_apply_while_keystone_refuses(placement: Placement
 
 
 async def test_quotas_of_keystone_cannot_be_set_here(placement: Placement) -> None:
-    placement.quotas.source = "keystone"
-    answer = await placement.quotas.edit(QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})))
+    placement.of(QuotaOperations).source = "keystone"
+    answer = await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})))
     assert answer.result == QuotaSourceIsKeystone()
 
 
 async def test_weights_are_set_here_and_stay_with_the_quotas_of_keystone(placement: Placement) -> None:
-    placement.quotas.source = "keystone"
+    placement.of(QuotaOperations).source = "keystone"
     weight = SetQuota(project="p1", limits={WEIGHT: 3})
-    assert isinstance((await placement.quotas.edit(QuotaEditRequested(edit=weight))).result, QuotaEdited)
+    assert isinstance(
+        (await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=weight))).result, QuotaEdited
+    )
     keystone = UnifiedLimits()
     keystone.registered = [{"resource_name": "servers", "default_limit": 10}]
     assert await copied(placement, keystone)

@@ -12,7 +12,9 @@ from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
+from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.command_line import CommandLine, a_served_placement, plainly
 from tests.support.ids import uid
@@ -30,10 +32,10 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
     async with a_served_placement(monkeypatch, "c1") as placement:
         assert await report(placement, a_report(1)) == [""]
         group = MakeGroup(group=uid(1, "9"), name="web", policy="soft-affinity", project="p1")
-        await placement.server_groups.edit(GroupEditRequested(edit=group))
+        await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
         for project, limits in ((DEFAULT, {"VCPU": 8}), ("p1", {"server_group_members": 2})):
             edit = SetQuota(project=project, limits=limits)
-            await placement.quotas.edit(QuotaEditRequested(edit=edit))
+            await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
         members = [a_claim(number, on_hosts(1), parts=joining(group.group)) for number in (1, 2)]
         await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
         run = CommandLine("quota", quotas, monkeypatch, capsys)
@@ -48,7 +50,7 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
 
 
 async def default_limits(placement: Placement) -> dict[str, int]:
-    [quota] = (await placement.quotas.find(FindQuotas(project=DEFAULT))).quotas
+    [quota] = (await placement.of(QuotaOperations).find(FindQuotas(project=DEFAULT))).quotas
     return quota.limits
 
 
@@ -71,7 +73,7 @@ async def test_an_empty_project_name_is_refused(
     """A script with an unset variable must not change the limits of all projects."""
     async with a_served_placement(monkeypatch, "c1") as placement:
         limit = SetQuota(project=DEFAULT, limits={"VCPU": 8, "weight": 2})
-        await placement.quotas.edit(QuotaEditRequested(edit=limit))
+        await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=limit))
         run = CommandLine(module.__name__.rpartition(".")[2].rstrip("s") if module is not rules else "rules",
                           module, monkeypatch, capsys)  # fmt: skip
         with pytest.raises(BadSetting, match="no project is named"):

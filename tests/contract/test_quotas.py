@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from berth.composition import open_placement
+from berth.settings import Settings
 from bus.claims import CLEANUP, Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import (
@@ -25,7 +27,9 @@ from bus.quotas import (
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from bus.vocabulary import Missing
+from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
@@ -38,7 +42,7 @@ async def hosts(placement: Placement) -> None:
 
 
 async def edit(placement: Placement, edit: QuotaEdit) -> QuotaResult:
-    return (await placement.quotas.edit(QuotaEditRequested(edit=edit))).result
+    return (await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))).result
 
 
 async def limit(placement: Placement, project: str = "p1", /, **limits: int) -> None:
@@ -46,7 +50,7 @@ async def limit(placement: Placement, project: str = "p1", /, **limits: int) -> 
 
 
 async def quota(placement: Placement, project: str = "p1") -> Quota:
-    [found] = (await placement.quotas.find(FindQuotas(project=project))).quotas
+    [found] = (await placement.of(QuotaOperations).find(FindQuotas(project=project))).quotas
     return found
 
 
@@ -94,7 +98,7 @@ async def test_weights_limit_nothing_and_stay_when_all_limits_are_deleted(placem
     await edit(placement, UnsetQuota(project="p1"))
     assert await quota(placement) == Quota(project="p1", limits={WEIGHT: 3}, effective={WEIGHT: 3})
     await take(placement, a_claim(1, on_hosts(1)), a_claim(2, on_hosts(1)))
-    found = await placement.quotas.find(FindQuotas(weights=True))
+    found = await placement.of(QuotaOperations).find(FindQuotas(weights=True))
     assert [(each.project, each.limits) for each in found.quotas] == [
         (DEFAULT, {WEIGHT: 2}),
         ("p1", {WEIGHT: 3}),
@@ -115,8 +119,8 @@ async def test_pages_of_projects_begin_with_the_default(placement: Placement) ->
     await limit(placement, "a", VCPU=4)
     await limit(placement, "b", VCPU=4)
     await take(placement, a_claim(1, on_hosts(1), project="c"))
-    first = await placement.quotas.find(FindQuotas(used=True, limit=2))
-    rest = await placement.quotas.find(FindQuotas(used=True, limit=2, after=first.more))
+    first = await placement.of(QuotaOperations).find(FindQuotas(used=True, limit=2))
+    rest = await placement.of(QuotaOperations).find(FindQuotas(used=True, limit=2, after=first.more))
     assert [each.project for each in (*first.quotas, *rest.quotas)] == [DEFAULT, "a", "b", "c"]
 
 
@@ -179,7 +183,7 @@ async def test_a_refusal_of_several_instances_states_the_usage_before_and_all_th
 async def test_a_refusal_of_members_of_a_group_states_those_before(placement: Placement) -> None:
     group = uid(1, "9")
     make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")
-    await placement.server_groups.edit(GroupEditRequested(edit=make))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
     await limit(placement, **{GROUP_MEMBERS: 2})
     await must_take(placement, a_claim(9, on_hosts(1), parts=joining(group)))
     refused = await take(
@@ -241,7 +245,7 @@ async def test_holder_consumers_are_not_counted(placement: Placement) -> None:
 async def test_members_of_a_server_group_are_limited(placement: Placement) -> None:
     group = uid(1, "9")
     make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")
-    await placement.server_groups.edit(GroupEditRequested(edit=make))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
     await limit(placement, **{GROUP_MEMBERS: 2})
     for number in (1, 2):
         await must_take(placement, a_claim(number, on_hosts(1), parts=joining(group)))
@@ -254,7 +258,7 @@ async def test_members_of_a_server_group_are_limited(placement: Placement) -> No
 async def test_the_used_members_of_server_groups_are_those_of_the_largest_group(placement: Placement) -> None:
     for number, name in ((1, "web"), (2, "db")):
         make = MakeGroup(group=uid(number, "9"), name=name, policy="anti-affinity", project="p1")
-        await placement.server_groups.edit(GroupEditRequested(edit=make))
+        await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
     for number, host, group in ((1, 1, 1), (2, 2, 1), (3, 3, 2)):
         await take(placement, a_claim(number, on_hosts(host), parts=joining(uid(group, "9"))))
     assert (await quota(placement)).used[GROUP_MEMBERS] == 2
@@ -264,7 +268,7 @@ async def test_the_used_members_of_server_groups_are_those_of_the_largest_group(
 
 
 async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placement: Placement) -> None:
-    other = Placement(placement.database, placement.clock)
+    other = open_placement(Settings(), placement.database, placement.clock)
     await other.start()
     await limit(placement, VCPU=1)
     [beyond] = await take(other, a_claim(1, on_hosts(1, VCPU=2)))
@@ -275,7 +279,7 @@ async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placem
 
 
 async def test_concurrent_claims_of_two_processes_never_exceed_a_limit(placement: Placement) -> None:
-    other = Placement(placement.database, placement.clock)
+    other = open_placement(Settings(), placement.database, placement.clock)
     await other.start()
     await limit(placement, VCPU=5)
     results = await asyncio.gather(

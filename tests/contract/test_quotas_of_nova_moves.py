@@ -6,9 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
+from berth.composition import open_placement
+from berth.settings import Settings
 from bus.claims import Claimed, ClaimRequested, ConsumerClaim
 from bus.quotas import QuotaEditRequested, SetQuota
 from bus.vocabulary import Allocations
+from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.http_placement import HttpPlacement, error_of
 from tests.support.ids import uid
@@ -151,7 +154,7 @@ async def limited(placement: Placement) -> Placement:
     """Limit project p1 to 4 VCPU, and place its instances 1 and 2, which use 2 each."""
     await placement.reports.report_many([a_report(number) for number in (1, 2)])
     edit = SetQuota(project="p1", limits={"VCPU": 4})
-    await placement.quotas.edit(QuotaEditRequested(edit=edit))
+    await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
     assert await placed(placement, wants(1, 1, VCPU=2), wants(2, 1, VCPU=2)) == [True, True]
     return placement
 
@@ -188,7 +191,9 @@ async def test_a_move_is_charged_its_growth_in_any_order_of_its_claims(
 
     away = in_order(of_nova(9, on_hosts(1, VCPU=2)), of_nova(1, {}, 1))
     assert await placed(limited, away, wants(3, 2), wants(1, 2, VCPU=1)) == [True, False, True]
-    await limited.quotas.edit(QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 1})))
+    await limited.of(QuotaOperations).edit(
+        QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 1}))
+    )
     back = in_order(of_nova(1, on_hosts(1, VCPU=2), 1), of_nova(9, {}, 1))
     assert await placed(limited, wants(3, 2), back, wants(3, 2)) == [False, True, False]
 
@@ -211,7 +216,7 @@ async def test_a_refused_request_leaves_no_part_of_a_move(limited: Placement) ->
 
 
 async def test_moves_succeed_while_other_claims_of_their_project_are_refused(limited: Placement) -> None:
-    other = Placement(limited.database, limited.clock)
+    other = open_placement(Settings(), limited.database, limited.clock)
     await other.start()
 
     async def moved(instance: int) -> list[bool]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.claims import CLEANUP, Claimed, Held, Refused, ReleaseRequested, RuleRefused
 from bus.groups import (
     DropGroup,
@@ -14,9 +15,9 @@ from bus.groups import (
     ServerGroup,
 )
 from bus.vocabulary import InUse, Taken
+from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
 from tests.support.http_placement import a_door, claim_in_json, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
@@ -32,7 +33,7 @@ async def hosts(placement: Placement) -> None:
 
 
 async def edit(placement: Placement, group: MakeGroup | DropGroup) -> GroupResult:
-    return (await placement.server_groups.edit(GroupEditRequested(edit=group))).result
+    return (await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))).result
 
 
 async def make(placement: Placement, policy: GroupPolicy = "anti-affinity", most: int = 1) -> None:
@@ -41,7 +42,7 @@ async def make(placement: Placement, policy: GroupPolicy = "anti-affinity", most
 
 
 async def found(placement: Placement) -> ServerGroup:
-    [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+    [group] = (await placement.of(ServerGroups).find(FindGroups(ids=(GROUP,)))).groups
     return group
 
 
@@ -91,7 +92,7 @@ async def test_groups_are_found_by_id_project_and_name_in_pages(placement: Place
         await edit(placement, order)
 
     async def ids(**query: object) -> list[str]:
-        answer = await placement.server_groups.find(FindGroups(**query))  # type: ignore[arg-type]
+        answer = await placement.of(ServerGroups).find(FindGroups(**query))  # type: ignore[arg-type]
         return [group.id for group in answer.groups]
 
     one, two, three = (uid(number, "9") for number in (1, 2, 3))
@@ -110,7 +111,7 @@ async def test_groups_are_found_by_member(placement: Placement) -> None:
     await take(placement, a_claim(1, on_hosts(1), parts=joining(GROUP)), a_claim(2, on_hosts(2)))
 
     async def of(*members: str, ids: tuple[str, ...] = ()) -> list[str]:
-        found = await placement.server_groups.find(FindGroups(members=members, ids=ids))
+        found = await placement.of(ServerGroups).find(FindGroups(members=members, ids=ids))
         return [group.id for group in found.groups]
 
     assert await of(uid(1), uid(2), uid(3)) == [GROUP]
@@ -124,7 +125,7 @@ async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(place
     assert await edit(placement, DropGroup(group=GROUP)) == InUse(what=GROUP, members=(uid(1),))
     assert await edit(placement, DropGroup(group=GROUP, force=True)) == GroupEdited(changed=True)
     assert await edit(placement, DropGroup(group=GROUP)) == GroupEdited()
-    assert (await placement.server_groups.find(FindGroups())).groups == ()
+    assert (await placement.of(ServerGroups).find(FindGroups())).groups == ()
     await make(placement)
     await take(placement, a_claim(2, on_hosts(2), parts=joining(GROUP)))
     await must_take(placement, a_claim(1, on_hosts(2), generation=1))
@@ -223,9 +224,9 @@ async def test_an_audit_reports_broken_groups(
         a_claim(1, on_hosts(1), parts=joining(GROUP)),
         a_claim(2, on_hosts(1), parts=joining(GROUP), type=type_),
     )
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []
     await _set_policy(placement, policy)
-    assert await breaches(placement.database) == ([said] if said else [])
+    assert await placement_breaches(placement.database) == ([said] if said else [])
     await _set_policy(placement, "soft-affinity")
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
 from bus.domains import DomainConstraints
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
@@ -15,9 +16,9 @@ from bus.parts import ClaimParts
 from bus.sql.failures import explained
 from bus.vocabulary import Allocations, Contended
 from features.groups.messages import GroupClaim
+from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -52,14 +53,14 @@ async def processes(url: str, policy: GroupPolicy, most: int = 1) -> AsyncIterat
     async with racing_placements(url) as made:
         await made[0].reports.report_many([a_report(host) for host in range(HOSTS)])
         group = MakeGroup(group=GROUP, name="web", policy=policy, max_per_host=most, project="p1")
-        await made[0].server_groups.edit(GroupEditRequested(edit=group))
+        await made[0].of(ServerGroups).edit(GroupEditRequested(edit=group))
         yield made
 
 
 async def watched(placement: Placement, work: Awaitable[None]) -> None:
     async def look() -> None:
         while True:
-            assert await breaches(placement.database) == []
+            assert await placement_breaches(placement.database) == []
             await asyncio.sleep(0)
 
     looking = asyncio.ensure_future(look())
@@ -74,7 +75,7 @@ async def watched(placement: Placement, work: Awaitable[None]) -> None:
 
 
 async def group_of(placement: Placement) -> ServerGroup:
-    [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+    [group] = (await placement.of(ServerGroups).find(FindGroups(ids=(GROUP,)))).groups
     return group
 
 

@@ -25,10 +25,11 @@ from compute_sim.agent import SimulatedAgent
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, PhaseEnd
 from compute_sim.disk import AgentDisk
-from placement_worker.core import capacity, claim_world, headroom
+from features.groups.places import GroupPlaces
+from features.headroom import plan as headroom
+from features.headroom.controller import HeadroomController
+from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.group_places import GroupPlaces
-from placement_worker.headroom import HeadroomController
 from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
 from scheduler_worker.core.waiting_queues import WaitingQueues
@@ -272,7 +273,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         "placement_worker.core.capacity._refusal: no more than the capacity", _no_capacity_check
     ),
     "server-group": PlantedBug(
-        "placement_worker.core.group_places.GroupPlaces.refusal: policies of server groups", _no_group_check
+        "features.groups.places.GroupPlaces.refusal: policies of server groups", _no_group_check
     ),
     "leftover": PlantedBug(
         "cell_conductor.core.leftovers.add: resources of a guest that may still exist are held",
@@ -341,7 +342,8 @@ PLANTED: Mapping[str, PlantedBug] = {
         headroom=True, complaint="does not evacuate",
     ),
     "headroom-changes": PlantedBug(
-        "placement_worker.headroom.HeadroomController: slots are adjusted after a change", _changes_unnoticed,
+        "features.headroom.controller.HeadroomController: slots are adjusted after a change",
+        _changes_unnoticed,
         headroom=True, complaint="is reported as kept",
     ),
 }  # fmt: skip

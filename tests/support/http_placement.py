@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import httpx
 from starlette.applications import Starlette
 
+from berth.features import http_parts
 from placement_worker import Placement
 from placement_worker.http import Options, http_app
 from tests.support.placement_builders import a_placement
@@ -52,7 +53,7 @@ class HttpPlacement:
 @asynccontextmanager
 async def a_door(url: str, **options: Any) -> AsyncIterator[HttpPlacement]:
     async with a_placement(url) as placement:
-        app = http_app(placement, Options(**options))
+        app = http_app(placement, Options(parts=http_parts(), **options))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with (
             app.router.lifespan_context(app),

@@ -7,33 +7,35 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.composition import open_placement
+from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
+from bus.clock import Clock
 from bus.domains import DomainConstraints
 from bus.preemption import Preempts, Victim
 from bus.requests import Flavor
 from bus.reservations import Reservation
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
+from features.group_limits.rule import GroupLimitRule
+from features.groups.places import GroupPlaces
+from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
+from features.preemption.rule import PreemptionRule, PreemptionWorld
+from features.quotas.budgets import ProjectBudget, QuotaLimits
+from features.quotas.limits import CachedLimits
+from features.quotas.rule import QuotaRule, QuotaWorld
+from features.reservations.rule import ReservationRule
+from features.reservations.slots import ReservationWorld, SlotRecord
+from features.topology.rule import TopologyRule
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.group_places import GroupPlaces
-from placement_worker.core.quotas import ProjectBudget, QuotaLimits
-from placement_worker.core.reservations import ReservationWorld, SlotRecord
 from placement_worker.extension import LOCKS
-from placement_worker.rules import claim_rules
-from placement_worker.rules.group_limits import GroupLimitRule
-from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
-from placement_worker.rules.preemption import PreemptionRule, PreemptionWorld
-from placement_worker.rules.quotas import QuotaRule, QuotaWorld
-from placement_worker.rules.reservations import ReservationRule
-from placement_worker.rules.topology import TopologyRule
 from placement_worker.store.claims import claim_scope
-from placement_worker.store.numbered_names import Book
 from tests.support.claim_worlds import A, B, C, room, stock
 from tests.support.ids import uid
 
-RULES = claim_rules(Database("sqlite+aiosqlite://"), Book())
+RULES = open_placement(Settings(), Database("sqlite+aiosqlite://"), Clock()).claims.rules
 X, Y, VICTIM, SLOT, DRAWER = (uid(number) for number in range(1, 6))
 KEEP, REST, MOVE = uid(6), uid(7), uid(8)
 PROJECT = "p1"
@@ -211,8 +213,8 @@ def test_a_plain_claim_calls_no_rule() -> None:
 
 
 def test_limits_of_other_projects_let_no_plain_claim_wait_for_a_lock() -> None:
-    book = Book()
-    book.quotas = QuotaLimits({"p2": {"VCPU": 1}})
+    placement = open_placement(Settings(), Database("sqlite+aiosqlite://"), Clock())
+    placement.of(CachedLimits).limits = QuotaLimits({"p2": {"VCPU": 1}})
     scope = claim_scope([wants(Y, on(A))], [A])
-    active = [rule.name for rule in claim_rules(Database("sqlite+aiosqlite://"), book) if rule.needs(scope)]
+    active = [rule.name for rule in placement.claims.rules if rule.needs(scope)]
     assert active == ["quotas"] and not scope.locks

@@ -11,11 +11,11 @@ from bus.groups import GroupPolicy
 from bus.parts import ClaimParts
 from bus.vocabulary import Allocations
 from features.groups.messages import GroupClaim
+from features.groups.places import GroupPlaces, no_group
+from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
-from placement_worker.core.group_places import GroupPlaces, no_group
-from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
 from tests.support.claim_worlds import join
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots

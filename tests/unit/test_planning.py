@@ -25,11 +25,12 @@ from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned, with_quota
+from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if import questions as what_if
+from features.what_if.questions import WhatIfs
 from placement_worker.core.trees import Tree
-from scheduler_worker import help_search, what_if
+from scheduler_worker import help_search
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_moves import WhatIfsOfMoves
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.move_builders import BUILD, a_build_that_stands, a_move

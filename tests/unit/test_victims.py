@@ -8,17 +8,17 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from scheduler_worker.core import victims
-from scheduler_worker.core.domain_rules import Constraints, DomainRules, Level
-from scheduler_worker.core.preempting_parts import PreemptingParts
-from scheduler_worker.core.roles import Part
-from scheduler_worker.core.victims import (
+from features.preemption.core import victims
+from features.preemption.core.preempting_parts import PreemptingParts
+from features.preemption.core.victims import (
     CrowdedHost,
     Replaceable,
     RequestedParts,
     VictimChoice,
     choose_victims,
 )
+from scheduler_worker.core.domain_rules import Constraints, DomainRules, Level
+from scheduler_worker.core.roles import Part
 from tests.support.rule_builders import a_wish
 
 SCALE = np.array([16.0, 32.0])
