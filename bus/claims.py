@@ -5,7 +5,6 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
-from bus.domains import DomainConstraints
 from bus.parts import ClaimParts, none_of
 from bus.preemption import Preempts
 from bus.vocabulary import (
@@ -71,8 +70,6 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     keep: Id | None = None
     # True: claimed by a client of the Placement API; no cell has a record of the consumer
     client: bool = False
-    # If the group does not exist, the claim creates it with this topology, for one request.
-    topology: DomainConstraints | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
     # of the source is then of type MIGRATION.
     begins: Id | None = None

@@ -10,15 +10,29 @@ not in the list is refused in messages; stored messages keep it.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 
 import msgspec
 
+from bus.requests import Flavor
 from bus.vocabulary import Value
+
+if TYPE_CHECKING:
+    from bus.messages import BuildRequested
 
 P = TypeVar("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Some instances of a request, which have a flavor of their own."""
+
+    name: str
+    flavor: Flavor
+    count: int
 
 
 class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,6 +47,17 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         instance; None: nothing.
         """
         return None
+
+    def contradiction(self, request: "BuildRequested") -> str:
+        """Return why this part makes a request invalid, after the name of the field; empty: it does not."""
+        return ""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Return the sections of a request, in the order of its instances; their hosts are chosen together.
+        Empty: the request has one flavor, or several of which one is chosen.
+        """
+        return ()
 
 
 class Parts:
@@ -88,6 +113,11 @@ class RequestParts(Parts):
     """Parts of a request to build or move instances."""
 
     __slots__ = ()
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Return the sections of the request; at most one part gives it some."""
+        return next((part.sections for part in self if part.sections), ())
 
 
 class ClaimParts(Parts):

@@ -41,7 +41,7 @@ from scheduler_worker.core.order import (
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
-from scheduler_worker.core.roles import Part, group_id, own_group, parts_of
+from scheduler_worker.core.roles import Part, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
 from scheduler_worker.core.scale import CapacityReservation, HasReservations, Pick, scores_of
 from scheduler_worker.dependencies import (
@@ -140,14 +140,12 @@ __all__ = [
     "drawn",
     "events",
     "force_down_host",
-    "group_id",
     "late_after",
     "leaders",
     "log",
     "on_closed",
     "only_on",
     "open_host",
-    "own_group",
     "parts_of",
     "prepared_in_parts",
     "required_constraints",

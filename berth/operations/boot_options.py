@@ -27,6 +27,7 @@ from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import seconds_of
 from features.groups.messages import group_of
+from features.topology.messages import TopologyPart
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -101,12 +102,13 @@ def boot_request(options: BootOptions) -> BuildRequested:
     if roles and options.count != 1:
         raise BadSetting("--count is not possible with --role: each role has a count, as in worker:3")
     count = sum(role.count for role in roles) or options.count
+    topology = topology_given(options.pack, options.spread, options.prefer_topology)
+    if roles or topology.levels:
+        parts = parts.having(TopologyPart(topology=topology, roles=roles))
     request = BuildRequested(
         request=clock.uuid(),
         instances=tuple(clock.uuid() for _ in range(count)),
         flavor=roles[0].flavor if roles else flavor,
-        roles=roles,
-        topology=topology_given(options.pack, options.spread, options.prefer_topology),
         image=image,
         zone=options.zone,
         cell=options.cell,

@@ -136,7 +136,7 @@ class DrawnReservations(NoNarrowing):
         now, attempts = self._clock.now(), list[tuple[Alternative, ...]]()
         for reservation in reservations:
             slots = found.slots.get(reservation.id, ())
-            if request.roles:
+            if request.parts.sections:
                 attempts.append(tuple(roles_drawing_on(plain, reservation, slots, now)))
                 continue
             for alike in self._preferred(order, slots):

@@ -5,4 +5,4 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
-    return SchedulerPart(narrowings=(Gangs(),))
+    return SchedulerPart(narrowings=(Gangs(needs.scheduler.placement.groups),))

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import cast
 
-import msgspec
 import pytest
 
 from berth.databases import packages
@@ -24,7 +23,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from scheduler_worker.backlog import CALLS_OF_LIGHT, LEAST_BATCH, PREFETCH, YOUNG_SECONDS, RequestBacklog
-from scheduler_worker.core.fair_queue import RequestDemand
+from scheduler_worker.core.fair_queue import requested_amounts
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import parked
 from scheduler_worker.waiting.store import WaitingStore
@@ -41,9 +40,11 @@ MOST = 1280  # requests in a batch
 A_SECOND = 300.0  # requests that all calls together place in a second
 LEAST_SECONDS = 0.02  # of a batch
 
-_demand = msgspec.json.Decoder(RequestDemand).decode
 SIZES = cast(
-    RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": _demand(body).amounts()["VCPU"] / 10_000})
+    RequestSizes,
+    SimpleNamespace(
+        of=lambda body: {"VCPU": requested_amounts(decode(BuildRequested, body))["VCPU"] / 10_000}
+    ),
 )
 Served = list[tuple[float, str]]  # when requests were placed, and their projects
 

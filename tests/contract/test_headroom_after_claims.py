@@ -103,7 +103,7 @@ CASES: dict[str, tuple[tuple[str, ...], Sequence[ConsumerClaim], Sequence[Consum
     ),
     "the first member joins an affinity group": (("host",), [], [boot(1, 1, 1, parts=joining(TOGETHER))], ""),
     "the claim makes a group with a required topology": (
-        ("host",), [], [boot(1, 1, 1, parts=joining(SPREAD), topology=IN_ROWS)], NEVER_COVERED,
+        ("host",), [], [boot(1, 1, 1, parts=joining(SPREAD, IN_ROWS))], NEVER_COVERED,
     ),
     "a claim draws from a reservation": (
         ("rack",), RESERVED, [drawing(1, 3, 4), boot(2, 1, 3)], "",

@@ -15,11 +15,18 @@ import numpy as np
 from msgspec import structs
 
 from bus.candidates import Bools, SenselessQuery
+from bus.claims import ConsumerClaim
+from bus.groups import FindGroups, GroupsFound
+from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.vocabulary import Id
+from features.groups.messages import GroupClaim
+from features.groups.server_groups import watched
 from features.topology.core.domain_order import DomainOrder
 from features.topology.core.domain_search import Assignment, Budget, HostAmount, PartAmount
 from features.topology.core.gang_shortage import Best, Chance, Wanted, shortage_of
+from features.topology.messages import TopologyPart, topology_of
+from features.topology.requests import own_group, own_group_id
 from scheduler_worker.extension import (
     MAX_CHOICES_EACH,
     PLAIN,
@@ -156,7 +163,7 @@ class GangChoice:
         return None
 
     def _needed(self, chances: Sequence[Chance]) -> int:
-        if self.order.request.roles:
+        if self.order.request.parts.sections:
             return sum(len(chance.part.instances) for chance in chances)
         return self.order.needed
 
@@ -169,7 +176,7 @@ class GangChoice:
         """
         taken: Taken = []
         for chance in chances:
-            if not self._fill_part(chance, rules, stages, name, taken) and self.order.request.roles:
+            if not self._fill_part(chance, rules, stages, name, taken) and self.order.request.parts.sections:
                 break
         placed = len(taken)
         if placed >= self._needed(chances):
@@ -320,17 +327,48 @@ class GangChoice:
 def is_gang(order: Order) -> bool:
     """Return whether the instances of an order are chosen together, because they have roles or a topology."""
     group = order.preferred.group if order.attempts else None
-    return bool(order.request.roles) or (group is not None and bool(group.topology.levels))
+    return TopologyPart in order.request.parts or (group is not None and bool(group.topology.levels))
 
 
 class Gangs(NoNarrowing):
-    """The narrowing for orders whose instances have roles or a topology: they are chosen together."""
+    """The narrowing for orders whose instances have roles or a topology: they are chosen together. The claims
+    of a request with a topology make a server group, which the instances join.
+    """
+
+    def __init__(self, find: Ask[FindGroups, GroupsFound]) -> None:
+        self._find = find
 
     def concerns(self, order: Order) -> bool:
         return is_gang(order)
 
+    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
+        """Return orders with the server groups that they make, if placement has these groups already."""
+        ids = tuple(
+            [own_group_id(order.request) for order in orders if topology_of(order.request.parts).levels]
+        )
+        if again or not ids:
+            return orders
+        found = {group.id: group for group in (await self._find(FindGroups(ids=ids))).groups}
+        return [
+            order.with_alternatives(group=own_group(order.request, found.get(own_group_id(order.request))))
+            if topology_of(order.request.parts).levels
+            else order
+            for order in orders
+        ]
+
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
-        return Scope(alone=True, jointly=self)
+        key = own_group_id(order.request) if topology_of(order.request.parts).levels else None
+        return Scope(alone=True, key=key, jointly=self)
+
+    def add_parts(self, order: Order, claims: Sequence[ConsumerClaim]) -> Sequence[ConsumerClaim]:
+        topology = topology_of(order.request.parts)
+        if not topology.levels:
+            return claims
+        part = GroupClaim(group=own_group_id(order.request), topology=topology)
+        return [structs.replace(claim, parts=claim.parts.having(part)) for claim in claims]
+
+    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
+        return watched(order) if topology_of(order.request.parts).levels else (None, frozenset())
 
     def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen:
         return GangChoice(choosing, order, replace(scope, held={})).choose()
