@@ -61,7 +61,11 @@ def add_messages() -> None:
 def module_of(feature: Feature, module: str) -> ModuleType | None:
     """Import a module of a feature; return None if the feature has no module of this name."""
     name = f"{package_of(feature)}.{module}"
-    return import_module(name) if find_spec(name) is not None else None
+    try:
+        is_there = find_spec(name) is not None
+    except ModuleNotFoundError:  # the module's package is missing
+        return None
+    return import_module(name) if is_there else None
 
 
 def package_of(feature: Feature) -> str:
@@ -88,6 +92,11 @@ def modules(name: str) -> list[Any]:
 def http_parts() -> list[Any]:
     """Return the parts of all features of the Placement API over HTTP."""
     return [module.HTTP for module in modules("http")]
+
+
+def http_rules() -> dict[str, str]:
+    """Return the policy rules of all features for the Placement API, with their defaults."""
+    return {name: text for part in http_parts() for name, text in part.rules.items()}
 
 
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:

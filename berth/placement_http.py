@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berth.features import http_parts
+from berth.features import http_parts, http_rules
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.http import HttpLimits, announce, listen, serve
@@ -86,9 +86,8 @@ def policy_of(settings: Settings) -> access.AccessPolicy:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}
         if api.auth == "keystone":
             rules = {**access.ROLES_OF_KEYSTONE, **rules}
-        of_features = {name: text for part in http_parts() for name, text in part.rules.items()}
         strict = api.enforce_new_defaults
-        return access.AccessPolicy(rules, of_features=of_features, enforce_new_defaults=strict)
+        return access.AccessPolicy(rules, of_features=http_rules(), enforce_new_defaults=strict)
     except access.BadPolicy as problem:
         raise BadSetting(str(problem)) from None
 

@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
-from berth.features import add_messages, features, http_parts
+from berth.features import add_messages, features, http_parts, http_rules
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import REASONS
@@ -26,8 +26,7 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 def addresses() -> list[dict[str, Any]]:
     """Return the URLs and HTTP methods of the Placement API, each with its microversions and access rule."""
-    parts = http_parts()
-    defaults = DEFAULTS | {name: text for part in parts for name, text in part.rules.items()}
+    defaults = DEFAULTS | http_rules()
     return [
         {
             "address": pattern,
@@ -38,7 +37,7 @@ def addresses() -> list[dict[str, Any]]:
             "default": defaults.get(operation.rule, ""),
             "body": operation.body,
         }
-        for pattern, operations in sorted(routes(parts).items())
+        for pattern, operations in sorted(routes(http_parts()).items())
         for operation in operations
     ]
 
@@ -95,19 +94,15 @@ MODULES: Mapping[str, str] = {
     "placement_worker.change_log": "placement",
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
-    "features.headroom.controller": "placement",
-    "features.preemption.rule": "placement",
-    "features.quotas.keystone_limits": "placement, where it copies Keystone's limits",
     "scheduler_worker.agents": "scheduler",
     "features.maintenance.controller": "scheduler",
     "features.maintenance.evacuations": "scheduler",
-    "features.reservations.filling": "scheduler",
     "scheduler_worker.refusals": "scheduler",
     "features.planning.room_planning": "scheduler",
     "features.planning.balance_planning": "scheduler",
     "scheduler_worker.move_courses": "scheduler",
-    "scheduler_worker.waiting.start_estimates": "scheduler",
-    "scheduler_worker.stored_requests": "scheduler",
+    "features.waiting.start_estimates": "scheduler",
+    "features.waiting.stored_requests": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",

@@ -88,6 +88,10 @@ class Offers:
         found: T = self._objects[kind]
         return found
 
+    def every(self, kind: type[T]) -> list[T]:
+        """Return all objects of this type or of a subclass, in the order in which they were offered."""
+        return [found for found in self._objects.values() if isinstance(found, kind)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartNeeds:

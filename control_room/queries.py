@@ -67,6 +67,7 @@ class Queries:
         self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
         self.balancing = bus.asker(topics.SWITCH_BALANCING, SECONDS)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
+        self.bus = bus  # for operations of features
         self.asker = partial(bus.asker, timeout=LONG)  # for the queries of features
 
 
@@ -307,8 +308,6 @@ class Operations:
     # Ironic's nodes with placement's records: all (None), or the named nodes
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
-    set_quota: Callable[[str, str], Awaitable[str]]  # project, limits such as "VCPU=40 instances=10"
-    unset_quota: Callable[[str, str], Awaitable[str]]  # project, names of resources; empty: all
     create_reservation: Callable[
         [str, str, NewReservation], Awaitable[str]
     ]  # name, project; returns the result

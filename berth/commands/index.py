@@ -35,7 +35,7 @@ _MODULES = {
         "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools", "quota": "quotas", "share": "shares", "priority": "priorities",
+        "pool": "pools", "share": "shares", "priority": "priorities",
         "maintenance": "maintenance",
     },
     "Inspect and check": {
@@ -74,7 +74,6 @@ _GROUPS = {  # group → its description
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
-    "quota": "Limits for what the instances of a project may hold (docs/quotas.md).",
     "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic evacuations of"
     " dead hosts (docs/maintenance.md).",
     "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",

@@ -19,7 +19,6 @@ from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMid
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.preemptions import PreemptionPages
-from control_room.pages.projects import ProjectPages
 from control_room.pages.reservations import HeadroomPages, ReservationPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
@@ -40,16 +39,12 @@ def pages_app(context: PageContext) -> Starlette:
 
 
 def _routes(context: PageContext, renderer: Renderer) -> Iterator[BaseRoute]:
-    now, projects = NowPages(context, renderer), ProjectPages(context, renderer)
+    now = NowPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
     yield _get("/", now.page)
     yield _get("/now/events", now.events)
     yield from _routes_of_hosts(context, renderer)
     yield from _routes_of_instances(context, renderer)
-    yield _get("/projects", projects.page)
-    yield _post("/projects", projects.edit)
-    yield _get("/projects/events", projects.events)
-    yield _get("/projects/instances", projects.instances)
     yield from _routes_of_capacity(context, renderer)
     for feature in context.features:
         yield from feature.routes(context, renderer)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.quotas import COUNTS, DEFAULT, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
+from bus.quotas import DEFAULT, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
 from bus.reservations import RESERVATION
 from bus.vocabulary import Allocations
 
@@ -122,6 +122,6 @@ def growth_of(after: Counter[str], was: Counter[str]) -> dict[str, int]:
     return {name: more for name in after.keys() | was.keys() if (more := after[name] - was[name])}
 
 
-def unknown_resources(names: Iterable[str], classes: Collection[str]) -> tuple[str, ...]:
-    """Return the names that are neither a resource class nor a counted resource such as `instances`."""
-    return tuple(sorted(name for name in names if name not in classes and name not in COUNTS))
+def unknown_resources(names: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
+    """Return the names that are neither one of `known` nor `instances` or the weight."""
+    return tuple(sorted(name for name in names if name not in known and name not in (INSTANCES, WEIGHT)))

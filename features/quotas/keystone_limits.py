@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -13,14 +14,15 @@ from prometheus_client import Gauge
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable, cloud_access
-from bus.quotas import DEFAULT, GROUP_MEMBERS, INSTANCES
+from bus.quotas import DEFAULT, INSTANCES
+from features.quotas.counts import ProjectCount
 from features.quotas.operations import QuotaOperations
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 POLL_SECONDS = 60.0
-_NAMES = {"servers": INSTANCES, "server_group_members": GROUP_MEMBERS}  # Keystone's names → berth's names
+_SERVERS = "servers"  # Keystone's name of INSTANCES
 _OF_CLASS = "class:"
 
 COPIED_AT = Gauge("berth_quotas_copied_timestamp_seconds", "when Keystone's limits were last copied")
@@ -52,12 +54,16 @@ class _ProjectLimits(msgspec.Struct, frozen=True):
 
 
 def quotas_of(
-    registered: Sequence[RegisteredLimit], limits: Sequence[ProjectLimit], region: str
+    registered: Sequence[RegisteredLimit],
+    limits: Sequence[ProjectLimit],
+    region: str,
+    counts: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, dict[str, int]]:
     """Return the limits by project; the default limits have the key "". Limits of another region, of domains,
     and of resources that berth does not count are left out; a limit of this region overrides a limit of all
-    regions.
+    regions. `counts`: names of features' counts in Keystone → names in quotas.
     """
+    names = {_SERVERS: INSTANCES, **counts}
     found: dict[str, dict[str, int]] = defaultdict(dict)
     listed = [(DEFAULT, limit.resource_name, limit.default_limit, limit.region_id) for limit in registered]
     listed += [
@@ -66,13 +72,13 @@ def quotas_of(
         if limit.project_id
     ]
     for project, name, amount, of_region in sorted(listed, key=lambda row: row[3] is not None):
-        if of_region in (None, region) and (resource := _resource(name)):
+        if of_region in (None, region) and (resource := _resource(name, names)):
             found[project][resource] = max(amount, -1)
     return dict(found)
 
 
-def _resource(name: str) -> str:
-    return name.removeprefix(_OF_CLASS) if name.startswith(_OF_CLASS) else _NAMES.get(name, "")
+def _resource(name: str, names: Mapping[str, str]) -> str:
+    return name.removeprefix(_OF_CLASS) if name.startswith(_OF_CLASS) else names.get(name, "")
 
 
 class KeystoneLimits:
@@ -116,7 +122,9 @@ class KeystoneLimits:
             answer.raise_for_status()
         registered = msgspec.json.decode(answers[0].content, type=_RegisteredLimits).registered_limits
         limits = msgspec.json.decode(answers[1].content, type=_ProjectLimits).limits
-        changed = await self._quotas.replace_all(quotas_of(registered, limits, self._access.region))
+        counts = {each.keystone_name: each.resource for each in self._quotas.offers.every(ProjectCount)}
+        found = quotas_of(registered, limits, self._access.region, counts)
+        changed = await self._quotas.replace_all(found)
         COPIED_AT.set(self._clock.now())
         return changed
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus import quotas
+from bus.feature import Offers
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Missing
 from features.quotas import limits as stored_limits
 from features.quotas import usage
 from features.quotas.budgets import LimitRow, QuotaLimits, unknown_resources
+from features.quotas.counts import ProjectCount
 from features.quotas.limits import CachedLimits
 from placement_worker.extension import PlacementOperations, again, changing, new_rules_edition
 
@@ -23,6 +25,7 @@ class QuotaOperations(PlacementOperations):
     """Operations on the limits of projects. Claims enforce the limits."""
 
     cache: CachedLimits
+    offers: Offers  # with every ProjectCount
     source: Literal["berth", "keystone"] = "berth"  # keystone: edits are refused, except by `replace_all`
 
     async def find(self, query: quotas.FindQuotas) -> quotas.QuotasFound:
@@ -40,8 +43,9 @@ class QuotaOperations(PlacementOperations):
                 projects = await usage.page(tx, query.after, query.limit, used=query.used)
             numbers = await usage.numbers(tx, projects)
             usages = await usage.usage(tx, self.book, numbers.values()) if numbers else {}
-            for id_, members in (await usage.largest_groups(tx, usages)).items() if usages else ():
-                usages[id_].used[quotas.GROUP_MEMBERS] = members
+            for count in self.offers.every(ProjectCount) if usages else ():
+                for id_, number in (await count.used(tx, usages)).items():
+                    usages[id_].used[count.resource] = number
         more = projects[-1] if query.project is None and len(projects) == query.limit else ""
         if query.project is None and not query.after:
             projects = (quotas.DEFAULT, *projects)
@@ -65,7 +69,8 @@ class QuotaOperations(PlacementOperations):
         if isinstance(edit, quotas.SetQuota):
             async with self.database.read() as tx:
                 await self.book.class_names(tx, ())
-            if unknown := unknown_resources(edit.limits, self.book.classes.ids):
+            counted = {count.resource for count in self.offers.every(ProjectCount)}
+            if unknown := unknown_resources(edit.limits, self.book.classes.ids.keys() | counted):
                 return quotas.QuotaEditAnswered(result=Missing(what="resource", names=unknown))
         return quotas.QuotaEditAnswered(result=await self._edit(edit))
 

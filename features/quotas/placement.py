@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
     cache = CachedLimits(needs.database, needs.book)
-    operations = QuotaOperations(*needs.operations, cache, "keystone" if settings.cloud else "berth")
+    operations = QuotaOperations(
+        *needs.operations, cache, needs.offers, "keystone" if settings.cloud else "berth"
+    )
 
     def rows(placement: Placement) -> WorkerRows:
         return WorkerRows(

@@ -14,14 +14,15 @@ from bus.sql.transaction import Transaction
 from features.quotas.budgets import UNCOUNTED_TYPES, ProjectUsage, QuotaLimits, largest
 from placement_worker.extension import Book
 
-_COUNTED = f"""
-    counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for, c.group_id FROM {{n: id int}}
+# The consumers that quotas count, for a WITH clause.
+COUNTED = f"""
+    counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for FROM {{n: id int}}
     JOIN consumers c ON c.project_id = n.id LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
     WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, UNCOUNTED_TYPES))}))
 """
 # Usage of projects. For an instance that a client moves, one row for each tree of each of its consumers.
 _USED = sql(f"""
-    WITH {_COUNTED},
+    WITH {COUNTED},
     moved AS (SELECT DISTINCT m.keeps_for AS instance FROM counted m WHERE m.keeps_for IS NOT NULL),
     held AS (SELECT o.project_id, o.id, o.uuid, m.instance, a.resource_provider_id, a.resource_class_id,
     a.used FROM counted o LEFT JOIN moved m ON m.instance = COALESCE(o.keeps_for, o.uuid)
@@ -34,13 +35,6 @@ _USED = sql(f"""
     UNION ALL SELECT h.project_id, h.resource_class_id, sum(h.used), h.instance, h.uuid, p.root_provider_id
     FROM held h JOIN resource_providers p ON p.id = h.resource_provider_id WHERE h.instance IS NOT NULL
     GROUP BY h.project_id, h.resource_class_id, h.instance, h.uuid, p.root_provider_id
-""")
-_LARGEST_GROUPS = sql(f"""
-    WITH {_COUNTED},
-    sizes AS (SELECT o.project_id, count(*) AS members FROM counted o
-    JOIN server_groups g ON g.id = o.group_id
-    WHERE EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = o.id) GROUP BY o.project_id, o.group_id)
-    SELECT project_id, max(members) FROM sizes GROUP BY project_id
 """)
 MARK_MOVE = sql("""
     UPDATE consumers SET keeps_for = n.instance FROM {n: id int, instance str} WHERE consumers.id = n.id
@@ -76,13 +70,6 @@ async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[
         usages[project].parts[instance] = found
         usages[project].used += largest(found.values())
     return usages
-
-
-async def largest_groups(tx: Transaction, projects: Collection[int]) -> dict[int, int]:
-    """Return the number of members of the largest server group of each project that has groups. Projects are
-    given by their database ids.
-    """
-    return dict(await _LARGEST_GROUPS(tx, [(id_,) for id_ in projects]))
 
 
 async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core.rule import Alternative
 
 
-class Part(NamedTuple):
+class RolePart(NamedTuple):
     """Instances of a request that have the same role, with the alternative being tried for the role."""
 
     alternative: Alternative
@@ -18,7 +18,9 @@ class Part(NamedTuple):
 
 
 def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
-    """Return the flavors of a request, in the sequence of `alternative_index`: those of its sections, or the preferred flavor and then its alternatives."""
+    """Return the flavors of a request, in the sequence of `alternative_index`: those of its sections, or the
+    preferred flavor and then its alternatives.
+    """
     if sections := request.parts.sections:
         return tuple([section.flavor for section in sections])
     return (request.flavor, *request.or_else)
@@ -26,17 +28,17 @@ def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
 
 def parts_of(
     request: BuildRequested, alternatives: Sequence[Alternative], instances: Sequence[Id]
-) -> list[Part]:
+) -> list[RolePart]:
     """Return the given instances grouped by role; without roles, one part with all of them. `alternatives`
     has one alternative for each role.
     """
     if not (sections := request.parts.sections):
-        return [Part(alternatives[0], "", tuple(instances))]
+        return [RolePart(alternatives[0], "", tuple(instances))]
     of_role: list[list[Id]] = [[] for _ in sections]
     for instance in instances:
         of_role[role_of(request, instance)].append(instance)
     return [
-        Part(alternative, role.name, tuple(some))
+        RolePart(alternative, role.name, tuple(some))
         for alternative, role, some in zip(alternatives, sections, of_role, strict=True)
         if some
     ]

@@ -117,7 +117,7 @@ def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]
     for name in vars(queries):
         if name in answers:
             setattr(queries, name, _telling(answers[name]))
-        elif name not in answered:
+        elif name not in answered and name != "bus":
             setattr(queries, name, nobody)
 
     def asker(query: Query[Any, Any]) -> Callable[[Any], Awaitable[Any]]:

@@ -15,31 +15,23 @@ import numpy as np
 from msgspec import structs
 
 from bus.candidates import Bools, SenselessQuery
-from bus.claims import ConsumerClaim
-from bus.groups import FindGroups, GroupsFound
-from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.vocabulary import Id
-from features.groups.messages import GroupClaim
-from features.groups.server_groups import watched
 from features.topology.core.domain_order import DomainOrder
 from features.topology.core.domain_search import Assignment, Budget, HostAmount, PartAmount
 from features.topology.core.gang_shortage import Best, Chance, Wanted, shortage_of
-from features.topology.messages import TopologyPart, topology_of
-from features.topology.requests import own_group, own_group_id
+from features.topology.messages import TopologyPart
 from scheduler_worker.extension import (
     MAX_CHOICES_EACH,
-    PLAIN,
     AllowedHosts,
     Alternative,
     Chosen,
     Constraints,
     DomainRules,
-    NoNarrowing,
     Order,
-    Part,
     Pick,
     Ranking,
+    RolePart,
     Scope,
     Shortage,
     attempts,
@@ -116,13 +108,13 @@ class GangChoice:
             roots[instance] = pick.root
         return roots
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[RolePart]:
         return parts_of(self.order.request, self.order.current, self.order.instances)
 
     def _rules(self, constraints: Constraints) -> DomainRules:
         return domain_rules(self.choosing, self.order.alternative.group, constraints)
 
-    def _chance(self, part: Part) -> Chance:
+    def _chance(self, part: RolePart) -> Chance:
         alternative = part.alternative
         ranking = self.choosing.rank(alternative, self.order.request.request)
         found = ranking.found
@@ -328,57 +320,3 @@ def is_gang(order: Order) -> bool:
     """Return whether the instances of an order are chosen together, because they have roles or a topology."""
     group = order.preferred.group if order.attempts else None
     return TopologyPart in order.request.parts or (group is not None and bool(group.topology.levels))
-
-
-class Gangs(NoNarrowing):
-    """The narrowing for orders whose instances have roles or a topology: they are chosen together. The claims
-    of a request with a topology make a server group, which the instances join.
-    """
-
-    def __init__(self, find: Ask[FindGroups, GroupsFound]) -> None:
-        self._find = find
-
-    def concerns(self, order: Order) -> bool:
-        return is_gang(order)
-
-    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
-        """Return orders with the server groups that they make, if placement has these groups already."""
-        ids = tuple(
-            [own_group_id(order.request) for order in orders if topology_of(order.request.parts).levels]
-        )
-        if again or not ids:
-            return orders
-        found = {group.id: group for group in (await self._find(FindGroups(ids=ids))).groups}
-        return [
-            order.with_alternatives(group=own_group(order.request, found.get(own_group_id(order.request))))
-            if topology_of(order.request.parts).levels
-            else order
-            for order in orders
-        ]
-
-    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
-        key = own_group_id(order.request) if topology_of(order.request.parts).levels else None
-        return Scope(alone=True, key=key, jointly=self)
-
-    def add_parts(self, order: Order, claims: Sequence[ConsumerClaim]) -> Sequence[ConsumerClaim]:
-        topology = topology_of(order.request.parts)
-        if not topology.levels:
-            return claims
-        part = GroupClaim(group=own_group_id(order.request), topology=topology)
-        return [structs.replace(claim, parts=claim.parts.having(part)) for claim in claims]
-
-    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        return watched(order) if topology_of(order.request.parts).levels else (None, frozenset())
-
-    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen:
-        return GangChoice(choosing, order, replace(scope, held={})).choose()
-
-    def alternates(self, choosing: "Choosing", order: Order) -> Mapping[Id, tuple[Candidate, ...]]:
-        gang, found = GangChoice(choosing, order, PLAIN), dict[Id, tuple[Candidate, ...]]()
-        for settled in order.settled:
-            if settled.lacking and settled.alternative is not None:
-                with choosing.counting_claim(order, settled):
-                    found[settled.instance] = gang.alternates(
-                        settled.instance, settled.alternative, settled.lacking, settled.cell
-                    )
-        return found

@@ -1,0 +1,208 @@
+"""Places new and waiting builds, and stores requests that must wait for capacity."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from bus.claims import Held, Retired
+from bus.context import stored_context
+from bus.decisions import CRASHED, Decision
+from bus.messages import BuildPlaced, BuildRequested
+from bus.vocabulary import Id
+from features.waiting.queue import (
+    PATIENCE,
+    SOON,
+    Ended,
+    Evaluated,
+    RetryLater,
+    StillWaiting,
+    UndoPlaced,
+    Woken,
+)
+from features.waiting.reasons import Waits, decision_of, expired_order
+from features.waiting.store import Marked, Marks, WaitingStore
+from features.waiting.tables.parked import ParkedRequest
+from scheduler_worker.extension import (
+    Order,
+    PlacingOutcome,
+    Scheduler,
+    Verdict,
+    events,
+    log,
+    postponed,
+    with_instances,
+)
+
+ENDED_BEFORE = "it has ended before"
+
+
+class WaitingBuilds:
+    """Places new and waiting builds. A request is stored as waiting before anything is published for it."""
+
+    def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
+        self.scheduler = scheduler
+        self.store = store
+        self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
+
+    def polls(self, entry: ParkedRequest) -> bool:
+        """Return whether a request must be tried again although no event says that it fits."""
+        polls = any(fallback.polls(entry.message) for fallback in self.scheduler.fallbacks)
+        return polls and entry.start is None
+
+    async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
+        """Place new requests or store them as waiting. Return for each its messages, `Retry` or `Poison`."""
+        scheduler, store = self.scheduler, self.store
+        now, seen = self.scheduler.clock.now(), scheduler.source.seen
+        store.queues.settle(self.scheduler.clock.monotonic())
+        mark, moved = store.queues.mark, store.marks
+        orders = scheduler.begin(requests)
+        outcomes: list[PlacingOutcome | None] = list(postponed(orders, scheduler.clock))
+        trying: list[int] = []
+        waits: list[tuple[int, ParkedRequest, int | None]] = []
+        for index, order in enumerate(orders):
+            request = order.request
+            if outcomes[index] is not None:
+                continue
+            if (known := store.requests.get(request.request)) is not None:
+                # An earlier delivery has stored it, perhaps without publishing the ends of other instances.
+                ended = {*order.instances}.difference(known.message.instances)
+                outcomes[index] = await self._answer_again(order, ended) if ended else ()
+            elif not order.verdict.invalid and request.wait and store.is_behind(order, now):
+                waits.append((index, store.behind(order, now, seen, stored_context(requests[index])), None))
+            else:
+                trying.append(index)
+        ends = await scheduler.place([orders[index] for index in trying])
+        for index, end in zip(trying, ends, strict=True):
+            order = orders[index]
+            if isinstance(end, events.TakenOver):
+                context, found = stored_context(requests[index]), end.state
+                entry = store.waiting(
+                    order, now, seen, found.why, decision_of(found), context, found.wakes_on
+                )
+                waits.append((index, entry, mark))
+            else:
+                outcomes[index] = scheduler.outcome(order.request.request, end)
+        if store.requests:
+            store.on_placed([orders[index] for index in trying if _gives_hosts(outcomes[index])])
+        again = await self._store_waiting([(orders[number], entry, at) for number, entry, at in waits], moved)
+        for (index, *_), outcome in zip(waits, again, strict=True):
+            outcomes[index] = outcome
+        messages = [outcome if isinstance(outcome, list | tuple) else () for outcome in outcomes]
+        await store.refusals.add_builds(list(zip(requests, messages, strict=True)))
+        return [outcome if outcome is not None else () for outcome in outcomes]
+
+    async def _store_waiting(
+        self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], marks: Marks
+    ) -> list[PlacingOutcome]:
+        """Store requests that must wait; for a redelivered request return its earlier results again."""
+        if not waits:
+            return []
+        asked = [[events.Fence(instance, None, "") for instance in order.instances] for order, *_ in waits]
+        before: list[set[Id]] = []
+        for answer in await self.scheduler.ending.fence(asked):
+            results = answer.results if isinstance(answer, events.FenceAnswers) else ()
+            before.append({instance for instance, result in results if isinstance(result, Held | Retired)})
+        keeping: list[Marked] = []
+        again: list[PlacingOutcome] = []
+        for (order, entry, mark), elsewhere in zip(waits, before, strict=True):
+            again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
+            left = tuple(instance for instance in order.instances if instance not in elsewhere)
+            if left:
+                if elsewhere:  # fewer instances may fit on hosts that were too full for all
+                    entry, mark = self._with_instances(order, entry, left), None
+                keeping.append((entry, mark))
+        _, ours = await self.store.add([entry for entry, _ in keeping])
+        self.store.enter_stored(keeping, ours, marks)
+        return again
+
+    def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
+        message, sight = with_instances(entry.message, left), self.store.sight
+        kind = sight.kind(message, order.alternatives, message.project)
+        return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
+
+    async def _answer_again(self, order: Order, elsewhere: set[Id]) -> PlacingOutcome:
+        instances = tuple(instance for instance in order.instances if instance in elsewhere)
+        again = structs.replace(order, instances=instances, verdict=Verdict(reason=ENDED_BEFORE))
+        [end] = await self.scheduler.place([again])
+        return self.scheduler.outcome(order.request.request, end)
+
+    async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
+        orders = self.scheduler.begin([item.parked.message for item in woken])
+        ends = await self.scheduler.place(self._narrowed(woken, orders))
+        return await self._results([item.parked for item in woken], ends)
+
+    async def claimed(self, entries: Sequence[ParkedRequest]) -> list[tuple[ParkedRequest, Evaluated]]:
+        """Return the results of the waiting builds that already hold hosts for all of their instances."""
+        ending = self.scheduler.ending
+        held = await ending.held(instance for entry in entries for instance in entry.message.instances)
+        found = [entry for entry in entries if held.keys() >= {*entry.message.instances}]
+        orders = self.scheduler.begin([entry.message for entry in found])
+        again = [
+            structs.replace(_waiting_since(order, entry), verdict=Verdict(reason=ENDED_BEFORE))
+            for entry, order in zip(found, orders, strict=True)
+        ]
+        ends = await self.scheduler.place(again) if again else []
+        return list(zip(found, await self._results(found, ends), strict=True))
+
+    async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
+        orders = self.scheduler.begin([item.parked.message for item in expired])
+        ends = await self.scheduler.place(self._narrowed(expired, orders))
+        last = [
+            (index, expired_order(orders[index], expired[index].parked, end.state))
+            for index, end in enumerate(ends)
+            if isinstance(end, events.TakenOver)
+        ]
+        fenced = await self.scheduler.place([order for _, order in last])
+        for (index, _), end in zip(last, fenced, strict=True):
+            ends[index] = end
+        return await self._results([item.parked for item in expired], ends)
+
+    async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
+        """End waiting requests without an evaluation; builds that hold hosts already are published."""
+        entries = [item.parked for item in woken]
+        orders = self._narrowed(woken, self.scheduler.begin([entry.message for entry in entries]))
+        failed = Verdict(reason=why, decision=Decision(code=CRASHED))
+        ending = [
+            structs.replace(order, verdict=structs.replace(failed, lacks_remedies=bool(order.attempts)))
+            for order in orders
+        ]
+        return await self._results(entries, await self.scheduler.place(ending))
+
+    def _narrowed(self, woken: Sequence[Woken], orders: Sequence[Order]) -> list[Order]:
+        limit_of = self.store.held.limit_of
+        return [
+            _waiting_since(order.limited(limit_of(item.excluding, order.request.project)), item.parked)
+            for item, order in zip(woken, orders, strict=True)
+        ]
+
+    async def _results(self, entries: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
+        results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
+        pairs = zip(entries, results, strict=True)
+        ended = [(entry.message, result.messages) for entry, result in pairs if isinstance(result, Ended)]
+        await self.store.refusals.add_builds(ended)
+        return results
+
+    def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
+        match end:
+            case events.Publish(messages=messages):
+                return Ended(messages)
+            case events.TakenOver(state=Waits() as waits) if waits.is_explained:
+                return StillWaiting(waits.why, decision_of(waits), wakes_on=waits.wakes_on)
+            case events.TakenOver():  # placement refused the claim; the index may not show the reason yet
+                return RetryLater(SOON)
+            case events.ComeAgain(least=least, most=most):
+                return RetryLater(self.scheduler.clock.chance.uniform(least, most))
+            case events.DeadLetterRequest(why=why):
+                log.error("request %s: %s", entry.request, why)
+                return RetryLater(60.0)
+            case _:
+                return RetryLater(PATIENCE)
+
+
+def _waiting_since(order: Order, entry: ParkedRequest) -> Order:
+    return structs.replace(order, times=structs.replace(order.times, waiting_since=entry.since))
+
+
+def _gives_hosts(outcome: PlacingOutcome | None) -> bool:
+    return isinstance(outcome, list | tuple) and any(isinstance(each, BuildPlaced) for each in outcome)

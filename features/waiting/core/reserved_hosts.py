@@ -1,0 +1,250 @@
+"""Reserves hosts for the first waiting request of each equivalence class, so that later requests of other
+classes cannot delay it.
+
+The first request reserves, of the hosts that it could ever use, the host that is nearest to fitting. Later
+requests may use every other host. So that few hosts are kept free:
+
+- a request reserves at most one host for each instance, and none if it has no chance to start in time;
+- the requests of one project together reserve at most a share of all hosts (at least one host);
+- no request reserves the last host of a zone that requests of other classes name.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Protocol
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Ints
+from bus.vocabulary import HELD_SHARE, Id
+from features.waiting.core.waiting_shares import QueueKey, Rank
+
+Root = str
+Roots = Collection[Root]
+
+MOST_QUEUES = 64  # equivalence classes whose first request may reserve hosts
+MOST_ASKED = 64  # hosts on which filters are evaluated to find one to reserve
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prospect:
+    """The hosts that would fit a request of an equivalence class if empty, and what they lack now."""
+
+    size: int  # number of positions in placement's index
+    positions: Ints
+    lacks: Floats  # by host: what it lacks now, as a sum of fractions; 0: it fits
+    capacities: Floats  # by host: most instances that fit if it is empty
+    root: Callable[[int], Root]  # returns the root of the host at a position
+    admits: Callable[[int], bool]  # returns whether no filter permanently rejects the host at a position
+
+    @property
+    def fits_at_most(self) -> float:
+        """Return how many instances would fit on all of these hosts together if they were empty."""
+        return float(np.maximum(self.capacities, 1.0).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class HostReservation:
+    """A host reserved for the first waiting request of an equivalence class."""
+
+    rank: Rank
+    kind: str
+    zone: str = ""  # the zone that the request names; "": any
+    since: float = field(default=0.0, compare=False)
+
+    @property
+    def key(self) -> QueueKey:
+        return self.rank.key
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedElsewhere:
+    """A host that another scheduler has reserved for the first waiting request of an equivalence class."""
+
+    key: QueueKey
+    project: str = ""
+    zone: str = ""
+
+
+class ReservingQueue(Protocol):
+    """The queue of an equivalence class, as far as reserving hosts needs it."""
+
+    kind: str
+    base: str
+    project: str
+    zone: str
+    needs: int
+
+
+class ReservingCloud(Protocol):
+    """The interface through which hosts of a cloud are found for waiting requests."""
+
+    def prospect(self, kind: str) -> Prospect:
+        """Return the hosts that would fit the equivalence class if empty, and the capacity each lacks now."""
+
+    def zone(self, root: Root) -> str:
+        """Return the zone of a host; "" for an unknown host."""
+
+    def hosts_by_zone(self) -> Mapping[str, int]:
+        """Return the number of hosts of each zone."""
+
+
+HasChance = Callable[[Id], bool]  # returns whether a waiting request has a chance to start before its end
+
+
+class ReservedHosts:
+    """The hosts reserved for waiting requests of this scheduler, and of the other schedulers."""
+
+    def __init__(self, share: float = HELD_SHARE) -> None:
+        self.own: dict[Root, HostReservation] = {}
+        self.elsewhere: dict[Root, ReservedElsewhere] = {}
+        self._share = share
+
+    def renew(
+        self,
+        queues: Sequence[tuple[Rank, ReservingQueue]],
+        cloud: ReservingCloud,
+        has_chance: HasChance,
+        now: float,
+    ) -> list[Root]:
+        """Reserve hosts for the first request of each class, given with its rank. Return the hosts whose
+        reservation has ended or is another: requests that could not use them before may use them now.
+        """
+        limits = _Limits(cloud, self._share, self.elsewhere, [queue for _, queue in queues])
+        chances = [(rank, queue) for rank, queue in queues if has_chance(rank.request)]
+        before, self.own = self.own, _reservations(sorted(chances, key=itemgetter(0)), limits, self.own, now)
+        return [root for root, old in before.items() if self.own.get(root) != old]
+
+    def set_elsewhere(self, reserved: Mapping[Root, ReservedElsewhere]) -> list[Root]:
+        """Set the hosts that other schedulers have reserved. Return the hosts that requests may use now,
+        although they could not before.
+        """
+        before, self.elsewhere = self.elsewhere, dict(reserved)
+        return [root for root, old in before.items() if root not in reserved or reserved[root].key > old.key]
+
+    def before(self, rank: Rank, kind: str) -> set[Root]:
+        """Return the hosts reserved for requests of other classes, and of other schedulers, before `rank`."""
+        key = rank.key  # turns at different schedulers are not comparable: between schedulers, age decides
+        roots = {root for root, other in self.elsewhere.items() if other.key < key}
+        roots.update(root for root, own in self.own.items() if own.kind != kind and own.rank.precedes(rank))
+        return roots
+
+    def in_zone(self, zone: str, among: Iterable[Root], zone_of: Callable[[Root], str]) -> set[Root]:
+        """Return the reserved hosts in `among` that are in a zone, and reserved for requests that do not name
+        this zone.
+        """
+        return {root for root in among if self._zone_named(root) != zone and zone_of(root) == zone}
+
+    def _zone_named(self, root: Root) -> str | None:
+        """Return the zone that the request for which a host is reserved names; None: it is not reserved."""
+        reserved = self.own.get(root) or self.elsewhere.get(root)
+        return None if reserved is None else reserved.zone
+
+
+class _Limits:
+    """The limits on the hosts that waiting requests may reserve, and the hosts counted so far."""
+
+    def __init__(
+        self,
+        cloud: ReservingCloud,
+        share: float,
+        elsewhere: Mapping[Root, ReservedElsewhere],
+        queues: Sequence[ReservingQueue],
+    ) -> None:
+        self.cloud = cloud
+        self._elsewhere = elsewhere
+        self._own = Counter[str]()  # project → number of hosts
+        self._named = {queue.zone for queue in queues if queue.zone}
+        self._by_zone = cloud.hosts_by_zone()
+        self._most = max(int(share * sum(self._by_zone.values())), 1)
+        self._left = Counter(
+            {zone: several for zone, several in self._by_zone.items() if zone in self._named}
+        )
+        for root in elsewhere if self._named else ():
+            self._left[cloud.zone(root)] -= 1
+
+    def most(self, rank: Rank) -> int:
+        """Return how many further hosts may be reserved for the project of a request. Of the hosts that other
+        schedulers have reserved for it, those for requests before this one count. Moves have no project here,
+        and no such limit: each reserves one host.
+        """
+        if not rank.project:
+            return sum(self._by_zone.values())
+        others = self._elsewhere.values()
+        elsewhere = sum(other.project == rank.project and other.key < rank.key for other in others)
+        return self._most - elsewhere - self._own[rank.project]
+
+    def permits(self, root: Root, zone: str) -> bool:
+        """Return False if a host is the last one, not reserved, of a zone that other requests name. `zone` is
+        the zone that the request itself names.
+        """
+        if not self._named:
+            return True
+        there = self.cloud.zone(root)
+        return there == zone or there not in self._named or self._left[there] > 1
+
+    def count(self, root: Root, project: str) -> None:
+        self._own[project] += 1
+        if self._named:
+            self._left[self.cloud.zone(root)] -= 1
+
+
+def _reservations(
+    queues: Sequence[tuple[Rank, ReservingQueue]],
+    limits: _Limits,
+    before: Mapping[Root, HostReservation],
+    now: float,
+) -> dict[Root, HostReservation]:
+    """Return, by root, the hosts to reserve for the first waiting request of each equivalence class,
+    preferably hosts that were reserved before.
+    """
+    reserved: dict[Root, HostReservation] = {}
+    covered: Bools = np.zeros(0, np.bool_)
+    bases = set[str]()  # classes with equal prospects: the first one has reserved the hosts
+    for rank, queue in queues:
+        if queue.base in bases:
+            continue
+        if len(bases) == MOST_QUEUES:
+            break
+        bases.add(queue.base)
+        seen = limits.cloud.prospect(queue.kind)
+        if seen.fits_at_most < queue.needs:
+            continue  # all hosts together would not suffice
+        if len(covered) < seen.size:
+            covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
+        left = np.flatnonzero(~covered[seen.positions])
+        covered[seen.positions] = True
+        for root in _nearest(seen, left, rank, queue, limits, before):
+            old = before.get(root)
+            since = old.since if old is not None and old.rank.request == rank.request else now
+            reserved[root] = HostReservation(rank, queue.kind, queue.zone, since)
+    return reserved
+
+
+def _nearest(
+    seen: Prospect, left: Ints, rank: Rank, queue: ReservingQueue, limits: _Limits, before: Roots
+) -> list[Root]:
+    """Return, of the hosts at the indices `left`, the hosts that lack the least capacity: as many as would
+    take the instances that the queue's first request needs, within the limits. Hosts in `before` come first.
+    """
+    most = min(queue.needs, limits.most(rank))
+    if not len(left) or most <= 0:
+        return []
+    far = seen.lacks[left]
+    if before:
+        stays = [seen.root(int(position)) in before for position in seen.positions[left]]
+        far = np.where(stays, -1.0, far)
+    found: list[Root] = []
+    capacity = 0.0
+    for at in left[np.argsort(far, kind="stable")[: MOST_ASKED + most]]:
+        if capacity >= queue.needs or len(found) == most:
+            break
+        position = int(seen.positions[at])
+        root = seen.root(position)
+        if seen.admits(position) and limits.permits(root, queue.zone):
+            found.append(root)
+            limits.count(root, rank.project)
+            capacity += max(float(seen.capacities[at]), 1.0)
+    return found

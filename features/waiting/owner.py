@@ -1,0 +1,293 @@
+"""Takes over the waiting requests, and the backlog, of schedulers that send no heartbeats."""
+
+import logging
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from bus.clock import Clock, moment_text
+from bus.decisions import Decision
+from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, WaitingRequest
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Id
+from features.waiting.cancelling import find_waiting
+from features.waiting.core.fair_queue import shares_of
+from features.waiting.core.reserved_hosts import ReservedElsewhere, Root
+from features.waiting.queue import WaitingQueue
+from features.waiting.request_backlog import RequestBacklog
+from features.waiting.start_estimates import Listed, expected_evaluation, paces_of
+from features.waiting.tables import backlog, listing, parked
+from features.waiting.tables.parked import FoundParked, OtherScheduler, ParkedRequest
+
+log = logging.getLogger(__name__)
+
+SILENT_SECONDS = 5.0  # seconds after which another scheduler takes over the requests of a silent one
+PAGE = 500
+KINDS = 50  # equivalence classes in one answer
+
+_encode = msgspec.json.Encoder().encode
+_served = msgspec.json.Decoder(dict[str, float]).decode
+_reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
+
+
+class WaitingOwner:
+    """Takes over waiting requests of silent schedulers, and answers queries about all waiting requests."""
+
+    def __init__(self, queue: WaitingQueue, backlog: RequestBacklog, clock: Clock) -> None:
+        self._queue = queue
+        self._backlog = backlog
+        self._store = queue.store
+        self._clock = clock
+        # owner → number of its last heartbeat, and when this number changed
+        self._received: dict[str, tuple[int, float]] = {}
+        self._compared = 0  # `unknown_commits` at the last comparison with the database
+        self._missing: set[Id] = set()  # requests that were stored then, and not in memory
+
+    async def beat(self) -> None:
+        """Store this scheduler's heartbeat if it owns waiting requests, read the other schedulers'
+        heartbeats, and take over the waiting requests of silent schedulers.
+        """
+        with self._store.noting_unknown_commits():
+            await self._beat()
+
+    async def _beat(self) -> None:
+        store = self._store
+        unknown = store.unknown_commits
+        before = {*store.requests}
+        async with store.database.write() as tx:
+            if store.requests or store.entered:
+                await store.live(tx, store.starts.encoded())
+                served, paces = (
+                    _encode(of_projects).decode()
+                    for of_projects in (self._backlog.served(), self._backlog.paces())
+                )
+                await parked.SERVED(tx, owner=store.name, served=served, paces=paces)
+            found: list[ParkedRequest] = []
+            if store.taken_for_dead or unknown != self._compared:
+                found = await self._compare(tx, before)
+            others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
+            owners = await parked.owners(tx) | await backlog.owners(tx)
+            cancelled = await parked.cancelled(tx, store.name)
+            if cancelled:
+                await parked.drop(tx, cancelled)
+        store.leave(cancelled)
+        store.taken_for_dead = False
+        for entry in found:
+            if entry.request not in store.requests and entry.request not in cancelled:
+                log.warning("request %s is stored, and was not in memory: it is evaluated", entry.request)
+                store.enter_again(entry)
+        store.doubt(found)
+        if not self._missing:
+            self._compared = unknown
+        self._read_reserved(others)
+        left_behind = self._silent(others, owners - {store.name})
+        if left_behind:
+            # nothing is taken over before the index is loaded: `seen` raises Unavailable
+            _ = store.sight.source.seen
+        for owner in left_behind:
+            await self._adopt(owner, others)
+        self._queue.recheck()
+
+    def _read_reserved(self, others: list[OtherScheduler]) -> None:
+        """Take the hosts that other schedulers have reserved from their heartbeats. If several have reserved
+        one host, the oldest request counts.
+        """
+        store, reserved = self._store, dict[Root, ReservedElsewhere]()
+        store.held.elsewhere = {}
+        for other in others:
+            holds = {hold.root: hold for hold in parked.holds_of(other)}
+            for root, key in _reserved(other.reserved).items():
+                if root in reserved and reserved[root].key <= key:
+                    continue
+                store.held.elsewhere.pop(root, None)
+                if (hold := holds.get(root)) is None:
+                    reserved[root] = ReservedElsewhere(key)
+                    continue
+                store.held.elsewhere[root] = hold
+                reserved[root] = ReservedElsewhere(key, "" if hold.move else hold.project, hold.zone)
+        store.queues.reserve_elsewhere(reserved)
+
+    async def _compare(self, tx: Transaction, before: set[Id]) -> list[ParkedRequest]:
+        """Compare the stored requests of this scheduler with those in memory (`before`): leave requests that
+        are not stored any more, or by another scheduler; return those that are to enter memory.
+
+        A request that is being stored or deleted now differs only for a moment, so a request enters memory
+        only if two comparisons have missed it.
+        """
+        store = self._store
+        ours = await parked.owned(tx, store.name)
+        if lost := sorted(before - ours):
+            log.warning("%d requests are not stored, or wait with another scheduler now", len(lost))
+            store.starts.forget(lost)
+            store.leave(lost)
+        missing = ours - store.requests.keys()
+        again, self._missing = missing & self._missing, missing
+        await self._backlog.stored.recount(tx)
+        if not again:
+            return []
+        self._missing = missing - again
+        return await parked.owned_of(tx, store.name, again)
+
+    async def sweep(self) -> None:
+        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed. Also
+        check again which requests hold hosts that a former owner claimed, and compare the stored requests
+        with those in memory.
+        """
+        store = self._store
+        store.unknown_commits += 1
+        store.doubt(())
+        store.on_wakes({""})
+        store.queues.sweep(self._clock.monotonic())
+        store.held.wake()
+
+    async def release_ownership(self) -> None:
+        """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
+        try:
+            await self._backlog.stored.release()
+            if not self._store.requests:
+                return
+            async with self._store.database.write() as tx:
+                await parked.RELEASE(tx, owner=self._store.name)
+        except Exception as problem:  # the worker stops even if its database is unreachable
+            log.warning("could not release %d requests: %s", len(self._store.requests), problem)
+
+    def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
+        now = self._clock.monotonic()
+        beats = {scheduler.owner: scheduler.beat for scheduler in schedulers}
+        self._received = {owner: self._received[owner] for owner in beats.keys() & self._received.keys()}
+        for owner, beat in beats.items():
+            if owner not in self._received or self._received[owner][0] != beat:
+                self._received[owner] = beat, now
+        silent = {owner for owner, (_, at) in self._received.items() if now - at > SILENT_SECONDS}
+        return sorted((owners - beats.keys()) | silent)
+
+    async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
+        store, more, several = self._store, True, 0
+        ended = [scheduler for scheduler in schedulers if scheduler.owner == before]
+        store.starts.adopt(scheduler.starts for scheduler in ended)
+        for scheduler in ended:
+            self._backlog.stored.paces.adopt(paces_of(scheduler.paces))
+        while more:
+            async with store.database.write() as tx:
+                adopted, more = await parked.adopt(tx, store.name, before, PAGE)
+                if adopted:
+                    await store.live(tx)
+            for entry in adopted:
+                store.enter_again(entry)
+            store.doubt(adopted)
+            several += len(adopted)
+        several += await self._backlog.stored.adopt(before)
+        async with store.database.write() as tx:
+            for scheduler in ended:
+                await parked.BURY(tx, owner=before, beat=scheduler.beat)
+        self._received.pop(before, None)
+        if several:
+            log.warning("adopted %d requests of %s", several, before or "an earlier process")
+
+    async def waiting(self, question: FindWaiting) -> WaitingFound:
+        """Return the waiting requests of all schedulers from the database."""
+        store = self._store
+        async with store.database.read() as tx:
+            found = await listing.waiting(tx, question)
+            count = await listing.count(tx, question.project)
+            by_project = await listing.counts(tx, question.projects)
+            kinds = await listing.kinds(tx, question.project, KINDS)
+            roster = await parked.roster(tx)
+            backlogged = await backlog.counts(tx)
+        end = question.after + len(found)
+        return WaitingFound(
+            waiting=tuple(self._with_hosts(store.starts.estimated(found, store.queues, roster), roster)),
+            count=count,
+            kinds=tuple(kinds),
+            rescued=sum(scheduler.rescued for scheduler in roster),
+            more=end if not question.requests and end < count else None,
+            by_project=by_project,
+            backlog=backlogged,
+            shares=shares_of(_served(scheduler.served) for scheduler in roster if scheduler.served),
+            holds=tuple(held for held in self.held(roster) if held.root in question.on),
+        )
+
+    async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
+        """Return, by id, the project of each build or request that waits for a host."""
+        async with self._store.database.read() as tx:
+            return await listing.projects_of(tx, ids)
+
+    async def explain(self, id_: Id, ended: DecisionFound) -> DecisionFound:
+        """Return which capacity a request lacks while it waits. If it does not wait, return the decision
+        `ended` with the hosts that it names and that are held for waiting requests.
+        """
+        async with self._store.database.read() as tx:
+            found = await find_waiting(tx, id_)
+            if found is None:
+                held = held_named(ended.decision, self.held(await parked.roster(tx)))
+                return msgspec.structs.replace(ended, held=held)
+            entry = found.parked
+            listed = await listing.waiting(tx, FindWaiting(requests=(entry.request,)))
+            roster = await parked.roster(tx)
+        start_p50, start_p90 = self._expected(found, listed, roster)
+        return DecisionFound(
+            known=True,
+            request=entry.message,
+            builds=entry.message.instances if entry.start is None else (entry.start.asked.build,),
+            reason=entry.lacks,
+            decision=entry.decision,
+            at=entry.since,
+            waits=True,
+            until=entry.until,
+            wakes=entry.wakes,
+            move=entry.start.asked if entry.start is not None else None,
+            start_p50=start_p50,
+            start_p90=start_p90,
+            held=held_named(entry.decision, self.held(roster), entry.request),
+        )
+
+    def held(self, roster: list[OtherScheduler]) -> list[HeldHost]:
+        """Return the hosts that the schedulers of `roster` hold for waiting requests."""
+        source = self._store.sight.source
+        holds = [hold for scheduler in roster for hold in parked.holds_of(scheduler)]
+        names = {host.uuid: host.host for host in source.hosts()} if holds else {}
+        return [
+            HeldHost(
+                root=hold.root,
+                host=names[hold.root],
+                request=hold.request,
+                project=hold.project,
+                since=hold.since,
+                until=hold.until,
+            )
+            for hold in holds
+            if hold.root in names
+        ]
+
+    def _expected(
+        self, found: FoundParked, listed: Listed, roster: list[OtherScheduler]
+    ) -> tuple[float | None, float | None]:
+        """Return when a request will start, or will be evaluated if it is in the backlog."""
+        message, place = found.parked.message, found.backlogged
+        if place is not None:
+            before, now = {place.owner: place.before}, self._clock.now()
+            start = expected_evaluation(message.project, message.priority, before, roster, now)
+            return start or (None, None)
+        for request in self._store.starts.estimated(listed, self._store.queues, roster):
+            return request.start_p50, request.start_p90
+        return None, None
+
+    def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
+        by_request: dict[Id, list[HeldHost]] = {}
+        for held in self.held(roster):
+            by_request.setdefault(held.request, []).append(held)
+        answers = []
+        for waits in found:
+            held_for = by_request.get(waits.request, [])
+            hosts = ", ".join(f"{held.host} since {moment_text(held.since)}" for held in held_for[:3])
+            more = f" and {len(held_for) - 3} more" if len(held_for) > 3 else ""
+            wakes = f"{waits.wakes}; held for it: {hosts}{more}" if hosts else waits.wakes
+            answers.append(msgspec.structs.replace(waits, wakes=wakes, held=tuple(held_for)))
+        return answers
+
+
+def held_named(decision: Decision, held: list[HeldHost], request: Id = "") -> tuple[HeldHost, ...]:
+    """Return the hosts held for requests other than `request` that a decision names as reserved."""
+    names = {miss.host for miss in decision.nearest if miss.code == "reserved"}
+    names.update(*(removal.hosts for removal in decision.removals if removal.code == "reserved"))
+    return tuple(each for each in held if each.host in names and each.request != request)

@@ -1,0 +1,204 @@
+"""Provides waiting requests with estimates of their start times, and stores how fast the queues advance.
+
+The measurements are stored with the scheduler's heartbeat. So every scheduler can answer for all waiting
+requests, and a scheduler that takes over waiting requests takes over the measurements of their queues.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import structs
+from prometheus_client import Counter, Gauge
+
+from bus.clock import Clock
+from bus.errors import NOT_JSON
+from bus.queries import WaitingRequest
+from bus.vocabulary import Id
+from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.core.start_times import ClassHistory, StartTimes, estimate
+from features.waiting.core.waiting_queues import WaitingQueues
+from features.waiting.tables.parked import OtherScheduler, ParkedRequest
+from scheduler_worker.extension import P50, P90, Calibration, StartEstimate
+
+log = logging.getLogger(__name__)
+
+ERROR = Gauge(
+    "berth_scheduler_start_calibration_error",
+    "recent share of requests that started (in the backlog: were evaluated) before this estimate, minus the"
+    " intended share",
+    ["queue", "quantile"],
+)
+COMPARED = Counter(
+    "berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start", ["queue"]
+)
+
+T = TypeVar("T")
+Histories = Mapping[str, ClassHistory]
+Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests, each with the name of its scheduler
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, ClassHistory]).decode
+_decode_paces = msgspec.json.Decoder(dict[str, BacklogPace]).decode
+
+
+def show_calibration(queue: str, calibration: Calibration) -> None:
+    """Set the metrics of the estimates for a kind of queue: `waiting` or `backlog`."""
+    for name, quantile in (("p50", P50), ("p90", P90)):
+        ERROR.labels(queue, name).set(calibration.error(quantile))
+    COMPARED.labels(queue).inc(calibration.take_compared())
+
+
+class StartEstimates:
+    """The start times estimated for one scheduler's waiting requests; times are of the scheduler's clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.times = StartTimes()
+        self._clock = clock
+        self._idle = True  # True if no request waits and the last history is stored
+
+    def enter(self, entry: ParkedRequest, position: int, lacks: str) -> None:
+        now, priority = self._clock.monotonic(), entry.message.priority
+        self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
+
+    def enter_refused(self, entry: ParkedRequest, wakes_on: str, position: int) -> None:
+        """Record that a request waits for commits with the key `wakes_on`. Its start is estimated from how
+        fast equal requests with the same key have started.
+        """
+        kind, now = _refused_kind(entry.kind, wakes_on), self._clock.monotonic()
+        self.times.enter(entry.request, kind, wakes_on, entry.message.priority, position, now)
+
+    def of_first(self, entry: ParkedRequest) -> StartEstimate | None:
+        """Return when the first request of a queue starts, as seconds from now; None: unknown."""
+        return self.times.estimate(entry.kind, entry.message.priority, 1, self._clock.monotonic())
+
+    def started(self, request: Id) -> None:
+        self.times.leave(request, self._clock.monotonic(), started=True)
+
+    def leave(self, requests: Iterable[Id]) -> None:
+        """Record that waiting requests have left their queues, unless their start is recorded already."""
+        now = self._clock.monotonic()
+        for request in requests:
+            self.times.leave(request, now, started=False)
+
+    def forget(self, requests: Iterable[Id]) -> None:
+        """Drop waiting requests that another scheduler has taken over."""
+        now = self._clock.monotonic()
+        for request in requests:
+            self.times.forget(request, now)
+
+    def encoded(self) -> str:
+        """Return how fast the queues advance, as a JSON text for the heartbeat; empty if nothing changed."""
+        if self._idle and not self.times.waiting:
+            return ""
+        self._idle = not self.times.waiting
+        stored = self.times.stored(self._clock.monotonic())
+        show_calibration("waiting", self.times.calibration)
+        return _encode(stored).decode()
+
+    def adopt(self, stored: Iterable[str]) -> None:
+        """Take over the measured speed of the queues of schedulers that ended, from JSON texts."""
+        for text in stored:
+            self.times.adopt(_histories(text), self._clock.monotonic())
+
+    def expected(
+        self, kind: str, priority: int, position: int, roster: Collection[OtherScheduler]
+    ) -> tuple[float, float] | None:
+        """Return when a new request of an equivalence class will start (p50 and p90, seconds since 1970), or
+        None if unknown. Any scheduler may receive the request, so its largest position counts (`position`
+        here, or last of the class at a scheduler in `roster`), and the latest estimate of all schedulers.
+        """
+        histories = [_histories(scheduler.starts) for scheduler in roster]
+        waiting = [classes[kind].waiting for classes in histories if kind in classes]
+        position = max(position, *(several + 1 for several in waiting), 1)
+        starts = [estimate(classes, kind, priority, position) for classes in histories]
+        starts.append(self.times.estimate(kind, priority, position, self._clock.monotonic()))
+        start = max(filter(None, starts), key=lambda each: each.p90, default=None)
+        now = self._clock.now()
+        return None if start is None else (now + start.p50, now + start.p90)
+
+    def estimated(
+        self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
+    ) -> list[WaitingRequest]:
+        """Return waiting requests with their estimated start times. For a request of another scheduler, the
+        position among all requests of its class is multiplied by the fraction of them that wait at this other
+        scheduler. Without a history of the class at that scheduler, any scheduler's history is used.
+        """
+        histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
+        now, answers = self._clock.now(), list[WaitingRequest]()
+        for request, owner in listed:
+            kind, priority = request.kind, request.priority
+            if request.wakes_on:
+                kind = _refused_kind(kind, request.wakes_on)
+            if kind == request.kind and request.request in queues:
+                position, _ = queues.place(request.request)
+                start = self.times.estimate(kind, priority, position, self._clock.monotonic())
+            else:
+                position = _position(request, kind, histories, owner)
+                start = estimate(histories.get(owner, {}), kind, priority, position)
+            if start is None:
+                elsewhere = (
+                    estimate(classes, kind, priority, request.position) for classes in histories.values()
+                )
+                start = next(filter(None, elsewhere), None)
+            answers.append(_with_start(request, start, now))
+        return answers
+
+
+def expected_evaluation(
+    project: str, priority: int, before: Mapping[str, int], roster: Collection[OtherScheduler], now: float
+) -> tuple[float, float] | None:
+    """Return when a request of the backlog will be evaluated (p50 and p90, seconds since 1970), or None if
+    unknown. `before` has the number of its project's requests that precede it, for each scheduler that may
+    serve it; the latest estimate counts. For a scheduler without a pace of the project, the slowest other
+    scheduler's pace is used.
+    """
+    decoded = {scheduler.owner: paces_of(scheduler.paces) for scheduler in roster}
+    paces = {owner: projects[project] for owner, projects in decoded.items() if project in projects}
+    starts = [
+        pace.estimate(priority, requests)
+        for owner, requests in before.items()
+        for pace in ([paces[owner]] if owner in paces else paces.values())
+    ]
+    start = max(filter(None, starts), key=lambda each: each.p90, default=None)
+    return None if start is None else (now + start.p50, now + start.p90)
+
+
+def paces_of(text: str) -> dict[str, BacklogPace]:
+    """Decode a scheduler's stored paces, by project; return an empty mapping if they are unreadable."""
+    return _decoded(_decode_paces, text, "the backlog")
+
+
+def _with_start(request: WaitingRequest, start: StartEstimate | None, now: float) -> WaitingRequest:
+    if start is None:
+        return request
+    return structs.replace(request, start_p50=now + start.p50, start_p90=now + start.p90)
+
+
+def _refused_kind(kind: str, wakes_on: str) -> str:
+    return f"{kind} {wakes_on}"
+
+
+def _position(request: WaitingRequest, kind: str, histories: Mapping[str, Histories], owner: str) -> int:
+    waiting = {
+        name: history.waiting
+        for name, classes in histories.items()
+        if (history := classes.get(kind)) is not None
+    }
+    everywhere = sum(waiting.values())
+    share = waiting.get(owner, 0) / everywhere if everywhere else 1.0
+    return max(round(request.position * share), 1)
+
+
+def _histories(text: str) -> dict[str, ClassHistory]:
+    """Decode the stored speed of queues, by class; return an empty mapping if it is unreadable."""
+    return _decoded(_decode, text, "queues")
+
+
+def _decoded(decode: Callable[[str], dict[str, T]], text: str, of: str) -> dict[str, T]:
+    try:
+        return decode(text) if text else {}
+    except NOT_JSON as problem:
+        log.warning("the stored pace of %s cannot be read: %s", of, problem)
+        return {}
