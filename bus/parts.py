@@ -42,6 +42,9 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     # such as `hints`; empty: the request itself.
     flat: ClassVar[Mapping[str, str]] = {}
 
+    # Whether a request with this part uses only capacity that is held for it.
+    uses_held_capacity: ClassVar[bool] = False
+
     def recorded(self) -> "Part | None":
         """Return what the record of a decision keeps of this part of a request, for later moves of the
         instance; None: nothing.

@@ -27,6 +27,7 @@ from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import seconds_of
 from features.groups.messages import group_of
+from features.reservations.messages import reservation_of
 from features.topology.messages import TopologyPart
 
 _LONGEST_NAME = 200
@@ -95,7 +96,7 @@ def boot_request(options: BootOptions) -> BuildRequested:
     image, (hints, parts) = image_named(options.image, options.image_property), hints_given(options.hint)
     if group_of(parts) and options.group:
         raise BadSetting("--group and --hint group= both name a group")
-    if hints.reservation and options.reservation:
+    if reservation_of(parts) and options.reservation:
         raise BadSetting("--reservation and --hint reservation= both name one")
     flavor, clock = described_flavor(options), Clock()
     roles = roles_given(options.role, flavor)

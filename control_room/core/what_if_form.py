@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bus.messages import BuildRequested
 from control_room.core.words import address
 from features.groups.messages import group_of
+from features.reservations.messages import reservation_of
 from features.topology.messages import topology_of
 
 MOST_INSTANCES = 1000
@@ -159,7 +160,7 @@ def address_of(request: BuildRequested) -> str:
         "avoid": " ".join(request.ignore_hosts),
         "project": request.project,
         "priority": str(request.priority or ""),
-        "reservation": request.hints.reservation or "",
+        "reservation": reservation_of(request.parts) or "",
         "pack": topology.required_pack,
         "spread": spread,
     }

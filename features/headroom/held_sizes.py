@@ -11,6 +11,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.groups.messages import claimed_group, groups_of, topology_claimed
 from features.headroom.plan import ApartGroup, HeldSize
+from features.reservations.messages import reserves
 from placement_worker.extension import Row
 
 _HELD = sql("""
@@ -54,7 +55,7 @@ async def of_claims(
             "uuid": claim.consumer,
             "keeps_for": None,
             "type": claim.type,
-            "reservation": claim.reserves,
+            "reservation": reserves(claim),
             "provider": provider,
             "root": providers[provider].root if provider in providers else provider,
             "class": name,
