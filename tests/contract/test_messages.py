@@ -147,6 +147,8 @@ def sample(type_: Any, number: int = 0) -> Any:
             return {}
         case inspect.BoolType():
             return False
+        case inspect.RawType():  # any JSON, which its receiver decodes as a message
+            return {}
     assert isinstance(type_, inspect.NoneType), type_
     return None
 
@@ -204,7 +206,13 @@ def limits(type_: Any) -> Iterator[tuple[Any, Any]]:
         case inspect.Metadata(type=inner):
             yield from limits(inner)
         case _:
-            known = (inspect.StructType, inspect.LiteralType, inspect.BoolType, inspect.NoneType)
+            known = (
+                inspect.StructType,
+                inspect.LiteralType,
+                inspect.BoolType,
+                inspect.NoneType,
+                inspect.RawType,
+            )
             assert isinstance(type_, known), f"{type_} has no bound"
 
 

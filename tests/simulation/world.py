@@ -64,7 +64,7 @@ from tests.simulation.random_requests import GROUPS, PRIORITIES, ZONES, losing_c
 from tests.simulation.servers import ServerFaults
 from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
-from tests.support.feature_parts import conductor_parts
+from tests.support.feature_parts import agent_parts, conductor_parts
 
 BUILDS = BuildStore()
 START = 1_700_000_000.0
@@ -471,6 +471,7 @@ class SimulatedWorld:
                 disk=self._disk(agent.agent),
                 providers=bus.asker(topics.CELL_PROVIDERS),
                 allocations=bus.asker(topics.CELL_ALLOCATIONS),
+                parts=agent_parts(options),
             )
             return with_shared_queues(worker, bus.publish, self.clock) if self.shared else worker
 

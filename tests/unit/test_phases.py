@@ -10,7 +10,7 @@ from bus.messages import BuildDeleteRequested, Selection
 from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
-from compute_sim.core.phases import MoveSteps, afterwards, meanwhile, refusal
+from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
 from scheduler_worker.core.move_start import undoing
 from scheduler_worker.core.move_state import (
     Handover,
