@@ -23,7 +23,10 @@ from rich.console import Console
 from bench.figures import figure_table
 from bench.own_servers import own_directory
 from bench.processes import processor_time
+from berth.composition import open_placement
 from berth.databases import packages
+from berth.operations.audit import placement_breaches
+from berth.settings import Settings
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
 from bus.messages import InventoryReported
@@ -33,7 +36,6 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from deploy.servers import Postgres
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
 
 BATCHES = (1, 10, 50, 200)
 IN_FLIGHT = 2
@@ -113,7 +115,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
     database = Database(url, namespace=namespace)
     try:
         await migrate(database, *packages("placement"))
-        placement = Placement(database, clock)
+        placement = open_placement(Settings(), database, clock)
         await placement.start()
         known = await fleet(placement, hosts)
         relay = asyncio.create_task(placement.log.relay.run(to_nobody))
@@ -121,7 +123,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
         figures = [await claims_a_second(placement, known, batch, seconds) for batch in BATCHES]
         relay.cancel()
         await asyncio.wait([relay])
-        if broken := await breaches(database):
+        if broken := await placement_breaches(database):
             raise SystemExit(f"breaches: {broken[:3]}")
         return figures
     finally:

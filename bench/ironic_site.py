@@ -16,7 +16,13 @@ import httpx
 import msgspec
 
 from bench.permanent_lease import PermanentLease
-from berth.composition import candidate_source, cell_queries, parts_of_scheduler, placement_queries
+from berth.composition import (
+    candidate_source,
+    cell_queries,
+    open_placement,
+    parts_of_scheduler,
+    placement_queries,
+)
 from berth.databases import packages
 from berth.services import serving_metrics, settle_in, stop_on_signals
 from berth.settings import Settings
@@ -39,7 +45,7 @@ from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent.worker import metal_agent, notification_source
-from placement_worker import Placement, SharedMemory, placement_worker
+from placement_worker import SharedMemory, placement_worker
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
 CELL = "c1"
@@ -146,7 +152,7 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
     place = candidate_source(bus, shared)
 
     def a_placement() -> Worker:
-        placement = Placement(Database(site.database_url, namespace="placement"), clock)
+        placement = open_placement(Settings(), Database(site.database_url, namespace="placement"), clock)
         if shared is not None:
             shared.give(placement.memory)
         return placement_worker(placement, bus.publish, site.cells)

@@ -25,7 +25,9 @@ from bench.figures import figure_table
 from bench.loading import a_worker, placement_answers
 from bench.own_servers import broker_and_database, of_berth, running
 from bench.processes import processor_time
+from berth.composition import open_placement
 from berth.databases import packages
+from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
@@ -33,7 +35,7 @@ from bus.delivery.runner import Bus
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from placement_worker import BusReader, Placement, replica
+from placement_worker import BusReader, replica
 
 TRAITS = 12
 PER_ORDER = 100  # claims in one message
@@ -46,7 +48,7 @@ async def fill(url: str, hosts: int) -> None:
     """Insert hosts into placement's database as agents' reports would."""
     database = Database(url, namespace="placement")
     await migrate(database, *packages("placement"))
-    await Placement(database, Clock()).start()
+    await open_placement(Settings(), database, Clock()).start()
     every = f"FROM generate_series(1, {hosts}) AS n"
     now = "0, 0"
     async with database.unhurried() as slow, slow.write() as tx:

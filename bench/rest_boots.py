@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from statistics import median
 
-import msgspec
 import uvloop
 
 from bench.loading import BenchBerth, LoadedBoots, a_berth, check_clean
@@ -21,6 +20,7 @@ from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.protocol import decode
 from deploy.processes import free_port
 
 AT_ONCE = 8  # batches that are sent concurrently
@@ -45,10 +45,10 @@ class RestLoad(Load):
     async def _follow(self, after: int) -> None:
         async for event in self._client.events(after):
             if event.event == "build.ended":
-                end = msgspec.json.decode(event.data, type=BuildEnded)
+                end = decode(BuildEnded, event.data)
                 self._end(end.build, end.status, end.host, end.reason, len(end.attempts))
             elif event.event == "build.unplaceable":
-                refusal = msgspec.json.decode(event.data, type=BuildUnplaceable)
+                refusal = decode(BuildUnplaceable, event.data)
                 for build in refusal.instances:
                     self._end(build, "unplaceable", "", refusal.reason, 0)
 

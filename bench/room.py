@@ -31,6 +31,8 @@ from bus.requests import BuildSpec, Flavor
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.room import PlanRoom, RoomPlanned
 from bus.vocabulary import UNSAID_ID
+from features.planning.room_planning import RoomPlanner
+from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.composition import plain_scheduler
@@ -38,8 +40,6 @@ from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.room_planning import RoomPlanner
-from scheduler_worker.what_if import WhatIfs
 
 VCPUS, MEMORY_MB, DISK_GB = 32, 98_304, 2000
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))  # VCPU, GiB

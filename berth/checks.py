@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from berth.features import features, module_of
 from berth.setting_groups import CellAccountLimits, RequestSettings, SchedulerSettings
-from berth.settings import BadSetting, Settings, by_name, described
+from berth.settings import BadSetting, Settings, by_name, clouds_of_features, described
 from berth.simulator_settings import PREFIX, SimulatorSettings
 from bus.broker_urls import single_urls
 from bus.masking import masked
@@ -35,14 +35,12 @@ DATABASE_PARAMETERS = frozenset(
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
     "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "keep_changes": 1000,
-    "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
     "max_reservations": 0, "max_reservations_project": 0, "max_reservation_slots": 1, "max_aggregates": 0,
-    "max_groups": 0, "max_groups_project": 0, "max_windows": 0,
-    "placement_keep_alive": 0,
+    "max_groups": 0, "max_groups_project": 0, "placement_keep_alive": 0,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
-    "build_timeout", "heartbeat", "ironic_build_patience", "evacuation_fence_seconds", "keep", "keep_acts",
+    "build_timeout", "heartbeat", "ironic_build_patience", "keep", "keep_acts",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
@@ -86,6 +84,8 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
 
         check_ironic(settings, refuse)
     for feature in features():
+        if feature.settings is not None:
+            settings.of(feature.settings).check(refuse)
         is_set = any(name.startswith(f"{feature.name}_") for name in origins)
         if is_set and (processes := module_of(feature, "processes")) is not None:
             processes.check(settings, refuse)
@@ -101,10 +101,6 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name in _POSITIVE_SECONDS:
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
-    if values["evacuation_quorum"] == 1:
-        refuse("evacuation_quorum", "must be 0, or at least 2")
-    if values["evacuation_quorum"] and values["evacuation_hook"]:
-        refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
     if not 0 <= values["waiting_hosts_share"] <= 1:
         refuse("waiting_hosts_share", "is a share between 0 and 1")
     if values["probe_port"] > 65535:
@@ -212,8 +208,8 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
         refuse("placement_tokens", "name the file of tokens")
     if door.auth == "keystone":
         _check_keystone("placement_cloud", door.cloud, refuse)
-    if settings.quotas.cloud:
-        _check_keystone("quota_cloud", settings.quotas.cloud, refuse)
+    for name, cloud in clouds_of_features(settings):
+        _check_keystone(name, cloud, refuse)
     _check_single_sign_on(settings, refuse)
     _check_tls(settings, refuse)
     places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from berth.settings import BadSetting, Settings, by_name
 from scheduler_worker import DEVICES, NUMA_POLICIES, BadChoice, ChoicePolicy, PciAlias, RequestOptions
-from scheduler_worker.core.dead_hosts import EvacuationLimits
-from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
 
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
@@ -99,14 +97,6 @@ def request_options(settings: Settings) -> RequestOptions:
         tenant_aggregates_required=requests.tenant_aggregates == "required",
         isolate_aggregates=requests.isolate_aggregates,
     )
-
-
-def maintenance_options(settings: Settings) -> MaintenanceOptions:
-    given = settings.maintenance
-    limits = EvacuationLimits(given.after, most=given.most)
-    quorum = QuorumOptions(given.quorum, given.fence_seconds)
-    evacuation = EvacuationOptions(given.hook, given.fence_seconds, limits, quorum, given.level)
-    return MaintenanceOptions(given.lead, evacuation, settings.limits.windows)
 
 
 def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:

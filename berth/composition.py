@@ -30,10 +30,11 @@ from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
 if TYPE_CHECKING:
     from bus.candidates import CandidateSource
+    from bus.clock import Clock
     from bus.ferry.crossings import Crossing
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
-    from placement_worker import SharedMemory
+    from placement_worker import Placement, SharedMemory
     from scheduler_worker.extension import PartsOf
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
@@ -264,31 +265,24 @@ def _as_agents(made: list[Worker], settings: Settings, bus: RecordingBus) -> lis
 # Placement, scheduler and conductor
 
 
-def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
-    """Return the placement worker; if enabled in the settings, with its HTTP API and the copying of
-    Keystone's limits.
-    """
-    from placement_worker import Placement, RegistryLimits, placement_worker
+def open_placement(settings: Settings, store: Database, clock: Clock) -> Placement:
+    """Return placement with the parts of all features, over a migrated database."""
+    from placement_worker import Placement
+    from placement_worker.extension import PlacementNeeds
 
-    keep = settings.keep
-    most = settings.limits
-    limits = RegistryLimits(
-        reservations=most.reservations,
-        reservations_of_project=most.reservations_project,
-        slots=most.reservation_slots,
-        aggregates=most.aggregates,
-        groups=most.groups,
-        groups_of_project=most.groups_project,
-    )
-    placement = Placement(store, bus.clock, keep=keep.ended, keep_changes=keep.changes, limits=limits)
+    needs = PlacementNeeds.over(store, clock, keep_changes=settings.keep.changes)
+    parts = parts_of("placement", needs, settings)
+    return Placement(needs, parts, keep=settings.keep.ended, most_aggregates=settings.limits.aggregates)
+
+
+def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
+    """Return the placement worker; if enabled in the settings, with its HTTP API."""
+    from placement_worker import placement_worker
+
+    placement = open_placement(settings, store, bus.clock)
     if shared is not None:
         shared.give(placement.memory)
     worker = placement_worker(placement, bus.publish, settings.cell_names)
-    if settings.quotas.cloud:
-        # imports an HTTP client, which loads slowly
-        from placement_worker.keystone_limits import copying_limits
-
-        worker = replace(worker, runs=[*worker.runs, copying_limits(settings.quotas.cloud, placement.quotas)])
     if settings.placement.http:
         from berth.placement_http import placement_http
 
@@ -302,7 +296,7 @@ def scheduler_of(
     settings: Settings, bus: RecordingBus, store: Database, shared: SharedMemory | None
 ) -> list[Worker]:
     """Return the scheduler and, unless `shared` has placement's index, the worker that copies this index."""
-    from berth.choice import maintenance_options, policy, request_options
+    from berth.choice import policy, request_options
     from scheduler_worker.dependencies import SchedulerOptions
     from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
@@ -321,7 +315,6 @@ def scheduler_of(
             held_share=settings.scheduler.waiting_share,
             keep=settings.keep.ended,
             keep_acts=settings.keep.acts,
-            maintenance=maintenance_options(settings),
         ),
         loaded=place.loaded,
     )

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,11 +30,10 @@ from berth.operations.maintenance import (
 )
 from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
-from berth.operations.quotas import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
+from berth.operations.refusing import TROUBLE, operations_refused
 from berth.operations.request_sense import sense_of
 from berth.operations.reservations import edit_reservation, set_headroom, unset_headroom
 from berth.operations.reserving import create_reservation, filled_text, new_reservation
-from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -47,18 +46,16 @@ from bus.room import SwitchBalancing
 from control_room.core.maintenance import WindowOptions
 from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
-from control_room.core.words import listed
 from control_room.pages.moves import DRAIN
-from control_room.queries import NO_ANSWER, DrainProgress
+from control_room.queries import DrainProgress
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 200  # ended drains with progress that is still shown
-_TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, maintenance windows, moves, waiting requests, quotas and reservations.
+    """Executes operations on hosts, maintenance windows, moves, waiting requests and reservations.
 
     Each operation raises OperationRefused if it fails.
     """
@@ -100,30 +97,6 @@ class ControlRoomActions:
         if not ended.waited:
             raise OperationRefused(f"It does not wait: {ended.why}.")
         return ended.why
-
-    async def set_quota(self, project: str, limits: str) -> str:
-        """Set limits of a project from a text such as `VCPU=40 instances=10`; return them as text."""
-        with operations_refused():
-            parsed = parsed_limits(_words(limits))
-            if not parsed:
-                raise OperationRefused("No limit was entered; limits are such as VCPU=40 instances=10.")
-            await set_quota(self._bus, project_to_edit(project), parsed)
-        return limits
-
-    async def unset_quota(self, project: str, resources: str) -> str:
-        """Delete a project's limits of the resources in a text such as `VCPU instances` ("": all); return
-        what was deleted, as text.
-        """
-        with operations_refused():
-            id_, names = project_to_edit(project), _words(resources)
-            [before] = await quotas_of(self._bus, id_)
-            if missing := [name for name in names if name not in before.limits]:
-                raise OperationRefused(
-                    f"{project} has no limit of its own of {listed(missing)};"
-                    f" it has limits of: {listed(sorted(before.limits), 20) or 'nothing'}"
-                )
-            await unset_quota(self._bus, id_, names)
-        return " ".join(names) or "all"
 
     async def create_reservation(self, name: str, project: str, form: NewReservation) -> str:
         """Create a reservation and claim its slots; return a sentence with the number of slots that have a
@@ -171,20 +144,6 @@ class ControlRoomActions:
 
 def _words(text: str) -> list[str]:
     return text.replace(",", " ").split()
-
-
-@contextmanager
-def operations_refused() -> Iterator[None]:
-    """Convert errors in the `with` block (refusals, wrong options, missing answers) to OperationRefused."""
-    try:
-        yield
-    except _TROUBLE as problem:
-        raise OperationRefused(str(problem)) from None
-    except BaseExceptionGroup as group:
-        trouble, bugs = group.split(_TROUBLE)
-        if trouble is None or bugs is not None:
-            raise
-        raise OperationRefused("; ".join(dict.fromkeys(map(str, leaves(trouble))))) from None
 
 
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
@@ -270,7 +229,7 @@ class ControlRoomDrains:
     async def _run(self, root: str, name: str, emptying: Emptying) -> None:
         try:
             log.info("%s is drained: %s", name, (await emptying.run()).sentence())
-        except* _TROUBLE as trouble:
+        except* TROUBLE as trouble:
             self._drains[root].problem = problem = str(next(leaves(trouble)))
             log.warning("the drain of %s has stopped: %s", name, problem)
         except* Exception:

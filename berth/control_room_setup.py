@@ -184,8 +184,6 @@ def operations(
         steer=acts.steer,
         drains=drains,
         metal=partial(metal, settings, bus),
-        set_quota=acts.set_quota,
-        unset_quota=acts.unset_quota,
         create_reservation=acts.create_reservation,
         delete_reservation=acts.delete_reservation,
         store_window=acts.store_window,

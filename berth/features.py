@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bus import topics
+from bus import decisions, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
 FEATURES = (
@@ -16,12 +16,16 @@ FEATURES = (
     "preemption",
     "groups",
     "topology",
+    "quotas",
+    "group_limits",
+    "headroom",
     "moves",
     "waiting",
     "what_if",
     "policies",
     "planning",
     "maintenance",
+    "capacity_history",
     "adoption",
     "nova",
     "broker_forwarding",
@@ -40,16 +44,28 @@ def features() -> tuple[Feature, ...]:
 
 @cache
 def add_messages() -> None:
-    """Add the messages, topics and queries of all features to those of this process."""
+    """Add the messages, parts of messages, topics, queries and reason codes of all features to those of this
+    process.
+    """
     for feature in features():
+        decisions.add_reasons(feature.reasons)
+        decisions.WAKES.update(feature.wakes)
         if (messages := module_of(feature, "messages")) is not None:
             topics.add(messages)
+            for owner, part in getattr(messages, "PARTS", {}).items():
+                parts.TYPES.add(feature.name, owner, part)
+    parts.TYPES.freeze()
+    import_module("berth.feature_acts")
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:
     """Import a module of a feature; return None if the feature has no module of this name."""
     name = f"{package_of(feature)}.{module}"
-    return import_module(name) if find_spec(name) is not None else None
+    try:
+        is_there = find_spec(name) is not None
+    except ModuleNotFoundError:  # the module's package is missing
+        return None
+    return import_module(name) if is_there else None
 
 
 def package_of(feature: Feature) -> str:
@@ -65,6 +81,22 @@ def processes() -> Iterator[tuple[Feature, FeatureProcess]]:
     for feature in features():
         for process in feature.processes:
             yield feature, process
+
+
+def modules(name: str) -> list[Any]:
+    """Import and return the modules with this name of all features that have one."""
+    found = (module_of(feature, name) for feature in features())
+    return [module for module in found if module is not None]
+
+
+def http_parts() -> list[Any]:
+    """Return the parts of all features of the Placement API over HTTP."""
+    return [module.HTTP for module in modules("http")]
+
+
+def http_rules() -> dict[str, str]:
+    """Return the policy rules of all features for the Placement API, with their defaults."""
+    return {name: text for part in http_parts() for name, text in part.rules.items()}
 
 
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from berth.settings import Settings, by_name
+from berth.settings import Settings, by_name, clouds_of_features
 from bus.context import envelopes_handled
 from bus.masking import masked_text, secrets_in
 from bus.protocol import Envelope
@@ -74,7 +74,8 @@ def set_process_name(process: str) -> None:
 def secrets_of(settings: Settings) -> tuple[str, ...]:
     """Return the texts in the settings, such as passwords, that must not be logged, the longest first."""
     found: set[str] = set()
-    clouds = settings.ironic.connection.api, settings.placement.cloud, settings.quotas.cloud
+    of_features = (cloud for _, cloud in clouds_of_features(settings))
+    clouds = settings.ironic.connection.api, settings.placement.cloud, *of_features
     for cloud in (cloud for cloud in clouds if cloud and ":" not in cloud):
         from bus.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
 

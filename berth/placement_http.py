@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from berth.features import http_parts, http_rules
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.http import HttpLimits, announce, listen, serve
@@ -30,7 +31,8 @@ def placement_http(
     policy = policy_of(settings)
     known_by = KNOWN_BY[settings.placement.auth]
     records = RecordedRequests(publish, placement.clock, policy, known_by) if publish else None
-    options = Options(policy=policy, origins=settings.placement.cors_origins, records=records)
+    origins = settings.placement.cors_origins
+    options = Options(policy=policy, origins=origins, parts=http_parts(), records=records)
     if tokens is not None:
         options = replace(options, authenticate=tokens)
     if isinstance(tokens, KeystoneTokens):
@@ -84,7 +86,8 @@ def policy_of(settings: Settings) -> access.AccessPolicy:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}
         if api.auth == "keystone":
             rules = {**access.ROLES_OF_KEYSTONE, **rules}
-        return access.AccessPolicy(rules, enforce_new_defaults=api.enforce_new_defaults)
+        strict = api.enforce_new_defaults
+        return access.AccessPolicy(rules, of_features=http_rules(), enforce_new_defaults=strict)
     except access.BadPolicy as problem:
         raise BadSetting(str(problem)) from None
 

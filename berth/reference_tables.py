@@ -10,12 +10,12 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
-from berth.features import features
+from berth.features import add_messages, features, http_parts, http_rules
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
-from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS, REFUSED_CLAIMS
+from bus.decisions import REASONS
 from placement_worker.http.access import DEFAULTS
-from placement_worker.http.routes import ROUTES
+from placement_worker.http.routes import routes
 from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
 
 
@@ -26,6 +26,7 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 def addresses() -> list[dict[str, Any]]:
     """Return the URLs and HTTP methods of the Placement API, each with its microversions and access rule."""
+    defaults = DEFAULTS | http_rules()
     return [
         {
             "address": pattern,
@@ -33,10 +34,10 @@ def addresses() -> list[dict[str, Any]]:
             "since": _version(pattern, operation.since),
             "until": _version(pattern, operation.until) if operation.ends else "",
             "rule": operation.rule,
-            "default": DEFAULTS.get(operation.rule, ""),
+            "default": defaults.get(operation.rule, ""),
             "body": operation.body,
         }
-        for pattern, operations in sorted(ROUTES.items())
+        for pattern, operations in sorted(routes(http_parts()).items())
         for operation in operations
     ]
 
@@ -82,6 +83,7 @@ def _version(pattern: str, minor: int) -> str:
 
 
 # The worker that serves each module's metrics. An embedded `berth up` serves all of them.
+add_messages()
 MODULES: Mapping[str, str] = {
     "berth.meters": "every process",
     "bus.delivery.settling": "every worker",
@@ -92,16 +94,16 @@ MODULES: Mapping[str, str] = {
     "placement_worker.change_log": "placement",
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
-    "placement_worker.headroom": "placement",
-    "placement_worker.rules.preemption": "placement",
-    "placement_worker.keystone_limits": "placement, where it copies Keystone's limits",
+    "features.headroom.controller": "placement",
+    "features.preemption.rule": "placement",
+    "features.quotas.keystone_limits": "placement, where it copies Keystone's limits",
     "scheduler_worker.agents": "scheduler",
-    "scheduler_worker.maintenance.controller": "scheduler",
-    "scheduler_worker.maintenance.evacuations": "scheduler",
-    "scheduler_worker.reservations": "scheduler",
+    "features.maintenance.controller": "scheduler",
+    "features.maintenance.evacuations": "scheduler",
+    "features.reservations.filling": "scheduler",
     "scheduler_worker.refusals": "scheduler",
-    "scheduler_worker.room_planning": "scheduler",
-    "scheduler_worker.balance_planning": "scheduler",
+    "features.planning.room_planning": "scheduler",
+    "features.planning.balance_planning": "scheduler",
     "scheduler_worker.move_courses": "scheduler",
     "scheduler_worker.waiting.start_estimates": "scheduler",
     "scheduler_worker.stored_requests": "scheduler",
@@ -149,50 +151,20 @@ def metrics_of(module: str) -> Iterator[MetricWrapperBase]:
             yield value
 
 
-# Tables of reason codes: heading, sentence above the table, title of the second column, the codes.
-_REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
-    ("Of hosts", "", "the host is not had because", CONSTRAINTS),
-    (
-        "Of the whole",
-        "A decision has the code of the constraint that left no host, or else one of the following.",
-        "there is no host because",
-        ENDS,
-    ),
-    (
-        "Of refused claims",
-        "Refusals and metrics of placement have the codes of the tables above, and these:",
-        "the claim is refused because",
-        REFUSED_CLAIMS,
-    ),
-    (
-        "Of moves",
-        "A move that does not begin (`move.refused`) has one of these, `waited`, `cancelled` or `crashed`\n"
-        "as above, or the code of the decision that found no host for it.",
-        "it does not move because",
-        MOVES,
-    ),
-    (
-        "Of plans",
-        "A plan that makes room for builds ([make-room.md](make-room.md)) has one of these if not all fit.",
-        "not all builds fit because",
-        PLANS,
-    ),
-)
-
-
 def reasons() -> list[dict[str, str]]:
     return [
-        {"code": code, "of": title.removeprefix("Of "), "says": meaning}
-        for title, _, _, codes in _REASONS
-        for code, meaning in codes.items()
+        {"code": code, "of": table.title.removeprefix("Of "), "says": meaning}
+        for table in REASONS.values()
+        for code, meaning in table.codes.items()
     ]
 
 
 def reasons_markdown() -> str:
     parts = []
-    for title, lead, head, codes in _REASONS:
-        rows = [(f"`{code}`", meaning) for code, meaning in codes.items()]
-        parts += [f"### {title}\n", *([f"{lead}\n"] if lead else []), markdown_table(("code", head), rows)]
+    for table in REASONS.values():
+        rows = [(f"`{code}`", meaning) for code, meaning in table.codes.items()]
+        lead = [f"{table.lead}\n"] if table.lead else []
+        parts += [f"### {table.title}\n", *lead, markdown_table(("code", table.head), rows)]
     return "\n".join(parts)
 
 

@@ -84,27 +84,6 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     waiting_share: float = field(default=HELD_SHARE, name="waiting_hosts_share")
 
 
-class MaintenanceSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Maintenance windows, and the automatic evacuation of dead hosts (docs/maintenance.md)."""
-
-    # least seconds between the first drain of a maintenance window and the begin of the window
-    lead: float = field(default=600.0, name="maintenance_lead")
-    # command that switches a host off before its evacuation; the host's name is its last argument, and exit
-    # code 0 means that the host is off; empty, without a quorum: no host is evacuated automatically
-    hook: tuple[str, ...] = field(default=(), name="evacuation_hook")
-    # number of agents of other hosts that must not reach a host before its evacuation, instead of a hook;
-    # agents probe hosts as set by probe_port or probe_command; 0: agents are not asked
-    quorum: int = field(default=0, name="evacuation_quorum")
-    # time limit of the hook, or time for which the agents must not reach the host
-    fence_seconds: float = field(default=60.0, name="evacuation_fence_seconds")
-    # seconds without a heartbeat after which a host is a candidate for its evacuation
-    after: float = field(default=300.0, name="evacuation_after")
-    # if more hosts of a rack, cell or availability zone, or twice as many hosts of the whole cloud, are lost
-    # or evacuated within ten minutes, none is evacuated
-    most: int = field(default=2, name="evacuation_most")
-    level: str = field(default="rack", name="evacuation_level")  # level of labels by which racks are counted
-
-
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
     """The interpretation of build requests: PCI aliases, traits, tenants (docs/requests.md)."""
 
@@ -124,13 +103,7 @@ class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
 class LimitSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"max_{name}"):
     """The largest numbers of what operators and projects may create. Lowered limits delete nothing."""
 
-    reservations: int = 10_000  # reservations of capacity that have not ended
-    reservations_project: int = 1_000  # reservations of one project that have not ended
-    reservation_slots: int = 1_000  # instances in one reservation
     aggregates: int = 20_000  # host aggregates
-    groups: int = 200_000  # server groups
-    groups_project: int = 10_000  # server groups of one project
-    windows: int = 1_000  # maintenance windows that are not over
 
 
 class PlacementHttpSettings(
@@ -158,14 +131,6 @@ class RestSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
     """The REST API for builds (docs/rest.md). `placement_auth` sets which tokens it accepts."""
 
     http: str = ""  # address of the API as HOST:PORT; empty: the API is not served
-
-
-class QuotaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"quota_{name}"):
-    """The quotas of projects (docs/quotas.md)."""
-
-    # entry of clouds.yaml with a user that may read Keystone's unified limits, which are the quotas then;
-    # envvars: the OS_* variables; empty: `berth quota` sets the quotas
-    cloud: str = ""
 
 
 class ControlRoomSettings(

@@ -21,10 +21,8 @@ from berth.setting_groups import (
     ControlRoomSettings,
     DatabaseSettings,
     LimitSettings,
-    MaintenanceSettings,
     PlacementHttpSettings,
     ProcessSettings,
-    QuotaSettings,
     RequestSettings,
     RestSettings,
     RetentionSettings,
@@ -88,12 +86,10 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     database: DatabaseSettings = DatabaseSettings()
     cells: CellSettings = CellSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
-    maintenance: MaintenanceSettings = MaintenanceSettings()
     requests: RequestSettings = RequestSettings()
     limits: LimitSettings = LimitSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
     rest: RestSettings = RestSettings()
-    quotas: QuotaSettings = QuotaSettings()
     control_room: ControlRoomSettings = ControlRoomSettings()
     ironic: IronicSettings = IronicSettings()
     features: FeatureSettings = FeatureSettings()
@@ -194,6 +190,13 @@ GROUP_OF: Mapping[str, str] = {name: group_name(path[:-1]) for name, path, _ in 
 def by_name(settings: Settings) -> dict[str, Any]:
     """Return a mapping of each setting's name, as users write it, to its value."""
     return {name: attrgetter(".".join(path))(settings) for name, path, _ in _DECLARED}
+
+
+def clouds_of_features(settings: Settings) -> list[tuple[str, str]]:
+    """Return the settings of features that name an entry of clouds.yaml, with this entry, if they are set."""
+    values = by_name(settings)
+    names = (name for feature in features() for name in feature.clouds)
+    return [(name, values[name]) for name in names if values[name]]
 
 
 def _made(kind: type[G], values: Mapping[str, Any]) -> G:

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from berth import __version__
 from berth.reference_tables import markdown_table
 from bus.ferry.crossings import ways
+from bus.parts import schema_components
 from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic, is_of_client
 from bus.worker import Worker, cell_of
 
@@ -69,7 +68,7 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
     """Return an AsyncAPI 3 document that describes every topic and query."""
     kinds = [topic.message for topic in TOPICS]
     kinds += [kind for query in QUERIES for kind in (query.asks, query.answer)]
-    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schemas = schema_components(kinds, "#/components/schemas/{name}")
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     for topic in TOPICS:
@@ -221,6 +220,9 @@ def _type(schema: Mapping[str, Any]) -> str:
             if parts:
                 return f"[{', '.join(parts)}]"
             return f"list{bounds} of {_type(items)}" if items else f"list{bounds}"
+        case "object" if "properties" in schema:
+            fields = [f"`{name}`: {_type(each)}" for name, each in schema["properties"].items()]
+            return f"object ({', '.join(fields)})" if fields else "object"
         case "object":
             keys, values = schema.get("propertyNames"), schema.get("additionalProperties")
             inside = _type(values) if isinstance(values, dict) else "anything"

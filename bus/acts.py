@@ -4,7 +4,7 @@ Commands, control room, Placement API and bus all use this table: `judged` decid
 target in the audit trail.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -17,18 +17,13 @@ from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregat
 from bus.audit_trail import MAX_STATE, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
-from bus.client_acts import DERIVED, ids_in, is_derived
-from bus.clients import BuildPlace, ClientEditRequested, FindClients, FindProjects, ProjectsFound
+from bus.client_acts import DERIVED, is_derived
+from bus.clients import ClientEditRequested, FindClients, FindProjects, ProjectsFound
 from bus.domains import LabelEditRequested, LabelsEdited
-from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.leases import AgentEditRequested, FindAgents
-from bus.maintenance import AddWindow, CancelWindow, ChangeWindow, FindMaintenance, MaintenanceEditRequested
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostsAsked
-from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
 from bus.names import MakeName, NameEdited
-from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
-from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
-from bus.reservations import FindReservations, ReservationEdited, ReservationEditRequested
+from bus.parts import builtins_of, encoder
 from bus.resources import (
     Edited,
     EditRequested,
@@ -40,7 +35,6 @@ from bus.resources import (
     Reshape,
     SetTraits,
 )
-from bus.room import SwitchBalancing
 from bus.vocabulary import Message
 
 MAX_NAME = 255  # characters
@@ -71,7 +65,7 @@ class Act:
     open_to: tuple[Limit, ...] = ()
 
 
-def _sent(*ways: Any) -> tuple[type[Message], ...]:
+def sent(*ways: Any) -> tuple[type[Message], ...]:
     return tuple(way.asks if isinstance(way, Query) else way.message for way in ways)
 
 
@@ -79,52 +73,37 @@ BOTH: tuple[Limit, ...] = ("cells", "projects")
 READ = Act("read", "reader", "every query, page and report", limited_by=("projects",), open_to=("cells",))
 
 # fmt: off
-ACTS: tuple[Act, ...] = (
+_KERNEL: tuple[Act, ...] = (
     READ,
     Act("boot", "operator", "build instances, or choose hosts for them",
-        _sent(topics.BUILD_REQUESTED, topics.SELECT_HOSTS), limited_by=("cells",)),
-    Act("delete", "operator", "delete instances", _sent(topics.BUILD_DELETE), limited_by=BOTH),
-    Act("cancel", "operator", "cancel waiting requests", _sent(topics.BUILD_CANCEL)),
-    Act("move", "operator", "move, resize, evacuate, shelve or rebuild instances",
-        _sent(topics.MOVE_REQUESTED), limited_by=BOTH),
-    Act("steer move", "operator", "confirm, revert, abort or force a move", _sent(topics.MOVE_STEER),
-        limited_by=("cells",)),
+        sent(topics.BUILD_REQUESTED, topics.SELECT_HOSTS), limited_by=("cells",)),
+    Act("delete", "operator", "delete instances", sent(topics.BUILD_DELETE), limited_by=BOTH),
+    Act("cancel", "operator", "cancel waiting requests", sent(topics.BUILD_CANCEL)),
     Act("mark host", "operator", "enable, disable or force down a host, and set its traits",
-        _sent(topics.EDIT), (SetTraits,), limited_by=("cells",)),
-    Act("make name", "operator", "create a trait or resource class", _sent(topics.EDIT_NAME), (MakeName,),
+        sent(topics.EDIT), (SetTraits,), limited_by=("cells",)),
+    Act("make name", "operator", "create a trait or resource class", sent(topics.EDIT_NAME), (MakeName,),
         open_to=BOTH),
-    Act("label hosts", "operator", "set labels of hosts, such as the rack", _sent(topics.EDIT_LABELS),
+    Act("label hosts", "operator", "set labels of hosts, such as the rack", sent(topics.EDIT_LABELS),
         limited_by=("cells",)),
-    Act("maintain", "operator", "maintenance windows, and held evacuations", _sent(topics.EDIT_MAINTENANCE)),
-    Act("rebalance", "operator", "stop or permit rebalancing, and hold hosts for a plan of moves",
-        _sent(topics.SWITCH_BALANCING, topics.HOLD_HOSTS, topics.GUARD_EXCHANGE)),
-    Act("agent", "operator", "disable, enable, remove or restore an agent", _sent(topics.EDIT_AGENT),
+    Act("agent", "operator", "disable, enable, remove or restore an agent", sent(topics.EDIT_AGENT),
         limited_by=("cells",)),
-    Act("aggregate", "operator", "aggregates with their metadata and hosts", _sent(topics.EDIT_AGGREGATE)),
-    Act("server group", "operator", "server groups", _sent(topics.EDIT_GROUP), limited_by=("projects",)),
-    Act("reserve", "operator", "reservations and failover headroom",
-        _sent(topics.EDIT_RESERVATION, topics.FILL_RESERVATION)),
+    Act("aggregate", "operator", "aggregates with their metadata and hosts", sent(topics.EDIT_AGGREGATE)),
     Act("dead letters", "operator", "replay or drop dead letters"),
-    Act("quota", "admin", "limits and weights of projects", _sent(topics.EDIT_QUOTA)),
-    Act("priority", "admin", "priority classes", _sent(topics.EDIT_PRIORITY)),
     Act("edit provider", "admin", "providers, inventories and their aggregates",
-        _sent(topics.EDIT, topics.LOAD)),
-    Act("edit name", "admin", "rename or delete traits and resource classes", _sent(topics.EDIT_NAME)),
-    Act("give host", "admin", "assign a host to another cell", _sent(topics.EDIT_OWNER)),
-    Act("cell", "admin", "register, enable, disable or delete a cell", _sent(topics.EDIT_CELL)),
-    Act("adopt", "admin", "adopt instances that were created without berth", _sent(topics.BUILD_ADOPT)),
+        sent(topics.EDIT, topics.LOAD)),
+    Act("edit name", "admin", "rename or delete traits and resource classes", sent(topics.EDIT_NAME)),
+    Act("give host", "admin", "assign a host to another cell", sent(topics.EDIT_OWNER)),
+    Act("cell", "admin", "register, enable, disable or delete a cell", sent(topics.EDIT_CELL)),
     Act("repair", "admin", "claim, release and destroy by hand, as `berth heal` does",
-        _sent(topics.CLAIM, topics.RELEASE, topics.AGENT_DESTROY)),
-    Act("node event", "admin", "publish an event of a bare-metal node", _sent(topics.IRONIC_NODE)),
-    Act("client", "admin", "projects and roles of clients", _sent(topics.EDIT_CLIENT)),
+        sent(topics.CLAIM, topics.RELEASE, topics.AGENT_DESTROY)),
+    Act("node event", "admin", "publish an event of a bare-metal node", sent(topics.IRONIC_NODE)),
+    Act("client", "admin", "projects and roles of clients", sent(topics.EDIT_CLIENT)),
     Act("credential", "admin", "create, rotate and revoke credentials"),
 )
 # fmt: on
-BY_NAME: Mapping[str, Act] = {act.name: act for act in ACTS}
+ACTS: list[Act] = []  # filled by `add`
+BY_NAME: dict[str, Act] = {}
 _BY_MESSAGE: dict[type[Message], list[Act]] = {}
-for _act in ACTS:
-    for _type in _act.messages:
-        _BY_MESSAGE.setdefault(_type, []).append(_act)
 
 
 @dataclass(frozen=True)
@@ -140,11 +119,78 @@ class Target:
     ids: tuple[str, ...] = ()
 
 
+State = tuple[Query[Any, Any], Message]
+Ids = tuple[set[str], set[str]]
+
+
+def _from_state(message: Any, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
+    unproven = replace(target, cell="", project="")
+    return unproven if state is None else completed(unproven, state)
+
+
+def as_named(message: Any, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
+    """Return the target as the message names it: the worker checks that before it acts."""
+    return target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requested:
+    """How messages of one type are judged for a limited role, and recorded."""
+
+    # returns whether the message requests a change; False: it is a query
+    changes: Callable[[Any], bool] = lambda message: True
+    # returns the query that reads the state of the target; None: the audit trail does not record the state
+    state: Callable[[Any], State | None] = lambda message: None
+    # returns the ids that the message gives to new objects, and those of existing builds and requests
+    ids: Callable[[Any], Ids] = lambda message: (set(), set())
+    # returns the target with its real cell and project (empty if unknown), from the target as the message
+    # names it, the owners of ids, and the state
+    real: Callable[[Any, Target, ProjectsFound, Message | None], Target] = _from_state
+    # returns the message to send: bound to the place on which the role was judged
+    bound: Callable[[Any, Target, ProjectsFound], Any] = lambda message, real, owners: message
+    by_owner: bool = True  # the owner and place of the target decide, not another record
+    targets: tuple[str, ...] = ()  # fields that name the target, if they are not in the usual ones
+    id: Callable[[Any], str] = lambda message: ""  # returns the target's id, if no field has it
+
+
+_REQUESTED: dict[type[Message], Requested] = {}
+_DONE: list[type[Any]] = []
+_USUAL = Requested()
+
+
+def add(
+    acts: Iterable[Act], requested: Mapping[type[Message], Requested], done: Iterable[type[Any]] = ()
+) -> None:
+    """Add the acts of a feature, how their messages are judged and recorded, and the results of edits that
+    were carried out.
+    """
+    for act in acts:
+        assert act.name not in BY_NAME, act.name
+        ACTS.append(act)
+        BY_NAME[act.name] = act
+        for type_ in act.messages:
+            _BY_MESSAGE.setdefault(type_, []).append(act)
+    _REQUESTED.update(requested)
+    _DONE.extend(done)
+
+
+def _rules_of(message: Message) -> Requested:
+    return _REQUESTED.get(type(message), _USUAL)
+
+
+def ids_of(messages: Iterable[Message]) -> Ids:
+    """Return all ids in messages: those that messages give to new objects, such as a build request and its
+    instances, and those of the existing builds and requests that they name.
+    """
+    found = [_rules_of(message).ids(message) for message in messages]
+    return set[str]().union(*(new for new, _ in found)), set[str]().union(*(known for _, known in found))
+
+
 def act_of(message: Message) -> Act | None:
     """Return the kind of change that a message requests, for permissions and the audit trail, or None if the
     message is only a query.
     """
-    if isinstance(message, SwitchBalancing) and message.stop is None and not message.begins:
+    if not _rules_of(message).changes(message):
         return None
     edit = getattr(message, "edit", None)
     for act in _BY_MESSAGE.get(type(message), ()):
@@ -188,10 +234,11 @@ def judged(
     target = describe(message)
     if not is_limited(operator) or not has_role(operator, act):
         return allowed(operator, act, target), message
-    real = _real(message, target, owners, state)
+    rules = _rules_of(message)
+    real = rules.real(message, target, owners, state)
     if why := allowed(operator, act, real):
         return why, message
-    new = _ids_in(message)[0]
+    new = rules.ids(message)[0]
     if any(map(is_derived, new)):
         return f"{act.name}: {DERIVED}", message
     for id_ in sorted(new & owners.projects.keys()):
@@ -201,76 +248,22 @@ def judged(
                 f"{act.name}: {id_} is in use, and not in the limits of {operator.name}: use new uuids",
                 message,
             )
-    place = owners.places.get(message.build) if isinstance(message, MoveRequested) else None
-    if place is not None and place.root:
-        return "", structs.replace(message, cell=place.cell, source=place.root)
-    if isinstance(message, LabelEditRequested):
-        return "", structs.replace(message, cell=real.cell)
-    if isinstance(message, EditRequested) and isinstance(message.edit, SetTraits):
-        return "", structs.replace(message, edit=structs.replace(message.edit, cell=real.cell))
-    return "", message
+    return "", rules.bound(message, real, owners)
 
 
 def is_judged_by_owner(operator: Operator, message: Message) -> bool:
     """Return whether the owner and place of a message's target decide if a limited role covers its act."""
     act, limits = act_of(message), [limit for limit, theirs, _ in _limits(operator, Target()) if theirs]
     is_possible = act is not None and bool(limits) and {*limits} <= {*act.limited_by}
-    return is_possible and not isinstance(message, MoveSteered)  # its cell's record of the move decides
+    return is_possible and _rules_of(message).by_owner
 
 
 def owners_query(messages: Iterable[Message]) -> FindProjects | None:
     """Return the query for the real owners and places of the ids in messages; None if there are no ids."""
-    ids = [_ids_in(message) for message in messages]
-    new, existing = set[str]().union(*(each[0] for each in ids)), set[str]().union(*(each[1] for each in ids))
+    new, existing = ids_of(messages)
     if not new and not existing:
         return None
     return FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)), places=True)
-
-
-def _ids_in(message: Message) -> tuple[set[str], set[str]]:
-    match message:
-        case HostsAsked(request=request):
-            return ids_in([request])
-        case GroupEditRequested(edit=MakeGroup(group=group)):
-            return {group}, set()
-        case (
-            BuildRequested()
-            | BuildCancelRequested()
-            | BuildDeleteRequested()
-            | MoveRequested()
-            | MoveSteered()
-        ):
-            return ids_in([message])
-    return set(), set()
-
-
-def _real(message: Message, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
-    """Return the target of an act with its real cell and project; empty if they are unknown."""
-    match message:
-        case BuildRequested() | HostsAsked() | AgentEditRequested():
-            return target
-        case BuildDeleteRequested(build=build) | MoveRequested(build=build):
-            place = owners.places.get(build) or BuildPlace(cell="")
-            cell = "" if _names_another_place(message, place) else place.cell
-            return replace(target, cell=cell, project=owners.projects.get(build, ""))
-        case MoveSteered(build=build, cell=cell):
-            moves = state.moves if isinstance(state, MovesFound) else ()
-            is_there = [(move.build, move.cell, move.in_cell) for move in moves] == [(build, cell, "")]
-            return replace(target, cell=cell if is_there else "", project=owners.projects.get(build, ""))
-        case GroupEditRequested(edit=MakeGroup()) if isinstance(state, GroupsFound) and not state.groups:
-            return target
-        case LabelEditRequested(roots=roots):
-            found = state.providers if isinstance(state, ProvidersFound) else ()
-            if {provider.id for provider in found} != {*roots}:
-                return replace(target, cell="", project="")
-    unproven = replace(target, cell="", project="")
-    return unproven if state is None else completed(unproven, state)
-
-
-def _names_another_place(message: BuildDeleteRequested | MoveRequested, place: BuildPlace) -> bool:
-    if isinstance(message, BuildDeleteRequested):
-        return message.cell != place.cell
-    return message.to_cell not in ("", place.cell) or message.source not in ("", place.root, place.host)
 
 
 def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[str], str], ...]:
@@ -288,9 +281,8 @@ _OF_PROJECT = (topics.USAGES, topics.FIND_INSTANCES, topics.REFUSED)
 
 
 _TARGETS = (
-    "build", "instances", "consumer", "claims", "provider", "root", "roots", "group", "aggregate",
-    "reservation", "window", "priority", "client", "agent", "name", "node", "plan", "exchange", "providers",
-    "project", "cell",
+    "build", "instances", "consumer", "claims", "provider", "root", "roots", "aggregate", "client", "agent",
+    "name", "node", "providers", "project", "cell",
 )  # fmt: skip
 
 
@@ -298,10 +290,11 @@ def describe(message: Message) -> Target:
     """Return the target of a message's act, with the id, name, cell and project that the message contains."""
     parts = [getattr(message, name, None) for name in ("edit", "request")]
     records = [part for part in (*parts, message) if isinstance(part, msgspec.Struct)]
-    values = [getattr(part, name) for name in _TARGETS for part in records if getattr(part, name, None)]
+    rules = _rules_of(message)
+    fields = rules.targets or _TARGETS
+    values = [getattr(part, name) for name in fields for part in records if getattr(part, name, None)]
     id_, name, ids = names_of(values[0]) if values else ("", "", ())
-    if isinstance(message, QuotaEditRequested) and not message.edit.project:
-        id_ = "default"
+    id_ = rules.id(message) or id_
     if values and isinstance(values[0], msgspec.Struct):
         records.insert(0, values[0])
     cell, project = (
@@ -340,62 +333,23 @@ def completed(target: Target, state: Message) -> Target:
     return replace(target, **found)
 
 
-State = tuple[Query[Any, Any], Message]
-
-
-def state_query(message: Message) -> State | None:  # one line for each type of message
+def state_query(message: Message) -> State | None:
     """Return the query that reads the state of a message's target, or None if the audit trail does not record
     the state of such targets.
     """
-    match message:
-        case EditRequested(edit=edit) if not isinstance(edit, Reshape):
-            return topics.PROVIDERS, FindProviders(ids=(edit.provider,), parts=(*_CONTENTS, "owner"))
-        case LabelEditRequested(roots=roots):
-            return topics.PROVIDERS, FindProviders(ids=roots, parts=("labels", "owner"))
-        case OwnerEditRequested(root=root):
-            return topics.PROVIDERS, FindProviders(ids=(root,), parts=("owner",))
-        case GroupEditRequested(edit=edit):
-            return topics.GROUPS, FindGroups(ids=(edit.group,))
-        case QuotaEditRequested(edit=edit):
-            return topics.QUOTAS, FindQuotas(project=edit.project)
-        case ReservationEditRequested():
-            return topics.RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
-        case AggregateEditRequested(edit=edit):
-            return topics.AGGREGATES, FindAggregates(ids=(edit.aggregate,))
-        case CellEditRequested():
-            return topics.CELLS, FindCells(counted=False)
-        case AgentEditRequested(cell=cell):
-            return topics.FIND_AGENTS, FindAgents(cell=cell)
-        case PriorityEditRequested():
-            return topics.PRIORITIES, FindPriorities()
-        case MaintenanceEditRequested(edit=AddWindow() | ChangeWindow() | CancelWindow()):
-            return topics.MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
-        case ClientEditRequested(client=client):
-            return topics.CLIENTS, FindClients(names=(client,))
-        case ReleaseRequested(consumer=id_) | BuildDeleteRequested(build=id_) | MoveRequested(build=id_):
-            return topics.ALLOCATIONS, FindAllocations(consumers=(id_,))
-        case MoveSteered(cell=cell, move=move):
-            return topics.FIND_MOVES, FindMoves(cell=cell, moves=(move,))
-    return None
-
-
-_CONTENTS: tuple[Literal["inventories", "traits", "aggregates"], ...] = (
-    "inventories",
-    "traits",
-    "aggregates",
-)
+    return _rules_of(message).state(message)
 
 
 def difference(before: Any, after: Any) -> tuple[str, str]:
     """Return two JSON texts: the parts of `before` and of `after` that differ between these two states. Lists
     are returned without the items that both states have.
     """
-    first, second = _without_common(msgspec.to_builtins(before), msgspec.to_builtins(after))
+    first, second = _without_common(builtins_of(before), builtins_of(after))
     return _json(first), _json(second)
 
 
 def state_json(state: Message) -> str:
-    return _json(msgspec.to_builtins(state))
+    return _json(builtins_of(state))
 
 
 def _without_common(before: Any, after: Any) -> tuple[Any, Any]:
@@ -418,7 +372,7 @@ _COUNTERS = ("generation", "resource_provider_generation", "updated", "seen", "u
 
 
 def _json(value: Any) -> str:
-    return shortened(msgspec.json.encode(value).decode()) if value else ""
+    return shortened(encoder().encode(value).decode()) if value else ""
 
 
 def shortened(text: str) -> str:
@@ -427,19 +381,100 @@ def shortened(text: str) -> str:
 
 def asked_json(message: Message) -> str:
     """Return a request as JSON, without the fields that only concern its delivery."""
-    fields = msgspec.to_builtins(message)
+    fields = builtins_of(message)
     return shortened(_json({name: value for name, value in fields.items() if name != "reply_to"}))
-
-
-_DONE = (
-    Edited, OwnerGiven, LabelsEdited, GroupEdited, QuotaEdited, ReservationEdited, AggregateEdited,
-    CellEdited, PriorityEdited, NameEdited, Released,
-)  # fmt: skip
 
 
 def refusal(answer: Message) -> str:
     """Return why an answer refuses its request; "" if the request was carried out."""
     result = getattr(answer, "result", None)
-    if result is not None and not isinstance(result, _DONE):
+    if result is not None and not isinstance(result, tuple(_DONE)):
         return shortened(_json(result))
     return str(getattr(answer, "refused", "") or "")
+
+
+# The messages of the kernel
+
+
+_CONTENTS: tuple[Literal["inventories", "traits", "aggregates"], ...] = (
+    "inventories",
+    "traits",
+    "aggregates",
+)
+
+
+def _provider_state(message: EditRequested) -> State | None:
+    if isinstance(message.edit, Reshape):
+        return None
+    return topics.PROVIDERS, FindProviders(ids=(message.edit.provider,), parts=(*_CONTENTS, "owner"))
+
+
+def _labelled(
+    message: LabelEditRequested, target: Target, owners: ProjectsFound, state: Message | None
+) -> Target:
+    found = state.providers if isinstance(state, ProvidersFound) else ()
+    if {provider.id for provider in found} != {*message.roots}:
+        return replace(target, cell="", project="")
+    return _from_state(message, target, owners, state)
+
+
+def _bound_traits(message: EditRequested, real: Target, owners: ProjectsFound) -> EditRequested:
+    if not isinstance(message.edit, SetTraits):
+        return message
+    return structs.replace(message, edit=structs.replace(message.edit, cell=real.cell))
+
+
+def _of_build(
+    message: BuildDeleteRequested, target: Target, owners: ProjectsFound, state: Message | None
+) -> Target:
+    place = owners.places.get(message.build)
+    cell = place.cell if place is not None and place.cell == message.cell else ""
+    return replace(target, cell=cell, project=owners.projects.get(message.build, ""))
+
+
+def _ids_of_build(request: BuildRequested) -> Ids:
+    named = {*request.hints.same_host, *request.hints.different_host}
+    return {request.request, *request.instances}, named
+
+
+def allocations_of(consumer: str) -> State:
+    return topics.ALLOCATIONS, FindAllocations(consumers=(consumer,))
+
+
+add(
+    _KERNEL,
+    {
+        BuildRequested: Requested(real=as_named, ids=_ids_of_build),
+        HostsAsked: Requested(real=as_named, ids=lambda message: _ids_of_build(message.request)),
+        BuildCancelRequested: Requested(ids=lambda message: (set(), {message.build})),
+        BuildDeleteRequested: Requested(
+            state=lambda message: allocations_of(message.build),
+            ids=lambda message: (set(), {message.build}),
+            real=_of_build,
+        ),
+        EditRequested: Requested(state=_provider_state, bound=_bound_traits),
+        LabelEditRequested: Requested(
+            state=lambda message: (
+                topics.PROVIDERS,
+                FindProviders(ids=message.roots, parts=("labels", "owner")),
+            ),
+            real=_labelled,
+            bound=lambda message, real, owners: structs.replace(message, cell=real.cell),
+        ),
+        OwnerEditRequested: Requested(
+            state=lambda message: (topics.PROVIDERS, FindProviders(ids=(message.root,), parts=("owner",)))
+        ),
+        AggregateEditRequested: Requested(
+            state=lambda message: (topics.AGGREGATES, FindAggregates(ids=(message.edit.aggregate,)))
+        ),
+        CellEditRequested: Requested(state=lambda message: (topics.CELLS, FindCells(counted=False))),
+        AgentEditRequested: Requested(
+            state=lambda message: (topics.FIND_AGENTS, FindAgents(cell=message.cell)), real=as_named
+        ),
+        ClientEditRequested: Requested(
+            state=lambda message: (topics.CLIENTS, FindClients(names=(message.client,)))
+        ),
+        ReleaseRequested: Requested(state=lambda message: allocations_of(message.consumer)),
+    },
+    (Edited, OwnerGiven, LabelsEdited, AggregateEdited, CellEdited, NameEdited, Released),
+)

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 from msgspec import Meta, field
 
 from bus.domains import DomainConstraints
+from bus.parts import ClaimParts, none_of
 from bus.preemption import Preempts
 from bus.vocabulary import (
     END,
@@ -70,8 +71,6 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     keep: Id | None = None
     # True: claimed by a client of the Placement API; no cell has a record of the consumer
     client: bool = False
-    # The server group to join; its policy is judged with the claim. None: unchanged.
-    group: Id | None = None
     # If the group does not exist, the claim creates it with this topology, for one request.
     topology: DomainConstraints | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
@@ -87,6 +86,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     preempts: Preempts | None = None
     # An operator adopts the guest of this consumer, although the consumer was retired as unplaceable.
     revives: bool = False
+    parts: ClaimParts = none_of(ClaimParts)
 
 
 class Full(Tagged, frozen=True, kw_only=True):

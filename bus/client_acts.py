@@ -1,41 +1,22 @@
 """Rules of what a client may request: for its projects only, and nothing that is reserved for operators."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import structs
 
 from bus.clients import RegisteredClient
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.moves import MoveRequested, MoveSteered
+from bus.messages import BuildRequested
+from bus.moves import MoveRequested
 from bus.vocabulary import UNSAID_ID, Id
 
 DERIVED = "use random uuids: those of version 5 are derived from other ids"
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
 
-Act = BuildRequested | BuildCancelRequested | BuildDeleteRequested | MoveRequested | MoveSteered
 Projects = Mapping[Id, str]  # the project of each id that is in use; empty: of no build or request
 
 
 class NotAllowed(Exception):
     """The error that a client may not do what it requested. The text gives the reason."""
-
-
-def ids_in(acts: Iterable[Act]) -> tuple[set[Id], set[Id]]:
-    """Return all ids in requests: those that a request gives to new objects (a build request, its instances,
-    a move), and those of the existing builds and requests that it names.
-    """
-    new, existing = set[Id](), set[Id]()
-    for act in acts:
-        match act:
-            case BuildRequested():
-                new.update((act.request, *act.instances))
-                existing.update((*act.hints.same_host, *act.hints.different_host))
-            case MoveRequested():
-                new.add(act.move)
-                existing.add(act.build)
-            case _:
-                existing.add(act.build)
-    return new, existing
 
 
 def project_of(client: RegisteredClient, named: str) -> str:

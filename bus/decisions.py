@@ -2,11 +2,12 @@
 operator can reproduce a decision.
 """
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, field, structs
 
+from bus.parts import RequestParts
 from bus.requests import Hints
 from bus.vocabulary import (
     Cause,
@@ -85,6 +86,7 @@ class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
     wanted_host: Text = ""
     ignore_hosts: LongList[Text] = ()
     preferred_traits: LargeMap[TraitName, Number] = field(default_factory=dict)
+    parts: RequestParts | None = None
 
 
 class Record(Value, frozen=True, kw_only=True):
@@ -120,9 +122,27 @@ def noted(decision: Decision, notes: tuple[str, ...]) -> Decision:
 
 
 EXCLUDED = "excluded by the request"  # name of placement's constraint with the code forbidden_host
+INVALID = "invalid"
+RULE_ERROR = "rule_error"
+OVER_QUOTA = "quota"
+BACKLOG = "backlog"
+CRASHED = "crashed"
 
-# Codes of removals and near misses. The constraint that removed the last host gives the decision its code.
-CONSTRAINTS: Mapping[str, str] = {
+
+class ReasonTable(NamedTuple):
+    """Reason codes with their texts (docs/reasons.md). Tables with the same title are shown as one."""
+
+    title: str
+    codes: Mapping[str, str]
+    lead: str = ""  # sentence above the table
+    head: str = ""  # heading of the column with the texts
+
+
+OF_HOSTS = "Of hosts"  # codes of removals and near misses: the one that left no host is the decision's code
+OF_THE_WHOLE = "Of the whole"  # codes of decisions if no single constraint removed the last host
+OF_CLAIMS = "Of refused claims"  # codes of refused claims (RuleRefused) that are no reason of a decision
+
+_CONSTRAINTS = {
     "cell": "the host is in another cell",
     "cell_disabled": "an operator has disabled the cell of the host",
     "zone": "the host is in another zone",
@@ -142,75 +162,56 @@ CONSTRAINTS: Mapping[str, str] = {
     "down": "the host sends no heartbeats, or is forced down by an operator",
     "disabled": "the host is disabled by an operator or its agent",
     "tenant": "the host is dedicated to other projects",
-    "server_group": "the policy of the server group forbids the host",
-    "topology": "the domain of the host (rack, row, ...) breaks a constraint, or cannot take all instances",
     "chosen": "the free capacity of the host was just reserved for other requests, or would be taken by other"
     " instances of the request",
 }
-
-OVER_QUOTA = "quota"
-BACKLOG = "backlog"
-INVALID = "invalid"
-RULE_ERROR = "rule_error"
-CRASHED = "crashed"
-
-# Codes of decisions when no single constraint removed the last host.
-ENDS: Mapping[str, str] = {
+_ENDS = {
     "no_hosts": "placement has no hosts",
     "room": "hosts fit, but not for all instances together",
     "refused": "placement refused the claims on all hosts that fit",
     "claim": "placement rejects the claim as invalid",
     OVER_QUOTA: "the project would exceed its quota",
-    "no_server_group": "the server group does not exist in this project",
-    "reservation": "the reservation that the request names has no undrawn slot for it, or is not active",
     "unreadable": "the request is invalid: the reason names the field",
     INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
     RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
-    "waited": "the request waited for its maximum time without free capacity",
-    "cancelled": "the request was cancelled while it waited",
-    CRASHED: "the processes of several schedulers ended while they evaluated the waiting request",
-    BACKLOG: "the request was taken from the broker and stored, and was not evaluated yet",
-    "line": "the request waits behind requests of the same equivalence class",
     "client": "the client is not registered for the project, or may not send this request",
 }
-
-# Codes of refused claims (RuleRefused) that are no reason of a decision.
-REFUSED_CLAIMS: Mapping[str, str] = {
-    "outside_cell": "a cell's claim has something that only other workers may claim",
-    "not_preemptible": "the instance to preempt has changed, or must not be preempted",
-    "preemption_budget": "the project has preempted too many instances within one hour",
-}
-
+_REFUSED_CLAIMS = {"outside_cell": "a cell's claim has something that only other workers may claim"}
+REASONS: dict[str, ReasonTable] = {}  # by title
 # Refusals that a commit may end: code → the change that lets a waiting request be tried again.
-WAKES: Mapping[str, str] = {OVER_QUOTA: "the project uses less, or its quota is raised"}
+WAKES: dict[str, str] = {OVER_QUOTA: "the project uses less, or its quota is raised"}
 
-# Codes of moves that did not begin, if a decision about hosts is not the reason.
-MOVES: Mapping[str, str] = {
-    "unknown": "no cell has a record of the instance",
-    "no_conductor": "the conductor of the cell did not answer or act on the move",
-    "status": "the instance is not active, or for an unshelve not shelved; or it has ended meanwhile",
-    "moving": "the instance is in another move, or another move of it waits for capacity",
-    "held": "its allocations in placement differ from its cell's records",
-    "not_fenced": "evacuate: the host is not forced down, so the guest may still run",
-    "source_down": "the host is forced down: the instance can only be evacuated",
-    "bare_metal": "the instance is on a bare-metal node",
-    "same_host": "the instance is on the wanted host already",
-    "not_on_source": "the instance is not on the expected host (`source`): it was moved meanwhile",
-    "image": "rebuild: its host does not satisfy the new image",
-}
 
-# Codes of plans that make room, if not all builds fit.
-PLANS: Mapping[str, str] = {
-    "no_host": "no host would fit the flavor, even if it were empty; or no further host may get a build"
-    " because of a server group or topology",
-    "immovable": "on every host that would fit it, too much capacity is held by what cannot move",
-    "budget": "more moves are necessary than the budget permits",
-    "destinations": "the instances that would have to leave fit on no other host",
-    "changing": "hosts refused every plan that was tried, or changed meanwhile",
-    "taken": "another plan has closed one of the hosts",
-    "opened": "one of the closed hosts was opened by an operator, or because no scheduler was reachable",
-    "unreleased": "agents have not reported the destruction of moved guests in time",
-}
+def add_reasons(tables: Iterable[ReasonTable]) -> None:
+    """Add the reason codes of a feature."""
+    for table in tables:
+        known = REASONS.get(table.title, table)
+        assert known is table or known.codes.keys().isdisjoint(table.codes), table.title
+        REASONS[table.title] = known._replace(codes={**known.codes, **table.codes})
+
+
+def reason_text(code: str) -> str:
+    """Return the text of a decision's reason code; "" for an unknown code."""
+    return REASONS[OF_HOSTS].codes.get(code) or REASONS[OF_THE_WHOLE].codes.get(code, "")
+
+
+add_reasons(
+    (
+        ReasonTable(OF_HOSTS, _CONSTRAINTS, head="the host is not had because"),
+        ReasonTable(
+            OF_THE_WHOLE,
+            _ENDS,
+            "A decision has the code of the constraint that left no host, or else one of the following.",
+            "there is no host because",
+        ),
+        ReasonTable(
+            OF_CLAIMS,
+            _REFUSED_CLAIMS,
+            "Refusals and metrics of placement have the codes of the tables above, and these:",
+            "the claim is refused because",
+        ),
+    )
+)
 
 
 class FindRefused(Message, frozen=True, kw_only=True):

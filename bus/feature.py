@@ -3,15 +3,19 @@
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
 their names, and each may be missing:
 
-    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages
+    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
+                 of messages of the kernel (`bus.parts`)
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
+    http         HTTP is its part of the Placement API over HTTP
+    audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     pages        `routes(context, renderer)` returns the routes of its pages
     templates    the templates of its pages
-    migrations   the migrations of the database that its processes share
+    migrations   the migrations of the database that its processes share, or a folder for each worker in whose
+                 database it has tables: placement, scheduler, conductor
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages
 """
@@ -22,11 +26,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bus.decisions import ReasonTable
+
 T = TypeVar("T")
+Refuse = Callable[[str, str], None]
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of groups of settings. All times are in seconds."""
+
+    def check(self, refuse: Refuse) -> None:
+        """Call `refuse` with the name of each unusable setting, and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +58,16 @@ class Feature:
     says: str
     needs: tuple[str, ...] = ()  # names of features whose modules it imports
     settings: type[SettingsGroup] | None = None
+    clouds: tuple[str, ...] = ()  # settings that name an entry of clouds.yaml with a user of Keystone
     processes: tuple[FeatureProcess, ...] = ()
-    # panel of `berth --help` → command or group of commands → module of the feature that defines it
+    # panel of `berth --help` → command or group of commands → module of the feature that defines it;
+    # "GROUP NAME" is a command that the feature adds to a group of the kernel
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation
+    reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals
+    # code of a refused claim → the change that lets a waiting request be tried again
+    wakes: Mapping[str, str] = field(default_factory=dict)
     meters: tuple[tuple[str, str], ...] = ()  # a module with metrics, and the process that serves them
     examples: tuple[tuple[str, Any], ...] = ()  # settings with which all of its processes run
 
@@ -72,6 +87,10 @@ class Offers:
             raise LookupError(f"no feature offers {kind.__name__}: does the declaration name it in `needs`?")
         found: T = self._objects[kind]
         return found
+
+    def every(self, kind: type[T]) -> list[T]:
+        """Return all objects of this type or of a subclass, in the order in which they were offered."""
+        return [found for found in self._objects.values() if isinstance(found, kind)]
 
 
 @dataclass(frozen=True, kw_only=True)

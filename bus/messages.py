@@ -7,6 +7,7 @@ from msgspec import Meta, field
 from bus.claims import Choice
 from bus.decisions import Decision
 from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole, Labels
+from bus.parts import RequestParts, none_of
 from bus.preemption import Priority, Victim
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
@@ -83,6 +84,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     topology: DomainConstraints = NO_TOPOLOGY  # for all instances of this request; not of its server group
     # Roles with flavor and count: the first role is for the first instances, and `flavor` is its flavor.
     roles: Annotated[tuple[GangRole, ...], Meta(max_length=64)] = ()
+    parts: RequestParts = none_of(RequestParts)
     strict: bool = False  # refuse the request if it has fields that are not known
     unknown_fields: ShortList[Cause] = ()  # notes about such fields, made by the worker that received it
 
@@ -134,7 +136,6 @@ class HostsAsked(Message, frozen=True, kw_only=True):
     """
 
     request: BuildRequested
-    members: ShortList[Id] = ()  # members of the server group, as the other system knows them
     waited: Seconds = 0.0  # seconds since the first query for this request
     # claim: choose and claim hosts; check: only check whether the host of a rebuild fits the new image
     do: Literal["claim", "check"] = "claim"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
+from bus import parts
 from bus.errors import NOT_JSON, TooBig, Undecodable
 from bus.vocabulary import Message
 
@@ -273,7 +274,7 @@ M = TypeVar("M", bound=Message)
 
 FRAME_TYPE = "berth.frame"
 
-_encoder = msgspec.json.Encoder()
+_encoder = parts.encoder()
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _frame_decoder = msgspec.json.Decoder(list[Envelope])
 
@@ -310,11 +311,11 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
         raise Undecodable(f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}")
     decoder = _decoders.get(kind)
     if decoder is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        decoder = _decoders[kind] = parts.decoder(kind)
     try:
         message: M = decoder.decode(body)
     except msgspec.ValidationError as problem:
-        raise Undecodable(f"{kind.__name__}: {problem}") from None
+        raise Undecodable(f"{kind.__name__}: {parts.problem_of(problem)}") from None
     except NOT_JSON as problem:
         raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
     if holds_zero(bytes(body)):

@@ -21,11 +21,10 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """A request's scheduler hints, as in Nova: the server group to join, instances whose hosts the request
-    must use or avoid, and conditions on the host.
+    """A request's scheduler hints, as in Nova: instances whose hosts the request must use or avoid, and
+    conditions on the host. Clients may also write hints of features here, such as the server group to join.
     """
 
-    group: Id | None = None  # the server group to join
     same_host: ShortList[Id] = ()  # instances: only hosts with at least one of them
     different_host: ShortList[Id] = ()  # instances: only hosts without any of them
     build_near_host_ip: Text = ""

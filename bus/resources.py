@@ -78,7 +78,7 @@ class Consumer(Value, frozen=True, kw_only=True):
     allocations: Allocations
     updated: Number = 0.0
     client: bool = False  # the allocations were claimed by a client of the Placement API
-    protected: bool = False  # must not be preempted: in a server group, or drawn from a reservation
+    protected: bool = False  # must not be preempted, such as the member of a server group
 
 
 # Edits. `generation` is compared with the provider's; None: no comparison.
@@ -324,8 +324,8 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
     consumers: LongList[Consumer]  # consumers with allocations
     generations: LargeMap[Text, Whole]  # generation of each provider that occurs in `consumers`
     # The following fields are for `others`.
-    groups: LargeMap[Text, Text] = field(default_factory=dict)  # server group → its project
-    reserved: LongList[Text] = ()  # reservations and their slots
+    # object of a feature, such as a server group → its project; empty: no client may use its id
+    objects: LargeMap[Text, Text] = field(default_factory=dict)
     # retired consumer or begun move → the cell that retired it; empty: another worker
     retired: LargeMap[Text, Text] = field(default_factory=dict)
 

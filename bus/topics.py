@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from bus import (
     aggregates,
     audit_trail,
-    capacity,
     cells,
     claims,
     clients,
@@ -24,7 +23,6 @@ from bus import (
     messages,
     moves,
     names,
-    policy_trials,
     preemption,
     queries,
     quotas,
@@ -240,10 +238,6 @@ MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, mainte
     "maintenance windows, and automatic evacuations of dead hosts", ANYONE, "scheduler")
 EDIT_MAINTENANCE = Query("scheduler.edit_maintenance", maintenance.MaintenanceEditRequested,
     maintenance.MaintenanceEdited, "add or end a window, or release evacuations", ANYONE, "scheduler")
-CAPACITY = Query("scheduler.capacity", capacity.FindCapacity, capacity.CapacityFound,
-    "used, free, stranded and waiting capacity over time", ANYONE, "scheduler")
-TRY_POLICY = Query("scheduler.try_policy", policy_trials.TryPolicy, policy_trials.PolicyTried,
-    "the hosts of requests with the present and with a changed policy, without claiming", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,

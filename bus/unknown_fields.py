@@ -1,19 +1,24 @@
-"""Finds fields of a request that berth does not know, such as misspelled ones: decoding skips them."""
+"""Reads what decoding a request skips: the fields of features that a client may write like fields of the
+kernel, and fields that berth does not know, such as misspelled ones.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import structs
 
 from bus.clients import ClientRequested
 from bus.errors import Undecodable
 from bus.guests import BuildAdoptRequested
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
-from bus.protocol import M
+from bus.parts import TYPES, RequestParts
+from bus.protocol import M, decode
+from bus.vocabulary import Message
 
 Request = (
     BuildRequested
@@ -29,15 +34,95 @@ MAX_NOTES = 20
 _LONGEST = 100  # characters of an unknown name in a note
 
 
-def with_unknown(message: M, body: bytes | msgspec.Raw) -> M:
-    """Return a request with a note for each field in `body` that its type does not have; messages that are no
-    requests are returned as they are. Raise Undecodable if the request is `strict` and has such fields.
+def read(kind: type[M], body: bytes | msgspec.Raw) -> M:
+    """Decode bytes that a client has written to a message of the type `kind`, or raise Undecodable."""
+    message = decode(kind, body)
+    fields = fields_of(kind, body)
+    return message if fields is None else with_flat_parts(message, fields)
+
+
+def fields_of(kind: type[Message], body: bytes | msgspec.Raw) -> Any:
+    """Return the JSON object of a request, or of a message that contains requests; None for other types."""
+    return msgspec.json.decode(body) if _is_request(kind) else None
+
+
+@cache
+def _is_request(kind: type[Message]) -> bool:
+    return issubclass(kind, REQUESTS) or _has_parts(kind) or bool(_with_requests(kind))
+
+
+# Fields of parts
+
+
+def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
+    """Return a message with the parts whose fields are written like fields of the kernel in its JSON object
+    `fields`, such as `wait`. Raise Undecodable if one is invalid.
+    """
+    kind = type(message)
+    if not isinstance(fields, dict):
+        return message
+    changes: dict[str, Any] = {}
+    if _has_parts(kind):
+        try:
+            found = TYPES.read_flat(RequestParts, fields)
+        except ValueError as problem:
+            text, _, path = str(problem).partition("`$")
+            raise Undecodable(f"{kind.__name__}: {text}`${where}{path}") from None
+        if found:
+            changes["parts"] = message.parts.having(*found)  # type: ignore[attr-defined]
+    for name in _with_requests(kind):
+        value, inner = getattr(message, name), fields.get(name)
+        if isinstance(value, Message):
+            read_ = with_flat_parts(value, inner, f"{where}.{name}")
+            if read_ is not value:
+                changes[name] = read_
+        elif isinstance(value, tuple) and isinstance(inner, list):
+            changes[name] = tuple(
+                [
+                    with_flat_parts(each, raw, f"{where}.{name}[{at}]")
+                    for at, (each, raw) in enumerate(zip(value, inner, strict=True))
+                ]
+            )
+    return structs.replace(message, **changes) if changes else message
+
+
+@cache
+def _has_parts(kind: type[Any]) -> bool:
+    return issubclass(kind, Message) and get_type_hints(kind).get("parts") is RequestParts
+
+
+@cache
+def _with_requests(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of the fields of a message that may hold requests with parts."""
+    return tuple(
+        name
+        for name, annotation in get_type_hints(kind).items()
+        if any(_has_parts(inner) or _with_requests(inner) for inner in _messages_in(annotation))
+    )
+
+
+def _messages_in(annotation: Any) -> Iterator[type[Message]]:
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _messages_in(inner)
+
+
+# Unknown fields
+
+
+def with_unknown(message: M, fields: Any) -> M:
+    """Return a request with a note for each field in the JSON object `fields` that its type does not have;
+    messages that are no requests are returned as they are. Raise Undecodable if the request is `strict` and
+    has such fields.
     """
     if not isinstance(message, REQUESTS):
         return message
-    notes = unknown_in(type(message), body)
-    if not notes:
+    found: list[str] = []
+    _look_in(type(message), "", fields, "", found)
+    if not found:
         return message
+    notes = tuple(found[:MAX_NOTES])
     noted: M = (
         _noted_action(message, notes) if isinstance(message, ClientRequested) else _noted(message, notes)
     )
@@ -48,33 +133,26 @@ def _noted_action(asked: Any, notes: tuple[str, ...]) -> Any:
     for name in ("boot", "delete", "move", "steer"):
         if (action := getattr(asked, name)) is not None:
             of_action = tuple([note.removeprefix(f"{name}.") for note in notes])
-            asked = msgspec.structs.replace(asked, **{name: _noted(action, of_action)})
+            asked = structs.replace(asked, **{name: _noted(action, of_action)})
     return asked
 
 
 def _noted(request: Any, notes: tuple[str, ...]) -> Any:
     if request.strict:
         raise Undecodable(notes[0])
-    return msgspec.structs.replace(request, unknown_fields=notes)
+    return structs.replace(request, unknown_fields=notes)
 
 
-def unknown_in(kind: Any, body: bytes | msgspec.Raw) -> tuple[str, ...]:
-    """Return a note for each field of the JSON object `body` that the type `kind` does not have; at most
-    MAX_NOTES.
+def _look_in(kind: Any, within: str, fields: Any, where: str, notes: list[str]) -> None:
+    """Add a note for each unknown field of a JSON object, or of each of a list of JSON objects. `within`: the
+    field of a request that has the object, if features have fields there.
     """
-    notes: list[str] = []
-    _look_in(kind, msgspec.json.decode(body), "", notes)
-    return tuple(notes[:MAX_NOTES])
-
-
-def _look_in(kind: Any, fields: Any, where: str, notes: list[str]) -> None:
-    """Add a note for each unknown field of a JSON object, or of each of a list of JSON objects."""
     if isinstance(fields, list):
         for position, item in enumerate(fields):
-            _look_in(kind, item, f"{where.removesuffix('.')}[{position}].", notes)
+            _look_in(kind, within, item, f"{where.removesuffix('.')}[{position}].", notes)
     if not isinstance(fields, dict) or len(notes) >= MAX_NOTES:
         return
-    known, with_objects = _fields_of(kind)
+    known, with_objects = _fields_of(kind, within)
     if not fields.keys() <= known:
         for name in [name for name in fields if name not in known][:MAX_NOTES]:
             like = get_close_matches(name[:_LONGEST], known, n=1)
@@ -82,15 +160,20 @@ def _look_in(kind: Any, fields: Any, where: str, notes: list[str]) -> None:
             notes.append(f"{where}{name[:_LONGEST]}: not known here{meant}")
     for name, inner in with_objects.items():
         if value := fields.get(name):
-            _look_in(inner, value, f"{where}{name}.", notes)
+            _look_in(inner, name if _has_parts(kind) else "", value, f"{where}{name}.", notes)
 
 
 @cache
-def _fields_of(kind: Any) -> tuple[frozenset[str], Mapping[str, Any]]:
+def _fields_of(kind: Any, within: str) -> tuple[frozenset[str], Mapping[str, Any]]:
     """Return the names of the fields of a type, and the types of JSON objects in fields that hold objects."""
     hints = get_type_hints(kind)
     objects = {name: _object_in(hints[name]) for name in kind.__struct_fields__}
-    return frozenset(objects), {name: inner for name, inner in objects.items() if inner is not None}
+    names = frozenset(objects)
+    if within or _has_parts(kind):
+        flat = TYPES.flat_parts(RequestParts, within)
+        names |= flat.keys()
+        objects |= {name: _object_in(annotation) for name, annotation in flat.items()}
+    return names, {name: inner for name, inner in objects.items() if inner is not None}
 
 
 def _object_in(annotation: Any) -> type[Any] | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from bus.errors import NOT_JSON, Poison
 from bus.messages import Attempt, BuildPlaced, Selection
+from bus.parts import stored_decoder, stored_encoder
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import Compact
@@ -41,9 +42,9 @@ class _StoredContext(Compact, frozen=True):
     new_spec: BuildSpec | None = None
 
 
-_encode = msgspec.json.Encoder().encode
+_encode = stored_encoder().encode
 _story = msgspec.json.Decoder(_StoredContext).decode
-_placed = msgspec.json.Decoder(BuildPlaced).decode
+_placed = stored_decoder(BuildPlaced).decode
 _parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
@@ -62,7 +63,7 @@ class StoredForm:
             *(tuple(chain.from_iterable(alike)) for alike in zip(*of_courses, strict=True))
         )
         self._decoders = {
-            course.name: msgspec.json.Decoder(course.state) for course in courses if course.state is not None
+            course.name: stored_decoder(course.state) for course in courses if course.state is not None
         }
         self._names = {course.state: course.name for course in courses if course.state is not None}
 

@@ -7,12 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from msgspec import structs
-
 from bus import topics
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates, every_aggregate
 from bus.audit_trail import Outcome
-from bus.capacity import CapacityFound, CapacitySample, FindCapacity
 from bus.cells import CellsFound, FindCells
 from bus.clock import Clock, monotonic
 from bus.decisions import Record, RecordedHost
@@ -69,8 +66,8 @@ class Queries:
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
         self.balancing = bus.asker(topics.SWITCH_BALANCING, SECONDS)
-        self.capacity = bus.asker(topics.CAPACITY, LONG)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
+        self.bus = bus  # for operations of features
         self.asker = partial(bus.asker, timeout=LONG)  # for the queries of features
 
 
@@ -178,19 +175,6 @@ async def _every_page(trees: Ask[FindTrees, TreesFound]) -> AsyncIterator[TreesF
         page = await trees(FindTrees(after=after, limit=_PAGE))
         yield page
         after = page.more
-
-
-async def capacity_samples(
-    ask: Ask[FindCapacity, CapacityFound], question: FindCapacity
-) -> list[CapacitySample]:
-    """Return all samples of the capacity that a query selects."""
-    samples: list[CapacitySample] = []
-    while True:
-        found = await ask(question)
-        samples += found.samples
-        if found.last is None:
-            return samples
-        question = structs.replace(question, after=found.last)
 
 
 async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
@@ -324,8 +308,6 @@ class Operations:
     # Ironic's nodes with placement's records: all (None), or the named nodes
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
-    set_quota: Callable[[str, str], Awaitable[str]]  # project, limits such as "VCPU=40 instances=10"
-    unset_quota: Callable[[str, str], Awaitable[str]]  # project, names of resources; empty: all
     create_reservation: Callable[
         [str, str, NewReservation], Awaitable[str]
     ]  # name, project; returns the result

@@ -126,7 +126,7 @@ ASKS = (
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
     topics.QUOTAS, topics.EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
     topics.HEADROOM, topics.FIND_ACTS, topics.MAINTENANCE, topics.PREEMPTIONS, topics.PRIORITIES,
-    topics.CAPACITY, topics.SWITCH_BALANCING, topics.PLAN_ROOM,
+    topics.SWITCH_BALANCING, topics.PLAN_ROOM,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset(

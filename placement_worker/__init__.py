@@ -1,6 +1,5 @@
 """The placement worker, the only writer of providers, inventories, allocations and claims."""
 
-from placement_worker.limits import RegistryLimits
 from placement_worker.memory import Memory
 from placement_worker.replicas import BusReader, Replica, replica
 from placement_worker.shared_memory import SharedMemory
@@ -13,7 +12,6 @@ __all__ = [
     "IndexedSource",
     "Memory",
     "Placement",
-    "RegistryLimits",
     "Replica",
     "SharedMemory",
     "placement_worker",

@@ -261,11 +261,11 @@ class ChangeLog:
             for write in writes:
                 await write(tx)
             return 0
-        messages, stored, quotas = await changes.announce(tx, record, self._clock.now(), writes)
+        messages, stored, rules = await changes.announce(tx, record, self._clock.now(), writes)
         if stored != (self._book.edition if edition is None else edition):
             await self._book.turn_to(tx, stored)
             raise Conflict("a class was renamed meanwhile")
-        await self._book.check_quotas(tx, quotas)
+        self._book.check_rules(rules)
         tx.after_commit(lambda: self._learn(messages, record.shaped, urgent=urgent))
         return messages[-1].number
 

@@ -1,68 +1,103 @@
-"""The extension point of placement: rules of features that judge claims and releases.
-
-A transaction calls each active rule in this order: `prepare`, `needs`, `read`; for each claim `bars`,
-`before` and `after`, for each request `judge_request` and `accepted`; then `write` and `wakes`. ClaimJudge
-has the methods that decide in memory.
+"""The extension points of placement: a feature's part has rules for claims and releases (ClaimRule), and rows
+of the worker's table. Features import of this package only what this module exports.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING
 
-from bus.claims import ConsumerClaim
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
-from placement_worker.core.claim_world import ClaimJudge, ClaimWorld, Holder, Unread
+from bus.clock import Clock
+from bus.feature import PartNeeds
+from bus.sql.database import Database
+from bus.worker import WorkerRows
+from placement_worker.change_log import ChangeLog
+from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
+from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, roots_of
+from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_of, placed
+from placement_worker.core.index import Index
+from placement_worker.core.row import Row
+from placement_worker.core.row_table import SHARES
+from placement_worker.operations import PlacementOperations, again, changing, contended
+from placement_worker.store.changes import ProviderNumbers, new_rules_edition, rules_edition
+from placement_worker.store.claimed_providers import IS_SHARING
+from placement_worker.store.labels import labels_of
 from placement_worker.store.numbered_names import Book
+from placement_worker.transactions import ClaimOperations
 
-__all__ = ["LOCKS", "Book", "ClaimRule", "ClaimScope", "ClaimWorld", "Holder", "Unread"]
+if TYPE_CHECKING:
+    from placement_worker.worker import Placement
 
-# The order in which every writer locks rows: consumers and providers of the claims, and the rows of rules.
-LOCKS = ("consumers", "projects", "reservations", "groups", "providers", "change number")
+__all__ = [
+    "IS_SHARING",
+    "LOCKS",
+    "SHARES",
+    "Book",
+    "ClaimOperations",
+    "ClaimRule",
+    "ClaimScope",
+    "ClaimWorld",
+    "Form",
+    "Free",
+    "Holder",
+    "Index",
+    "Placement",
+    "PlacementNeeds",
+    "PlacementOperations",
+    "PlacementPart",
+    "ProviderNode",
+    "Row",
+    "Unread",
+    "again",
+    "changing",
+    "contended",
+    "form_of",
+    "labels_of",
+    "new_rules_edition",
+    "node_of",
+    "placed",
+    "roots_of",
+    "rules_edition",
+]
 
 
-@dataclass(slots=True)
-class ClaimScope:
-    """The rows that a transaction locks and reads for claims and releases. Rules add to it."""
+@dataclass(frozen=True, kw_only=True)
+class PlacementNeeds(PartNeeds):
+    """The objects from which parts of placement are made."""
 
-    claims: Sequence[ConsumerClaim]  # empty: only releases
-    new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
-    other_consumers: set[str]  # consumers that should exist
-    providers: set[str] = field(default_factory=set)
-    projects: set[str] = field(default_factory=set)
-    cell: str = ""  # the cell that sent the requests
-    locks: set[str] = field(default_factory=set)  # elements of LOCKS that rules lock
-    reads_pools: bool = False  # True: read which providers are pools, such as shared storage
-    leaves_holders: bool = False  # True: holder consumers get allocations
-    unread: Collection[str] = ()  # consumers that an earlier attempt lacked
-    state: dict[type[ClaimJudge], Any] = field(default_factory=dict)  # what rules have read before
+    database: Database
+    clock: Clock
+    book: Book
+    log: ChangeLog
+    numbers: ProviderNumbers
 
-
-class ClaimRule(ClaimJudge):
-    """A rule of a feature for claims and releases. Its data of a transaction is in `world.state`, under its
-    own type; a rule without data there is not asked again in this transaction.
-    """
-
-    locks: ClassVar[str] = ""  # the element of LOCKS that `read` locks; "": it locks none, and reads last
-
-    async def prepare(self, scope: ClaimScope, now: float) -> None:
-        """Read or write in an own transaction, before that of the requests; repeated after a conflict.
-        `scope.state` gets what was read.
+    @classmethod
+    def over(cls, database: Database, clock: Clock, *, keep_changes: int | None = None) -> PlacementNeeds:
+        """Return what parts need for a placement with this database. `keep_changes`: the number of latest
+        commits to keep in the change log; None: the default.
         """
+        book = Book()
+        log, numbers = ChangeLog(database, book, clock, keep_changes), ProviderNumbers(database)
+        return cls(database=database, clock=clock, book=book, log=log, numbers=numbers)
 
-    def needs(self, scope: ClaimScope) -> bool:
-        """Return whether the rule concerns the requests; if so, add to `scope` what must be locked."""
-        return False
+    @property
+    def operations(self) -> tuple[Database, Clock, Book, ChangeLog, ProviderNumbers]:
+        """Return the first arguments of a subclass of PlacementOperations."""
+        return self.database, self.clock, self.book, self.log, self.numbers
 
-    async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
-        """Lock and read the rule's rows, and set `world.state[type(self)]`."""
 
-    def write(self, world: ClaimWorld) -> Iterable[BoundStatement]:
-        """Yield the statements that store the rule's changes, to be executed before those of the kernel."""
-        return ()
+def _no_rows(placement: Placement) -> WorkerRows:
+    return WorkerRows()
 
-    async def wakes(self, tx: Transaction, world: ClaimWorld) -> Iterable[str]:
-        """Return the keys (RuleRefused.wakes_on) of the refused claims that the commit may let succeed. Raise
-        Conflict if the rule has judged by outdated data.
-        """
-        return ()
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementPart:
+    """A feature's part of placement."""
+
+    rules: Sequence[ClaimRule] = ()  # in the order in which they judge
+    # tables of objects whose ids no request may use: table with a column `uuid` → SQL of the project of an
+    # object, "''" if no client may use the id
+    objects: Mapping[str, str] = field(default_factory=dict)
+    offers: tuple[object, ...] = ()  # for the parts of features that need this one
+    rows: Callable[[Placement], WorkerRows] = _no_rows  # its rows of the worker's table

@@ -1,9 +1,12 @@
 """Answers queries from placement's database; each answer shows one consistent state of the database."""
 
+from dataclasses import dataclass
+
 from bus.replication import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.requests import ResourceGroup
 from bus.resources import (
     AllocationsFound,
+    Consumer,
     FindAllocations,
     FindProviders,
     FindUsages,
@@ -14,15 +17,19 @@ from bus.resources import (
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.core.packed_trees import ROOM, Packing
+from placement_worker.operations import PlacementOperations
 from placement_worker.store import changes, lookups, tree_reads
 from placement_worker.store.hosts import limits
 from placement_worker.store.labels import with_labels
-from placement_worker.transactions import PlacementOperations
 
 UNKNOWN = "unknown"  # the reported type of consumers without one
 
 
+@dataclass(eq=False)
 class Lookups(PlacementOperations):
+    protecting: tuple[str, ...]  # columns of consumers whose values protect from preemption
+    objects: tuple[tuple[str, str], ...]  # tables of objects of features, with the SQL of their projects
+
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
         """Return the providers that a query selects; if `cell` is not empty, only providers of hosts of this
         cell.
@@ -130,20 +137,26 @@ class Lookups(PlacementOperations):
         if query.others and query.consumers:
             return await self._allocations_and_others(query)
         async with self.database.read_single() as tx:
-            found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
+            found, generations = await self._holdings(tx, query)
         return AllocationsFound(consumers=tuple(found), generations=generations)
+
+    async def _holdings(
+        self, tx: Transaction, query: FindAllocations
+    ) -> tuple[list[Consumer], dict[str, int]]:
+        consumers, providers = query.consumers, query.providers
+        return await lookups.holdings(tx, self.book, consumers, providers, self.protecting)
 
     async def _allocations_and_others(self, query: FindAllocations) -> AllocationsFound:
         async with self.database.read() as tx:
-            found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
-            groups, reserved, retired = await lookups.others(tx, query.consumers)
+            found, generations = await self._holdings(tx, query)
+            objects, retired = await lookups.others(tx, query.consumers, self.objects)
         return AllocationsFound(
-            consumers=tuple(found), generations=generations, groups=groups, reserved=reserved, retired=retired
+            consumers=tuple(found), generations=generations, objects=objects, retired=retired
         )
 
     async def _allocations_within(self, query: FindAllocations, cell: str) -> AllocationsFound:
         async with self.database.read() as tx:
-            found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
+            found, generations = await self._holdings(tx, query)
             homes = await tree_reads.homes(tx, generations)
             wall = await limits(tx, cell, homes)
         in_cell = [

@@ -1,11 +1,11 @@
-"""Operations on what operators register: resource classes, traits, server groups, cells and aggregates."""
+"""Operations on what operators register: resource classes, traits, cells and aggregates."""
 
 from dataclasses import dataclass
 
 from msgspec import structs
 from msgspec.structs import replace
 
-from bus import aggregates, groups
+from bus import aggregates
 from bus.cells import (
     CellEditAnswered,
     CellEdited,
@@ -47,12 +47,11 @@ from placement_worker.core.aggregates import (
 )
 from placement_worker.core.reports import is_custom
 from placement_worker.core.trees import WorkingTrees, renamed
-from placement_worker.limits import RegistryLimits
+from placement_worker.operations import PlacementOperations, again, changing, contended
 from placement_worker.reports import ReportOperations
 from placement_worker.store import aggregates as stored
-from placement_worker.store import changes, hosts, server_groups, tree_reads
+from placement_worker.store import changes, hosts, tree_reads
 from placement_worker.store.numbered_names import RENAME_CLASS, ROOTS_WITH, drop_name, entries, names_of
-from placement_worker.transactions import PlacementOperations, again, changing, contended
 
 
 class ClassesAndTraits(PlacementOperations):
@@ -153,62 +152,6 @@ class ClassesAndTraits(PlacementOperations):
 
 
 @dataclass(eq=False)
-class ServerGroups(PlacementOperations):
-    """Operations on server groups. The groups' policies are checked by claims."""
-
-    limits: RegistryLimits
-
-    async def prune(self, before: float) -> None:
-        """Delete the groups of requests with a topology that have no members any more."""
-        async with self.database.write() as tx:
-            await server_groups.PRUNE_OF_REQUESTS(tx, before=before)
-
-    async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
-        async with self.database.read() as tx:
-            return groups.GroupsFound(groups=tuple(await server_groups.find(tx, query)))
-
-    @again(lambda *_: groups.GroupEditAnswered(result=Contended()))
-    async def edit(self, order: groups.GroupEditRequested) -> groups.GroupEditAnswered:
-        match order.edit:
-            case groups.MakeGroup() as make:
-                result = await self._make(make)
-            case groups.DropGroup(group=group, force=force):
-                async with self.database.write() as tx:
-                    members = await server_groups.drop(tx, group, force=force)
-                result = groups.GroupEdited(changed=members is not None)
-                if members:
-                    result = InUse(what=group, members=tuple(members))
-        return groups.GroupEditAnswered(result=result)
-
-    async def _make(self, make: groups.MakeGroup) -> groups.GroupResult:
-        fields = structs.asdict(make)
-        group = groups.ServerGroup(id=fields.pop("group"), **fields)
-        async with self.database.write() as tx:
-            if (full := await self._limit_reached(tx, group)) is not None:
-                return full
-            if await server_groups.make(tx, group, self.clock.now()):
-                return groups.GroupEdited(group=group, changed=True)
-        [existing] = (await self.find(groups.FindGroups(ids=(make.group,)))).groups or [None]
-        if existing is None:
-            return Taken(what="name", value=make.name)
-        if structs.replace(existing, members={}, left={}) == group:
-            return groups.GroupEdited(group=existing)
-        return Taken(what="id", value=make.group)
-
-    async def _limit_reached(self, tx: Transaction, group: groups.ServerGroup) -> LimitReached | None:
-        limits = self.limits
-        total, of_project, is_stored = await server_groups.count(tx, group)
-        if is_stored:
-            return None
-        if total >= limits.groups:
-            return LimitReached(setting="max_groups", limit=limits.groups, what="server groups")
-        if of_project >= limits.groups_of_project:
-            what = f"server groups of project {group.project}"
-            return LimitReached(setting="max_groups_project", limit=limits.groups_of_project, what=what)
-        return None
-
-
-@dataclass(eq=False)
 class CellOperations(PlacementOperations):
     reports: ReportOperations
 
@@ -288,7 +231,7 @@ ROWS = 1000
 
 @dataclass(eq=False)
 class AggregateOperations(PlacementOperations):
-    limits: RegistryLimits
+    most: int  # maximum number of aggregates
 
     async def find(self, query: aggregates.FindAggregates) -> aggregates.AggregatesFound:
         async with self.database.read() as tx:
@@ -327,8 +270,8 @@ class AggregateOperations(PlacementOperations):
         if isinstance(edit, aggregates.MakeAggregate):
             async with self.database.read() as tx:
                 total, is_stored = await stored.count(tx, edit.aggregate)
-            if total >= self.limits.aggregates and not is_stored:
-                return LimitReached(setting="max_aggregates", limit=self.limits.aggregates, what="aggregates")
+            if total >= self.most and not is_stored:
+                return LimitReached(setting="max_aggregates", limit=self.most, what="aggregates")
             await self.book.aggregates.ensure(self.database, [edit.aggregate], now)
         else:
             await self.book.aggregates.look_up(self.database, [edit.aggregate])

@@ -18,27 +18,20 @@ from bus.errors import BrokerRefused, Poison, Unavailable
 from bus.messages import BuildReshaped, InventoryReported
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import PlacementChanged
-from bus.sql.database import Database
 from bus.vocabulary import KEEP_SECONDS, Message
 from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many, prune_period
 from placement_worker.archive import ARCHIVE_SECONDS, Archive
-from placement_worker.change_log import ChangeLog, Publish
+from placement_worker.change_log import Publish
 from placement_worker.core.index import Snapshot
 from placement_worker.core.search import page_steps
-from placement_worker.headroom import HeadroomController
-from placement_worker.limits import RegistryLimits
+from placement_worker.extension import PlacementNeeds, PlacementPart
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
-from placement_worker.preemptions import PreemptionRecords
+from placement_worker.operations import again
 from placement_worker.providers import BulkLoad, ProviderOperations
-from placement_worker.quotas import QuotaOperations
-from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits, ServerGroups
+from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits
 from placement_worker.reports import ReportOperations
-from placement_worker.reservations import ReservationOperations
-from placement_worker.rules import claim_rules
-from placement_worker.store.changes import ProviderNumbers
-from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import ClaimOperations, again
+from placement_worker.transactions import ClaimOperations
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -82,49 +75,49 @@ class Placement:
 
     def __init__(
         self,
-        database: Database,
-        clock: Clock,
+        needs: PlacementNeeds,
+        parts: Sequence[PlacementPart] = (),
         *,
         keep: float = KEEP_SECONDS,
-        keep_changes: int | None = None,
-        limits: RegistryLimits | None = None,
+        most_aggregates: int = 20_000,
     ) -> None:
-        limits = limits or RegistryLimits()
+        self.needs = needs
         # seconds for which retired consumers and reports of deleted trees are refused, and past states stored
         self.keep = keep
-        self.database = database
-        self.clock = clock
-        self.book = Book()
-        self.log = ChangeLog(database, self.book, clock, keep_changes)
+        self.database = needs.database
+        self.clock = needs.clock
+        self.book = needs.book
+        self.log = needs.log
         self.memory = self.log.memory
-        self.searches = Searches(self.memory, clock)
-        self._numbers = ProviderNumbers(database)
-        parts = database, clock, self.book, self.log, self._numbers
-        self.claims = ClaimOperations(*parts, claim_rules(database, self.book))
-        self.reports = ReportOperations(*parts)
-        self.providers = ProviderOperations(*parts)
-        self.bulk_load = BulkLoad(*parts)
-        self.classes_and_traits = ClassesAndTraits(*parts)
-        self.server_groups = ServerGroups(*parts, limits)
-        self.quotas = QuotaOperations(*parts)
-        self.aggregates = AggregateOperations(*parts, limits)
-        self.cells = CellOperations(*parts, self.reports)
-        self.reservations = ReservationOperations(*parts, self.claims, limits)
-        self.headroom = HeadroomController(*parts, self.claims)
-        self.preemptions = PreemptionRecords(*parts)
-        self.lookups = Lookups(*parts)
-        self.archive = Archive(*parts)
+        self.searches = Searches(self.memory, self.clock)
+        rules = [rule for part in parts for rule in part.rules]
+        self.claims = ClaimOperations(*needs.operations, rules)
+        self.reports = ReportOperations(*needs.operations)
+        self.providers = ProviderOperations(*needs.operations)
+        self.bulk_load = BulkLoad(*needs.operations)
+        self.classes_and_traits = ClassesAndTraits(*needs.operations)
+        self.aggregates = AggregateOperations(*needs.operations, most_aggregates)
+        self.cells = CellOperations(*needs.operations, self.reports)
+        protecting = {column for rule in rules for column, why in rule.columns.items() if why}
+        objects = {table: project for part in parts for table, project in part.objects.items()}
+        self.lookups = Lookups(*needs.operations, tuple(sorted(protecting)), tuple(objects.items()))
+        self.archive = Archive(*needs.operations)
         self._failed_over = asyncio.Event()
-        database.on_new_history(self._forget)
+        self.rows = [part.rows(self) for part in parts]  # of features, for the worker's table
+        self.database.on_new_history(self._forget)
 
     def _forget(self) -> None:
         """Discard cached ids and the relay's position after a fail-over of the database: the commits that
         stored them may be lost.
         """
         self.book.forget()
-        self._numbers.forget()
+        self.needs.numbers.forget()
         self.log.relay.forget()
         self._failed_over.set()
+
+    def of(self, kind: type[T]) -> T:
+        """Return the object of this type that the part of a feature offers."""
+        return self.needs.of(kind)
 
     async def follow_failovers(self) -> None:
         """Read the index again after each fail-over of the database, as soon as the new primary answers."""
@@ -152,11 +145,13 @@ class Placement:
         except SenselessQuery as wrong:
             raise Poison(str(wrong)) from None
 
+    def oldest_kept(self) -> float:
+        """Return the time since when retired consumers and records are kept; older ones are deleted."""
+        return self.clock.now() - self.keep
+
     async def prune(self) -> None:
-        before = self.clock.now() - self.keep
+        before = self.oldest_kept()
         await self.claims.prune(before)
-        await self.server_groups.prune(before)
-        await self.preemptions.prune(before)
         await self.reports.prune(before)
         await self.archive.prune(self.keep)
 
@@ -220,7 +215,6 @@ ANNOUNCES: frozenset[type[Message]] = frozenset({PlacementChanged, BuildReshaped
 CATCH_UP_SECONDS = 5.0
 SWEEP_SECONDS = 10.0
 TRIM_SECONDS = 60.0
-EXPIRE_SECONDS = 5.0
 
 
 def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
@@ -241,14 +235,6 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.HISTORY, placement.archive.find),
         answers(topics.NAMES, placement.classes_and_traits.find),
         answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
-        answers(topics.GROUPS, placement.server_groups.find),
-        answers(topics.EDIT_GROUP, placement.server_groups.edit),
-        answers(topics.QUOTAS, placement.quotas.find),
-        answers(topics.EDIT_QUOTA, placement.quotas.edit),
-        answers(topics.PREEMPTIONS, placement.preemptions.find),
-        answers(topics.RESERVATIONS, placement.reservations.find),
-        answers(topics.EDIT_RESERVATION, placement.reservations.edit),
-        answers(topics.HEADROOM, placement.headroom.find),
         answers(topics.AGGREGATES, placement.aggregates.find),
         answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
         answers(topics.CELLS, placement.cells.find),
@@ -279,8 +265,6 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             every(SWEEP_SECONDS, placement.reports.sweep),
             every(ARCHIVE_SECONDS, placement.archive.store, at_once=True),
             every(TRIM_SECONDS, placement.log.trim),
-            every(EXPIRE_SECONDS, placement.reservations.expire),
-            every(EXPIRE_SECONDS, placement.headroom.adjust),
             every(prune_period(placement.keep), placement.prune),
         ],
         starts=[placement.start],
@@ -291,4 +275,4 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
         ],
         widens=[partial(serve_registered, placement, cells)],
         announces=ANNOUNCES,
-    )
+    ).with_rows(placement.rows)

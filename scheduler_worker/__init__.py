@@ -6,7 +6,6 @@ code.
 
 from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
 from scheduler_worker.core.policy import NEEDLESS, BadChoice, ChoicePolicy, Choosable, all_rules, all_weighers
-from scheduler_worker.core.policy_replay import reweighed
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.scale import replay, scores_of
 from scheduler_worker.core.weighing import DEVICES
@@ -25,6 +24,5 @@ __all__ = [
     "all_weighers",
     "alternatives_of",
     "replay",
-    "reweighed",
     "scores_of",
 ]

@@ -13,15 +13,7 @@ from msgspec import structs
 
 from bus import acts
 from bus.audit_trail import ActRecord, ActsRecorded
-from bus.client_acts import (
-    NotAllowed,
-    Projects,
-    check_project,
-    ids_in,
-    permitted_boot,
-    permitted_move,
-    project_of,
-)
+from bus.client_acts import NotAllowed, Projects, check_project, permitted_boot, permitted_move, project_of
 from bus.clients import (
     ClientAnswered,
     ClientAsked,
@@ -92,7 +84,7 @@ class ClientDoor:
         to the client; `Poison` (dead-letter it) for a malformed request.
         """
         clients = await self._registered({client.client for client in asked})
-        known = await self._known(*ids_in(act for request in asked for act in _acts_of(request)))
+        known = await self._known(*acts.ids_of(act for request in asked for act in _acts_of(request)))
         judged = [await self._judged(client, clients.get(client.client), known) for client in asked]
         return self._with_records(asked, judged, clients)
 
@@ -203,7 +195,7 @@ class ClientDoor:
             return ClientAnswered(decision=decision if project in projects else DecisionFound())
         if asked.what_if is not None:
             request = asked.what_if.request
-            known = await self._known((), ids_in([request])[1])
+            known = await self._known((), acts.ids_of([request])[1])
             question = structs.replace(asked.what_if, request=permitted_boot(request, client, known))
             return ClientAnswered(what_if=await self.client_queries["what_if"](question))
         if asked.allocations is not None:

@@ -18,7 +18,6 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.hosts import GRACE
-from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.queries import PlacementQueries
 
 UNDELIVERABLE_SECONDS = 60.0  # seconds for which a message that no conductor receives is published again
@@ -46,7 +45,6 @@ class SchedulerOptions:
     # seconds for which decisions, ended moves between cells, and acts of clients and services are stored
     keep: float = KEEP_SECONDS
     keep_acts: float = KEEP_ACTS_SECONDS  # seconds for which audit records of operators are stored
-    maintenance: MaintenanceOptions = field(default_factory=MaintenanceOptions)
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -6,9 +6,9 @@ Each decision is stored before it is published, and published again for a repeat
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-import msgspec
 from msgspec import structs
 
+from bus import parts
 from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Released, Retired
 from bus.clock import Clock
 from bus.errors import Retry
@@ -180,8 +180,8 @@ _PRUNE = sql(f"""
     WHERE state IN ({_DECIDED}) AND at < :before ORDER BY at LIMIT :most) RETURNING move
 """)
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Handover).decode
+_encode = parts.stored_encoder().encode
+_decode = parts.stored_decoder(Handover).decode
 
 
 async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from bus import parts
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.context import sent_at
@@ -28,7 +29,7 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
 # Fields that most policies do not read: then requests that differ only in these fields are equal.
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = parts.encoder(order="deterministic").encode
 
 
 class Orders:
@@ -177,5 +178,5 @@ def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
-    named = hints.group or hints.same_host or hints.different_host or hints.reservation
+    named = request.parts or hints.same_host or hints.different_host or hints.reservation
     return bool(named or request.topology.levels)

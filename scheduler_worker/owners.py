@@ -1,5 +1,5 @@
-"""Finds who owns an id. The ids of requests, builds, moves, server groups, reservations and their slots are
-one name space: no id stands for objects of two projects.
+"""Finds who owns an id. The ids of requests, builds, moves and objects of features, such as server groups,
+are one name space: no id stands for objects of two projects.
 
 Every door that limits its callers to projects or cells asks here, so there is one judgement for all of them.
 """
@@ -14,7 +14,6 @@ from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.moves import FindMoves
 from bus.queries import FindBuilds
-from bus.reservations import RESERVATION
 from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, portions
@@ -24,7 +23,6 @@ from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import projects_of
 
 IN_USE = ""  # the project of an id that is in use, but not for a build or request of a known project
-NO_BUILDS = (*HOLDER_TYPES, RESERVATION)  # types of consumers that are no builds
 BUILDS_ASKED = 100  # build ids in one query to a cell
 
 
@@ -33,8 +31,7 @@ class _Recorded:
     """The records of placement about some ids."""
 
     consumers: dict[Id, Consumer] = field(default_factory=dict)
-    groups: dict[Id, str] = field(default_factory=dict)
-    reserved: set[Id] = field(default_factory=set)
+    objects: dict[Id, str] = field(default_factory=dict)  # of features, with their projects
     retired: dict[Id, str] = field(default_factory=dict)
 
 
@@ -62,10 +59,9 @@ class Owners:
             id_ for id_, cell in recorded.retired.items() if cell or id_ not in projects
         }
         for consumer in recorded.consumers.values():
-            projects[consumer.id] = IN_USE if consumer.type in NO_BUILDS else consumer.project
-        projects |= {id_: IN_USE if id_ in existing else of for id_, of in recorded.groups.items()}
-        projects |= dict.fromkeys(recorded.reserved, IN_USE)
-        unsure -= recorded.consumers.keys() | recorded.groups.keys() | recorded.reserved
+            projects[consumer.id] = IN_USE if consumer.type in HOLDER_TYPES else consumer.project
+        projects |= {id_: IN_USE if id_ in existing else of for id_, of in recorded.objects.items()}
+        unsure -= recorded.consumers.keys() | recorded.objects.keys()
         found = await self._in_cells(unsure, recorded.retired)
         for id_ in unsure:
             if id_ in found:
@@ -80,8 +76,7 @@ class Owners:
         for some in portions(ids, PLACEMENT_ASKED):
             answer = await self.placement.allocations(FindAllocations(consumers=some, others=True))
             recorded.consumers |= {consumer.id: consumer for consumer in answer.consumers}
-            recorded.groups |= answer.groups
-            recorded.reserved.update(answer.reserved)
+            recorded.objects |= answer.objects
             recorded.retired |= answer.retired
         return recorded
 

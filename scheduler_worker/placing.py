@@ -379,7 +379,7 @@ class Scheduler:
         if not placed:
             return
         taken: dict[Id, Allocations] = {}
-        questions = [ClaimRequested(claims=claims_of(each.order, taken)) for each in placed]
+        questions = [ClaimRequested(claims=claims_of(each.order, taken, self.narrowings)) for each in placed]
         answers = await dependencies.claim_each(self.placement, questions)
         results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)

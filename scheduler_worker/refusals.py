@@ -11,12 +11,12 @@ from bus.messages import BuildRequested, BuildUnplaceable
 from bus.moves import MoveRefused, MoveRequested
 from bus.sql.database import Database
 from scheduler_worker.agents import UNPLACEABLE
-from scheduler_worker.core.gang_shortage import TOPOLOGY_CODE
 from scheduler_worker.store import decisions
 
 # refused moves, each with the request for its destination, if one was made
 RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
 
+TOPOLOGY_CODE = "topology"  # of decisions about requests that no domain could take
 MOST_LEVELS = 32  # levels counted separately: requests may name any level
 
 CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's answer", ["result"])

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bus import parts
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
@@ -19,7 +20,7 @@ SOON = 1.0  # the same, if a class has no capacity
 MOST_KNOWN = 1000
 MOST_FLAVORS = 20
 
-_encode = msgspec.json.Encoder().encode
+_encode = parts.encoder().encode
 _demand = msgspec.json.Decoder(RequestDemand).decode
 
 

@@ -14,23 +14,23 @@ from bus.context import stored_context
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.delivery.relaying import problem_of
 from bus.errors import UNANSWERED, AnswerRefused, OperationRefused, Undecodable
-from bus.protocol import decode, encode
+from bus.protocol import encode
 from bus.sql.database import Database
+from bus.unknown_fields import read
 from bus.vocabulary import Message
 from scheduler_worker.store.decisions import registered
-
-_ACTING = {message for act in acts.ACTS for message in act.messages}
 
 
 @cache
 def relayed() -> dict[str, Query[Any, Any] | Topic[Any]]:
     """Return the topics and queries of which messages are relayed, by pattern and name."""
+    acting = {message for act in acts.ACTS for message in act.messages}
     return {
-        **{topic.pattern: topic for topic in topics.TOPICS if topic.message in _ACTING},
+        **{topic.pattern: topic for topic in topics.TOPICS if topic.message in acting},
         **{
             query.name: query
             for query in topics.QUERIES
-            if (query.source == ANYONE or query.asks in _ACTING) and not (query.within or query.of_client)
+            if (query.source == ANYONE or query.asks in acting) and not (query.within or query.of_client)
         },
     }
 
@@ -95,6 +95,6 @@ def _answered_to(client: str, message: Message) -> Message:
 def _decoded(way: Query[Any, Any] | Topic[Any], text: str) -> Message:
     kind: type[Message] = way.asks if isinstance(way, Query) else way.message
     try:
-        return decode(kind, text.encode())
+        return read(kind, text.encode())
     except Undecodable as problem:
         raise AnswerRefused(str(problem)) from None

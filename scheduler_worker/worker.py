@@ -15,7 +15,6 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS
 from scheduler_worker.audit_trail import AuditTrail
-from scheduler_worker.capacity_samples import CHECK_SECONDS, CapacitySampler
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
@@ -77,7 +76,6 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
 
     scheduler = Scheduler(hosts, orders, placement, options, parts)
     records = HostRecords(scheduler.book, source, database, clock)
-    capacity = CapacitySampler(scheduler, orders, database)
     roles = RoleDoor(database, given.bus)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
     owners = Owners(database, placement, given.cells, source)
@@ -104,14 +102,12 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             answers(topics.EDIT_CLIENT, door.edit),
             answers(topics.PROJECTS, door.projects),
             answers(topics.FIND_ACTS, trail.find),
-            answers(topics.CAPACITY, capacity.find),
         ],
         asks=(*PLACEMENT, *CELLS),
         timers=[
             every(SAYS_SECONDS, hosts.roster.message, emits=[topics.SCHEDULER_ALIVE], at_once=True),
             every(RECORD_SECONDS, records.store),
             every(MEASURE_SECONDS, records.measure),
-            every(CHECK_SECONDS, capacity.store),
             every(prune_period(), records.prune),
             every(prune_period(options.keep_acts, options.keep), trail.prune),
         ],

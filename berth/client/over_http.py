@@ -22,6 +22,7 @@ from berth.rest.bodies import (
     RequestState,
     SteerRequested,
 )
+from bus import parts
 from bus.clock import monotonic
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, Steering
@@ -146,7 +147,7 @@ class RestClient:
         query: Mapping[str, str] | None = None,
         body: msgspec.Struct | None = None,
     ) -> R:
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else parts.encoder().encode(body)
         for pause in _pauses(self._patience):
             try:
                 response = await self._http.request(method, path, params=query, content=content)
@@ -155,7 +156,7 @@ class RestClient:
                     raise
             else:
                 if response.is_success:
-                    return msgspec.json.decode(response.content, type=answer)
+                    return parts.decoder(answer).decode(response.content)
                 if response.status_code not in _AWAY or pause is None:
                     _raise_refusal(response)
             assert pause is not None

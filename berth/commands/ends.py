@@ -8,8 +8,13 @@ from berth.commands.instances import instances_table
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
 from berth.operations.boot_options import seconds_since
-from berth.operations.cells import ask_cells, chosen_cells, instance_pages, require_all_answers
-from berth.operations.policy_tests import refused_builds
+from berth.operations.cells import (
+    ask_cells,
+    chosen_cells,
+    instance_pages,
+    refused_builds,
+    require_all_answers,
+)
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics

@@ -24,19 +24,18 @@ _MODULES = {
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
         "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
-        "reserve": "reserve", "headroom": "headroom", "capacity": "capacity",
+        "reserve": "reserve", "headroom": "headroom",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
         "confirm": "move_list", "revert": "move_list", "abort": "move_list", "force": "move_list",
         "evacuate": "draining", "drain": "draining", "moves": "move_list", "make-room": "make_room",
-        "rebalance": "rebalancing",
     },
     "Hosts": {
         "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools", "quota": "quotas", "share": "shares", "priority": "priorities",
+        "pool": "pools", "share": "shares", "priority": "priorities",
         "maintenance": "maintenance",
     },
     "Inspect and check": {
@@ -45,7 +44,6 @@ _MODULES = {
         "reasons": "descriptions", "roles": "descriptions", "http": "descriptions",
         "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
         "debug": "support", "upgrade": "support", "at": "past",
-        "replay": "replaying",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
@@ -62,7 +60,6 @@ _GROUPS = {  # group → its description
     ),
     "reserve": "Reservations: capacity held for builds of a project (docs/reservations.md).",
     "headroom": "Capacity that is kept for the loss of any one host or rack (docs/reservations.md).",
-    "capacity": "Used, free, stranded and waiting capacity over time (docs/capacity.md).",
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
@@ -77,7 +74,6 @@ _GROUPS = {  # group → its description
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
-    "quota": "Limits for what the instances of a project may hold (docs/quotas.md).",
     "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic evacuations of"
     " dead hosts (docs/maintenance.md).",
     "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",
@@ -103,6 +99,7 @@ class Listed:
     module: str
     panel: str
     of_group: str = ""  # the description of a group
+    added: tuple[tuple[str, str], ...] = ()  # commands that features add to the group, with their modules
 
     @property
     def says(self) -> str:
@@ -118,11 +115,17 @@ class Listed:
 def _listed() -> Iterator[Listed]:
     """Yield all commands, panel by panel: those of the kernel, then those of features."""
     for panel in dict.fromkeys([*_MODULES, *(panel for feature in features() for panel in feature.commands)]):
+        of_features = [
+            (feature, name, f"{package_of(feature)}.{file}")
+            for feature in features()
+            for name, file in feature.commands.get(panel, {}).items()
+        ]
         for name, file in _MODULES.get(panel, {}).items():
-            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""))
-        for feature in features():
-            for name, file in feature.commands.get(panel, {}).items():
-                module = f"{package_of(feature)}.{file}"
+            added = [(command.split(), module) for _, command, module in of_features]
+            of_group = tuple((words[1], module) for words, module in added if words[:-1] == [name])
+            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""), of_group)
+        for feature, name, module in of_features:
+            if " " not in name:
                 yield Listed(name, module, panel, feature.command_groups.get(name, ""))
 
 
@@ -138,15 +141,22 @@ class Later(TyperCommand):
 
     def loaded(self) -> Any:
         """Load this entry's module, and return the command or group that the module defines."""
-        around = typer.Typer()
-        around.add_typer(import_module(self._listed.module).commands)
-        command = typer.main.get_group(around).commands[self._listed.name]
+        command = _loaded(self._listed.module, self._listed.name)
+        for name, module in self._listed.added:
+            command.commands[name] = _loaded(module, self._listed.name).commands[name]
         if self._listed.of_group:
             command.help = self._listed.says
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         return self.loaded().make_context(*args, **kwargs)
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Load a module, and return the command or group of this name that it defines."""
+    around = typer.Typer()
+    around.add_typer(import_module(module).commands)
+    return typer.main.get_group(around).commands[name]
 
 
 class EveryCommand(TyperGroup):

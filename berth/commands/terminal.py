@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import msgspec
 import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -21,6 +20,7 @@ from berth import logs
 from berth.configuration import Effective, read
 from berth.operations.publishing import leaves
 from berth.settings import BadSetting, Settings
+from bus import parts
 from bus.broker_urls import place
 from bus.clock import Clock
 from bus.errors import (
@@ -111,7 +111,7 @@ def run(work: Coroutine[Any, Any, int | None]) -> None:
 
 def write_json(value: Any) -> None:
     """Print a value as a line of JSON, in which characters that terminals interpret are escaped."""
-    text = msgspec.json.encode(value).decode()
+    text = parts.encoder().encode(value).decode()
     sys.stdout.write(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 

@@ -21,9 +21,11 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsReported, ReportedGuest
+from bus.parts import ClaimParts
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import Provider
 from bus.vocabulary import portions
+from features.groups.messages import GroupClaim, group_of
 
 SECONDS = 15.0  # time limit for the answer of an agent or a cell
 _AT_ONCE = 100  # builds in one query
@@ -196,13 +198,13 @@ def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
     """
     spec = stands.spec or stands.placed.spec
     record = stands.placed.decision.record
-    hints = record.asked.hints if record is not None and record.asked is not None else None
-    joins = hints.group if hints is not None and misheld.generation is None else None
+    asked = record.asked if record is not None and misheld.generation is None else None
+    joins = group_of(asked.parts) if asked is not None and asked.parts is not None else None
     return ConsumerClaim(
         consumer=misheld.place.build,
         generation=misheld.generation,
         choices=(Choice(allocations=misheld.place.host.choice.allocations),),
         project=spec.project,
         user=spec.user,
-        group=joins,
+        parts=ClaimParts(GroupClaim(group=joins) if joins is not None else None),
     )

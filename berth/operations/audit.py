@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from berth import composition, worker_roles
+from berth.features import modules
 from berth.operations.cell_records import (
     BuildsByCell,
     KnownBuild,
@@ -24,6 +25,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
+    from bus.sql.database import Database
     from cell_conductor import HeldByCell, PlaceByCell, Shelving
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
@@ -99,6 +101,17 @@ async def audit(
     return found
 
 
+async def placement_breaches(placement: Database) -> list[str]:
+    """Return a sentence for each violated rule of the data in placement's database."""
+    from placement_worker.store import audit as stored  # databases take long to load
+
+    async with placement.read() as tx:
+        found = await stored.breaches(tx)
+        for module in modules("audit"):
+            found += await module.breaches(tx)
+    return found
+
+
 async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _Read:
     """Read the databases; add to `found` the violations and counts that placement's database alone shows."""
     from placement_worker.store import audit as stored  # databases take long to load
@@ -110,7 +123,7 @@ async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _R
         before = await builds_by_cell(settings, cells)
         places = await places_by_cell(settings, cells)
         shelved = await shelved_by_cell(settings, cells)
-        found.breaches += await stored.breaches(placement)
+        found.breaches += await placement_breaches(placement)
         found.notes += await stored.in_two_zones(placement)
         found.classes = await stored.custom_classes(placement)
         holders = await stored.stored_holders(placement)

@@ -22,9 +22,11 @@ from bus.decisions import AlsoAsked
 from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON, AnswerRefused, OperationRefused, Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.parts import TYPES, RequestParts
 from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import seconds_of
+from features.groups.messages import group_of
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -89,8 +91,8 @@ def boot_request(options: BootOptions) -> BuildRequested:
     """Convert boot options to a build request, without server group, aggregates and reservation: the function
     `resolved` adds their uuids.
     """
-    image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
-    if hints.group and options.group:
+    image, (hints, parts) = image_named(options.image, options.image_property), hints_given(options.hint)
+    if group_of(parts) and options.group:
         raise BadSetting("--group and --hint group= both name a group")
     if hints.reservation and options.reservation:
         raise BadSetting("--reservation and --hint reservation= both name one")
@@ -114,6 +116,7 @@ def boot_request(options: BootOptions) -> BuildRequested:
         forced_host=options.force_host,
         ignore_hosts=tuple(options.ignore_host),
         hints=hints,
+        parts=parts,
         preferred_traits=weights_given(options.prefer_trait),
         name=options.name,
     )
@@ -173,15 +176,17 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in found}
 
 
-def hints_given(given: Sequence[str]) -> Hints:
+def hints_given(given: Sequence[str]) -> tuple[Hints, RequestParts]:
     """Parse scheduler hints like `same_host=UUID`, which may be repeated, or `query=["=", "$zone", "a"]`."""
+    known_hints = (*_HINTS, *TYPES.flat_parts(RequestParts, "hints"))
     hints: dict[str, str | list[str]] = {}
     for text in given:
         ((key, value),) = pairs("--hint", [text]).items()
-        if key not in _HINTS:
-            like = difflib.get_close_matches(key, _HINTS, n=1)
+        if key not in known_hints:
+            like = difflib.get_close_matches(key, known_hints, n=1)
             meant = f", did you mean {like[0]}?" if like else ""
-            raise BadSetting(f"--hint {key}: there is no such hint{meant}; there are: {', '.join(_HINTS)}")
+            listed = ", ".join(known_hints)
+            raise BadSetting(f"--hint {key}: there is no such hint{meant}; there are: {listed}")
         if key in _LISTS:
             known = hints.setdefault(key, [])
             assert isinstance(known, list)
@@ -191,8 +196,9 @@ def hints_given(given: Sequence[str]) -> Hints:
         else:
             hints[key] = value
     try:
-        return msgspec.convert(hints, Hints)
-    except msgspec.ValidationError as problem:
+        parts = TYPES.read_flat(RequestParts, {"hints": hints})
+        return msgspec.convert(hints, Hints), RequestParts(*parts)
+    except ValueError as problem:
         raise BadSetting(f"--hint: {problem}") from None
 
 
@@ -267,8 +273,9 @@ def recorded_request(build: BuildStands) -> BuildRequested:
     placed, record = build.placed, build.placed.decision.record
     asked = (record.asked if record is not None else None) or AlsoAsked()
     fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}
-    if fields["hints"] is None:
-        del fields["hints"]
+    for name in ("hints", "parts"):
+        if fields[name] is None:
+            del fields[name]
     spec = placed.spec
     request = BuildRequested(
         request=placed.request, instances=(placed.build,), flavor=spec.flavor, image=spec.image,

@@ -13,6 +13,7 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
 from bus.clock import monotonic
+from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.host_health import FindHostHealth
@@ -248,3 +249,14 @@ async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
             return 0
         await asyncio.sleep(_RETRY_SECONDS)
     return left
+
+
+async def refused_builds(bus: Bus, question: FindRefused) -> list[RefusedBuild]:
+    """Return the builds that ended without a host, from the schedulers' decisions."""
+    ask, found = bus.asker(topics.REFUSED), list[RefusedBuild]()
+    while True:
+        page = await ask(question)
+        found.extend(page.builds)
+        if not page.last:
+            return found
+        question = structs.replace(question, after=page.last)

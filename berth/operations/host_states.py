@@ -39,6 +39,7 @@ from bus.queries import FindWaiting, HeldHost
 from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.vocabulary import portions
+from features.groups.messages import GroupPart
 
 A_PAGE = 500
 HEALTH_SECONDS = 3.0  # time limit for a scheduler's answer
@@ -297,7 +298,7 @@ async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildR
     """
     if by_name.group:
         joined = (await group_named(bus, by_name.group, request.project)).id
-        request = structs.replace(request, hints=structs.replace(request.hints, group=joined))
+        request = structs.replace(request, parts=request.parts.having(GroupPart(group=joined)))
     if by_name.reservation:
         found = await reservation_named(bus, by_name.reservation, request.project)
         hints = structs.replace(request.hints, reservation=found.reservations[0].id)

@@ -24,7 +24,7 @@ from berth.rest.ends import Expired
 from berth.rest.openapi import ADDRESS, OPERATIONS, rest_document
 from berth.rest.store import IdTaken
 from berth.settings import BadSetting
-from bus import protocol
+from bus import parts, protocol
 from bus.acts import Target
 from bus.client_acts import NotAllowed
 from bus.clock import set_within
@@ -34,10 +34,11 @@ from bus.http import LongRequests, TooManyRequests
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.queries import FindInstances
+from bus.unknown_fields import read
 from bus.vocabulary import Id, Message
 from placement_worker.http.access import Authenticate
+from placement_worker.http.described import DescribedOperation
 from placement_worker.http.errors import Problem
-from placement_worker.http.openapi import DescribedOperation
 from placement_worker.http.recording import SIGN_IN, RecordedRequests, origin_of
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ STREAMS = 50  # streams of events of one user at the same time
 WAITS = 1000  # requests of one user that wait at the same time: half of the connections
 
 M = TypeVar("M", bound=Message)
-_encode = msgspec.json.Encoder().encode
+_encode = parts.encoder().encode
 _id = msgspec.json.Decoder(Id).decode
 _STATUSES: Mapping[type[Exception], int] = {
     BadSetting: 400,
@@ -161,13 +162,13 @@ class Call:
         """Return the request's body as a message of this type; raise Undecodable with the wrong field, or
         TooBig.
         """
-        parts, size = [], 0
+        chunks, size = [], 0
         async for part in self.request.stream():
             size += len(part)
             if size > LONGEST_BODY:
                 raise TooBig(f"the body may have {LONGEST_BODY} bytes")
-            parts.append(part)
-        return protocol.decode(kind, b"".join(parts))
+            chunks.append(part)
+        return read(kind, b"".join(chunks))
 
 
 Handler = Callable[[Call], Awaitable[Response]]

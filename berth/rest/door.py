@@ -31,7 +31,8 @@ from berth.rest.ends import EVENTS, REPLY_TO, EndLog, results_of
 from berth.rest.store import IdTaken, StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
-from bus.client_acts import ids_in, permitted_boot, permitted_move
+from bus.acts import ids_of
+from bus.client_acts import permitted_boot, permitted_move
 from bus.clients import ProjectsFound
 from bus.clock import set_within
 from bus.delivery.runner import Bus
@@ -102,7 +103,7 @@ class RestDoor:
         """
         if not requests:
             return
-        known, client = await self.accepted.projects(*ids_in(requests)), caller.client
+        known, client = await self.accepted.projects(*ids_of(requests)), caller.client
         for request in requests:
             permitted_boot(request, client, known)
 

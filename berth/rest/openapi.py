@@ -6,7 +6,8 @@ from typing import Any
 from berth.rest import bodies
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
-from placement_worker.http.openapi import EVENT_STREAM, DescribedOperation, document
+from placement_worker.http.described import DescribedOperation
+from placement_worker.http.openapi import EVENT_STREAM, document
 
 ADDRESS = "/v1/openapi.json"
 _SUMMARY = "Boots, deletes and moves instances, and reports the ends of these requests."

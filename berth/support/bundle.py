@@ -28,6 +28,7 @@ from berth.support import stores
 from berth.support.processes import ProcessSupport, ask, sockets
 from berth.support.sampling import flame_graph
 from berth.worker_roles import Role
+from bus import parts
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -61,7 +62,7 @@ class SupportBundle:
 
     def add(self, name: str, content: str | Mapping[str, Any] | Sequence[Any]) -> None:
         if not isinstance(content, str):
-            content = msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+            content = msgspec.json.format(parts.encoder().encode(content), indent=2).decode()
         self.files[name] = without_secrets(content, self.secrets)
 
     def lacks(self, part: str, problem: BaseException) -> None:

@@ -21,7 +21,7 @@ from bus.errors import BrokerRefused, Unavailable, Undecodable, Unroutable
 from bus.invalid_requests import refusal_of as answer_to_invalid
 from bus.protocol import Delivery, Envelope, is_suspect, message_in
 from bus.topics import TOPIC_OF
-from bus.unknown_fields import with_unknown
+from bus.unknown_fields import fields_of, with_flat_parts, with_unknown
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
 
@@ -108,13 +108,16 @@ class ServedRow(ABC):
         try:
             if delivery.problem:
                 raise Undecodable(delivery.problem)
-            message = message_in(delivery.envelope, self.row.message)
+            message, fields = message_in(delivery.envelope, self.row.message), None
+            if delivery.envelope.message is None:
+                fields = fields_of(self.row.message, delivery.envelope.body)
+                message = with_flat_parts(message, fields)
         except Undecodable as problem:
             await self._bury(delivery, Dead(str(problem), invalid=True))
             return None
         try:
             if delivery.envelope.message is None:
-                message = with_unknown(message, delivery.envelope.body)
+                message = with_unknown(message, fields)
                 self._check(delivery.envelope, message)
         except Undecodable as problem:
             await self._bury(delivery, Dead(str(problem), sender=delivery.envelope.key, invalid=True))

@@ -68,12 +68,12 @@ class Version(NamedTuple):
     oldest: str
 
 
-class Migration(NamedTuple):
+class AppliedMigration(NamedTuple):
     package: str
     name: str
 
 
-async def migrate(database: Database, *packages: str) -> list[Migration]:
+async def migrate(database: Database, *packages: str) -> list[AppliedMigration]:
     """Apply the missing migrations of packages, in this order, to a database, all or none; return these.
     Concurrent processes wait for each other. A long transaction on a table delays the table's migration, for
     10 minutes at most, but never other queries of that table for longer than a second.
@@ -99,8 +99,8 @@ async def migrate(database: Database, *packages: str) -> list[Migration]:
 
 async def _apply(
     database: Database, folders: Mapping[str, Path], names: Mapping[str, Sequence[str]]
-) -> list[Migration]:
-    applied: list[Migration] = []
+) -> list[AppliedMigration]:
+    applied: list[AppliedMigration] = []
     revisions: dict[str, str] = {}
     async with database.unhurried() as patient, patient.write() as tx:
         if tx.dialect == "postgresql":
@@ -121,7 +121,7 @@ async def _apply(
                     raise explained(error, database.name) from error
             row = {"package": package, "revision": names[package][-1], "oldest": oldest}
             await tx.execute(_SET_VERSION, row)
-            applied += (Migration(package, name) for name in missing)
+            applied += (AppliedMigration(package, name) for name in missing)
     database.migrations = revisions
     return applied
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bus.messages import BuildRequested
 from control_room.core.words import address
+from features.groups.messages import group_of
 
 MOST_INSTANCES = 1000
 MOST_PRIORITY = 9
@@ -152,7 +153,7 @@ def address_of(request: BuildRequested) -> str:
         "specs": "\n".join(f"{key}={value}" for key, value in sorted(flavor.extra_specs.items())),
         "zone": request.zone,
         "cell": request.cell,
-        "group": request.hints.group or "",
+        "group": group_of(request.parts) or "",
         "host": request.wanted_host or request.forced_host,
         "avoid": " ".join(request.ignore_hosts),
         "project": request.project,

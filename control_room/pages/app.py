@@ -13,14 +13,12 @@ from starlette.staticfiles import StaticFiles
 from control_room.pages.audit import AuditPages
 from control_room.pages.builds import BuildPages, WaitingPages
 from control_room.pages.bus import BusPages, DeadLetterPages
-from control_room.pages.capacity import CapacityHistoryPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.preemptions import PreemptionPages
-from control_room.pages.projects import ProjectPages
 from control_room.pages.reservations import HeadroomPages, ReservationPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
@@ -41,16 +39,12 @@ def pages_app(context: PageContext) -> Starlette:
 
 
 def _routes(context: PageContext, renderer: Renderer) -> Iterator[BaseRoute]:
-    now, projects = NowPages(context, renderer), ProjectPages(context, renderer)
+    now = NowPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
     yield _get("/", now.page)
     yield _get("/now/events", now.events)
     yield from _routes_of_hosts(context, renderer)
     yield from _routes_of_instances(context, renderer)
-    yield _get("/projects", projects.page)
-    yield _post("/projects", projects.edit)
-    yield _get("/projects/events", projects.events)
-    yield _get("/projects/instances", projects.instances)
     yield from _routes_of_capacity(context, renderer)
     for feature in context.features:
         yield from feature.routes(context, renderer)
@@ -98,7 +92,7 @@ def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[R
 
 def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Route]:
     reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
-    preemptions, history = PreemptionPages(context, renderer), CapacityHistoryPages(context, renderer)
+    preemptions = PreemptionPages(context, renderer)
     what_if, capacity = WhatIfPages(context, renderer), CapacityPages(context, renderer)
     yield _get("/reservations", reservations.page)
     yield _post("/reservations", reservations.edit)
@@ -108,8 +102,6 @@ def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Ro
     yield _get("/headroom/events", headroom.events)
     yield _get("/preemptions", preemptions.page)
     yield _get("/preemptions/events", preemptions.events)
-    yield _get("/capacity", history.page)
-    yield _get("/capacity/events", history.events)
     yield _get("/what-if", what_if.page)
     yield _get("/what-if/capacity", capacity.page)
     yield _get("/what-if/capacity/events", capacity.events)

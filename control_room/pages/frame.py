@@ -28,20 +28,19 @@ from control_room.queries import Operations, Queries, StatusReader
 from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Changes, SharedData, UpdateInterval
 from control_room.worker import Events
 
+LONGEST_PROJECT = 255  # characters of the id of a project
 HERE = Path(__file__).parents[1]
 NAVIGATION = (
     ("/", "Now"),
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
     ("/waiting", "Waiting"),
-    ("/projects", "Projects"),
     ("/reservations", "Reservations"),
     ("/headroom", "Headroom"),
     ("/preemptions", "Preemption"),
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),
-    ("/capacity", "Capacity"),
     ("/bus", "Bus"),
     ("/audit", "Audit"),
 )
@@ -347,3 +346,8 @@ async def _end_when_left(request: Request, limit: asyncio.Timeout) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     limit.reschedule(0.0)
+
+
+def is_project(text: str) -> bool:
+    """Return whether a text can be the id of a project: databases store no control characters."""
+    return 0 < len(text) <= LONGEST_PROJECT and text.isprintable()

@@ -22,8 +22,7 @@ from control_room.core.reservations import (
 )
 from control_room.core.what_if_form import InvalidForm
 from control_room.pages import frame
-from control_room.pages.frame import PageRefused
-from control_room.pages.projects import is_project
+from control_room.pages.frame import PageRefused, is_project
 from control_room.queries import query
 
 log = logging.getLogger(__name__)

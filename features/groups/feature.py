@@ -1,5 +1,15 @@
 """Declares the feature groups."""
 
+from bus.decisions import OF_HOSTS, OF_THE_WHOLE, ReasonTable
 from bus.feature import Feature
+from features.groups.settings import GroupSettings
 
-FEATURE = Feature(name="groups", says="places instances of a server group together or apart")
+FEATURE = Feature(
+    name="groups",
+    says="places instances of a server group together or apart",
+    settings=GroupSettings,
+    reasons=(
+        ReasonTable(OF_HOSTS, {"server_group": "the policy of the server group forbids the host"}),
+        ReasonTable(OF_THE_WHOLE, {"no_server_group": "the server group does not exist in this project"}),
+    ),
+)

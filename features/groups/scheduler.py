@@ -1,7 +1,7 @@
 """The part of server groups in a scheduler: their policies restrict the hosts of requests."""
 
+from features.groups.server_groups import JoinedGroups
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.server_groups import JoinedGroups
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:

@@ -2,12 +2,14 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers, every, on, prune_period
+from features.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
+from features.maintenance.options import options_of
+from features.maintenance.quorum import FENCING
+from features.maintenance.settings import MaintenanceSettings
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
-from scheduler_worker.maintenance.quorum import FENCING
 
 
-def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
     scheduler, keep = needs.scheduler, needs.options.keep
     given = MaintenanceNeeds(
         database=needs.database,
@@ -18,7 +20,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         clock=scheduler.clock,
         publish=needs.publish,
     )
-    controller = MaintenanceController(given, needs.options.maintenance)
+    controller = MaintenanceController(given, options_of(settings))
     return SchedulerPart(
         rows=WorkerRows(
             consumes=[on(topics.AGENT_GUESTS.at(reply_to=FENCING), controller.quorum.handle, private=True)],

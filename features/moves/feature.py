@@ -1,9 +1,33 @@
 """Declares the feature moves."""
 
+from bus.decisions import ReasonTable
 from bus.feature import Feature
 
 FEATURE = Feature(
     name="moves",
     says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
     meters=(("features.moves.cell_store", "conductor"),),
+    reasons=(
+        ReasonTable(
+            "Of moves",
+            {
+                "unknown": "no cell has a record of the instance",
+                "no_conductor": "the conductor of the cell did not answer or act on the move",
+                "status": "the instance is not active, or for an unshelve not shelved; or it has ended"
+                " meanwhile",
+                "moving": "the instance is in another move, or another move of it waits for capacity",
+                "held": "its allocations in placement differ from its cell's records",
+                "not_fenced": "evacuate: the host is not forced down, so the guest may still run",
+                "source_down": "the host is forced down: the instance can only be evacuated",
+                "bare_metal": "the instance is on a bare-metal node",
+                "same_host": "the instance is on the wanted host already",
+                "not_on_source": "the instance is not on the expected host (`source`): it was moved"
+                " meanwhile",
+                "image": "rebuild: its host does not satisfy the new image",
+            },
+            "A move that does not begin (`move.refused`) has one of these, `waited`, `cancelled` or `crashed`"
+            "\nas above, or the code of the decision that found no host for it.",
+            "it does not move because",
+        ),
+    ),
 )

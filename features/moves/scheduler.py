@@ -2,12 +2,10 @@
 
 from bus import topics
 from bus.worker import WorkerRows, every, on_many, prune_period
-from scheduler_worker.dependencies import TRIES_UNDELIVERABLE
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.refusals import RefusalRecords
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:

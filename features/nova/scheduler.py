@@ -2,9 +2,9 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers_many, every
+from features.nova.selecting import HostSelection
 from features.nova.settings import NovaSettings
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.selecting import HostSelection
 
 RECORD_SECONDS = 1.0  # between two transactions that store refused selections
 

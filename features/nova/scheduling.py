@@ -238,7 +238,7 @@ def _request_id(call: RpcCall, clock: Clock) -> str:
 
 
 def _waited(question: HostsAsked, waited: float) -> HostsAsked:
-    return HostsAsked(request=question.request, members=question.members, waited=waited, do=question.do)
+    return HostsAsked(request=question.request, waited=waited, do=question.do)
 
 
 def _may_fit_later(refused: BuildUnplaceable) -> bool:

@@ -13,7 +13,7 @@ from prometheus_client import Counter
 
 from bus import topics
 from bus.clock import Clock
-from bus.decisions import CONSTRAINTS, ENDS, Decision
+from bus.decisions import Decision, reason_text
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable
 from bus.messages import HostReported
@@ -277,7 +277,7 @@ def reason_of(decision: Decision) -> str:
     for removal in decision.removals:
         if not removal.left:
             return f"{removal.constraint} removed the last {removal.removed} of {decision.considered} hosts"
-    return CONSTRAINTS.get(decision.code) or ENDS.get(decision.code) or "no host was found"
+    return reason_text(decision.code) or "no host was found"
 
 
 def _readable(body: bytes) -> NovaNotification | None:

@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from bus import parts
 from bus.decisions import Decision
 from bus.sql.database import Database
 from bus.sql.statement import Statement, sql
@@ -82,9 +83,9 @@ _PRUNE_OUTCOMES = sql("""
     (SELECT id FROM nova_outcomes WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
 """)
 
-_encode = msgspec.json.Encoder().encode
+_encode = parts.stored_encoder().encode
 _hosts = msgspec.json.Decoder(tuple[str, ...]).decode
-_decision = msgspec.json.Decoder(Decision).decode
+_decision = parts.stored_decoder(Decision).decode
 _free = msgspec.json.Decoder(FreeMemory).decode
 
 

@@ -1,9 +1,32 @@
 """Declares the feature planning."""
 
+from bus.decisions import ReasonTable
 from bus.feature import Feature
 
 FEATURE = Feature(
     name="planning",
     says="plans moves that make room, balance hosts or empty them",
+    commands={"Moves": {"rebalance": "rebalance_command"}},
     needs=("moves", "what_if"),
+    reasons=(
+        ReasonTable(
+            "Of plans",
+            {
+                "no_host": "no host would fit the flavor, even if it were empty; or no further host may get"
+                " a build"
+                " because of a server group or topology",
+                "immovable": "on every host that would fit it, too much capacity is held by what cannot move",
+                "budget": "more moves are necessary than the budget permits",
+                "destinations": "the instances that would have to leave fit on no other host",
+                "changing": "hosts refused every plan that was tried, or changed meanwhile",
+                "taken": "another plan has closed one of the hosts",
+                "opened": "one of the closed hosts was opened by an operator, or because no scheduler was"
+                " reachable",
+                "unreleased": "agents have not reported the destruction of moved guests in time",
+            },
+            "A plan that makes room for builds ([make-room.md](make-room.md)) has one of these if not all"
+            " fit.",
+            "not all builds fit because",
+        ),
+    ),
 )

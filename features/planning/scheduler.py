@@ -2,14 +2,14 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers, every, prune_period
-from scheduler_worker.balance_planning import BalancePlanner
-from scheduler_worker.exchanges import CHECK_SECONDS, ExchangeGuard
+from features.planning.balance_planning import BalancePlanner
+from features.planning.exchanges import CHECK_SECONDS, ExchangeGuard
+from features.planning.host_holds import OPEN_SECONDS, HostHolds
+from features.planning.room_planning import RoomPlanner
+from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if.questions import WhatIfs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.move_courses import MoveCourses
-from scheduler_worker.room_planning import RoomPlanner
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_moves import WhatIfsOfMoves
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:

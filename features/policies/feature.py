@@ -4,6 +4,7 @@ from bus.feature import Feature
 
 FEATURE = Feature(
     name="policies",
-    says="tries other filters and weighers on recorded requests",
+    says="tries other filters, weighers and limits on recorded requests",
     needs=("what_if", "preemption"),
+    commands={"Inspect and check": {"rules test": "commands", "replay": "replay_command"}},
 )

@@ -1,5 +1,6 @@
 """Declares the feature preemption."""
 
+from bus.decisions import OF_CLAIMS, ReasonTable
 from bus.feature import Feature
 
 FEATURE = Feature(
@@ -7,4 +8,13 @@ FEATURE = Feature(
     says="builds of higher priority replace instances on their host",
     needs=("moves",),
     meters=(("features.preemption.build_metrics", "conductor"),),
+    reasons=(
+        ReasonTable(
+            OF_CLAIMS,
+            {
+                "not_preemptible": "the instance to preempt has changed, or must not be preempted",
+                "preemption_budget": "the project has preempted too many instances within one hour",
+            },
+        ),
+    ),
 )

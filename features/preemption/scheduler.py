@@ -2,9 +2,9 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers, every, on
+from features.preemption.priorities import PriorityClasses
+from features.preemption.victim_search import VictimSearch
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.priorities import PriorityClasses
-from scheduler_worker.victim_search import VictimSearch
 
 REFRESH_SECONDS = 5.0  # between two reads of the priority classes
 

@@ -1,5 +1,20 @@
 """Declares the feature reservations."""
 
+from bus.decisions import OF_THE_WHOLE, ReasonTable
 from bus.feature import Feature
+from features.reservations.settings import ReservationSettings
 
-FEATURE = Feature(name="reservations", says="holds capacity for a project or a purpose")
+FEATURE = Feature(
+    name="reservations",
+    says="holds capacity for a project or a purpose",
+    settings=ReservationSettings,
+    reasons=(
+        ReasonTable(
+            OF_THE_WHOLE,
+            {
+                "reservation": "the reservation that the request names has no undrawn slot for it, or is not"
+                " active"
+            },
+        ),
+    ),
+)

@@ -2,9 +2,9 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers, every
-from scheduler_worker.drawn_reservations import DrawnReservations
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.filling import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:

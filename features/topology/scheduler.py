@@ -1,6 +1,6 @@
 """The part of topology in a scheduler: the hosts of all instances of a request are chosen together."""
 
-from scheduler_worker.core.gang_choice import Gangs
+from features.topology.core.gang_choice import Gangs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 

@@ -1,7 +1,23 @@
 """Declares the feature waiting."""
 
+from bus.decisions import OF_THE_WHOLE, ReasonTable
 from bus.feature import Feature
 
 FEATURE = Feature(
-    name="waiting", says="lets requests without a host wait for free capacity", needs=("moves",)
+    name="waiting",
+    says="lets requests without a host wait for free capacity",
+    needs=("moves",),
+    reasons=(
+        ReasonTable(
+            OF_THE_WHOLE,
+            {
+                "waited": "the request waited for its maximum time without free capacity",
+                "cancelled": "the request was cancelled while it waited",
+                "crashed": "the processes of several schedulers ended while they evaluated the waiting"
+                " request",
+                "backlog": "the request was taken from the broker and stored, and was not evaluated yet",
+                "line": "the request waits behind requests of the same equivalence class",
+            },
+        ),
+    ),
 )

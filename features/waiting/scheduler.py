@@ -3,10 +3,8 @@
 from bus import topics
 from bus.quotas import WEIGHT, FindQuotas
 from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
-from scheduler_worker.agents import WaitingSignal
 from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
-from scheduler_worker.dependencies import TRIES_UNDELIVERABLE
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart, WaitingSignal
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.waiting.builds import WaitingBuilds
 from scheduler_worker.waiting.cancelling import Cancelling

@@ -2,13 +2,13 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers
+from features.preemption.victim_search import VictimSearch
+from features.what_if.preempting import WhatIfsPreempting
+from features.what_if.questions import WhatIfs
+from features.what_if.waits import WhatIfWaits
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.waiting.store import WaitingStore
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_preempting import WhatIfsPreempting
-from scheduler_worker.what_if_waiting import WhatIfWaits
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:

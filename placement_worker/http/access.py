@@ -7,7 +7,7 @@ Policy rules use the language of oslo.policy: `@` (always), `!` (never), `role:a
 import math
 import re
 import tomllib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
@@ -91,7 +91,6 @@ _OPERATIONS = {
     "berth:providers": ("load",),
     "berth:changes": ("list",),
     "berth:aggregates": _CRUD,
-    "berth:quotas": ("list", "show", "update", "delete"),
 }
 DEFAULTS = {
     **{f"{what}:{how}": "rule:admin_or_service_api" for what, hows in _OPERATIONS.items() for how in hows},
@@ -99,7 +98,6 @@ DEFAULTS = {
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
     **{f"berth:{it}": "rule:berth:reader" for it in ("changes:list", "aggregates:list", "aggregates:show")},
-    **{f"berth:quotas:{how}": "rule:berth:reader" for how in ("list", "show")},
     **{
         f"berth:aggregates:{how}": "rule:berth:operator or rule:service_api"
         for how in ("create", "update", "delete")
@@ -127,16 +125,24 @@ class BadPolicy(ValueError):
 
 
 class AccessPolicy:
-    def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
-        """Create an access policy from an operator's rules; other operations keep the default rules. Unless
-        `enforce_new_defaults`, the default rules also permit the role admin.
+    def __init__(
+        self,
+        rules: Mapping[str, str] | None = None,
+        *,
+        of_features: Mapping[str, str] | None = None,
+        enforce_new_defaults: bool = False,
+    ) -> None:
+        """Create an access policy from an operator's rules; other operations keep the default rules, which
+        are DEFAULTS and those of features. Unless `enforce_new_defaults`, the default rules also permit the
+        role admin.
         """
         rules = rules or {}
-        texts = {**_OWN, **ROLES, **CONTROL_ROOM, **DEFAULTS}
+        self._defaults = {**DEFAULTS, **(of_features or {})}
+        texts = {**_OWN, **ROLES, **CONTROL_ROOM, **self._defaults}
         self._in_cells = {found[0]: found[1] for name in sorted(rules) if (found := _IN_CELL.fullmatch(name))}
         texts["berth:cell_operator"] = " or ".join(f"rule:{name}" for name in self._in_cells) or "!"
         if not enforce_new_defaults:
-            texts |= {name: f"({text}) or {_FORMER}" for name, text in DEFAULTS.items()}
+            texts |= {name: f"({text}) or {_FORMER}" for name, text in self._defaults.items()}
         texts |= rules
         self._rules: dict[str, Check] = {}
         for name, text in texts.items():
@@ -148,14 +154,14 @@ class AccessPolicy:
             TopologicalSorter({name: _used(text) for name, text in texts.items()}).prepare()
         except CycleError as circle:
             raise BadPolicy(f"{circle.args[1][0]}: leads to itself") from None
-        _refuse_unknown(rules, texts)
+        _refuse_unknown(rules, texts, {*_OWN, *ROLES, *CONTROL_ROOM, *self._defaults})
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
         """Return whether a policy rule permits an identity to act on a target. Return False for a token
         without project scope. An identity limited to cells or projects may call API operations only for its
         projects.
         """
-        limited = (identity.cells or identity.projects) and rule in DEFAULTS
+        limited = (identity.cells or identity.projects) and rule in self._defaults
         if limited and target.get("project_id", "") not in identity.projects:
             return False
         return identity.scope == "project" and self._rules[rule](identity, target)
@@ -276,11 +282,10 @@ def _used(text: str) -> list[str]:
     return re.findall(r"rule:([^\s()]+)", text)
 
 
-def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
+def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str], known: Collection[str]) -> None:
     """Raise BadPolicy if the name of one of an operator's rules is neither an operation nor used in any rule
     (`texts`): the operator probably misspelled the name.
     """
-    known = {*_OWN, *ROLES, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
         if name not in known and name not in used and not _IN_CELL.fullmatch(name):

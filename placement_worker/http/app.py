@@ -26,9 +26,11 @@ from placement_worker.http import api_call, openapi, providers
 from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
 from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, Served, negotiated
 from placement_worker.http.errors import JSON, Problem, bad_request, not_allowed, not_found, takes_json
+from placement_worker.http.extension import HttpPart
+from placement_worker.http.operation import Operation
 from placement_worker.http.recording import WRITES, RecordedRequests
-from placement_worker.http.routes import ROUTES, Operation
-from placement_worker.transactions import Batched
+from placement_worker.http.routes import routes
+from placement_worker.operations import Batched
 from placement_worker.worker import Placement
 
 CALL = "berth.call"  # key of the ApiCall in the ASGI scope of a request
@@ -158,6 +160,7 @@ class Options:
     unauthorized: Callable[[], Problem] = without_token  # the refusal of a request without valid token
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     origins: tuple[str, ...] = ()  # origins permitted by CORS
+    parts: Sequence[HttpPart] = ()  # of features
     records: RecordedRequests | None = None  # records for the audit trail; None: requests are not recorded
 
 
@@ -183,7 +186,8 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
         middleware.insert(0, Middleware(_Pages, **shared))
     app = Starlette(
         routes=[
-            Route(pattern, Resource(pattern, options, operations)) for pattern, operations in ROUTES.items()
+            Route(pattern, Resource(pattern, options, operations))
+            for pattern, operations in routes(options.parts).items()
         ],
         middleware=middleware,
         lifespan=lifespan,

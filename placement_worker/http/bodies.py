@@ -1,15 +1,12 @@
 """The types of request and response bodies of routes under /berth; the OpenAPI document is made from them."""
 
-from typing import Annotated
-
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from bus.aggregates import Aggregate, AggregateName, HostName, Hosts, MetadataKey, MetadataValue
 from bus.decisions import NearMiss, Removal
-from bus.quotas import Limit
 from bus.resources import LoadResult
-from bus.vocabulary import Id, Text
+from bus.vocabulary import Id
 
 
 class AggregateCreation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -65,30 +62,6 @@ class AggregateAfterEdit(msgspec.Struct, kw_only=True):
     added: tuple[str, ...]
     removed: tuple[str, ...]
     warnings: tuple[str, ...]
-
-
-class QuotaLimitsGiven(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Limits to set, by resource class, `instances` or `server_group_members`; -1 means unlimited. The name
-    `weight` is no limit, but the project's weight for its fair share while requests are backlogged.
-    """
-
-    limits: Annotated[dict[Text, Limit], Meta(min_length=1, max_length=500)]
-
-
-class QuotaShown(msgspec.Struct, kw_only=True):
-    """The limits of a project, the limits that apply with the default, and what its instances hold."""
-
-    project: str
-    limits: dict[str, int]
-    effective: dict[str, int]
-    used: dict[str, int]
-
-
-class QuotasListed(msgspec.Struct, kw_only=True):
-    """A page of quotas; `after` is the parameter for the next page, or empty."""
-
-    quotas: list[QuotaShown]
-    after: str
 
 
 class LoadResults(msgspec.Struct, kw_only=True):

@@ -4,20 +4,23 @@ The Placement API itself has a published reference, and is not in the document.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
+from bus.parts import schema_components
 from bus.resources import LoadProviders
 from placement_worker.http import bodies
 from placement_worker.http.api_call import ApiAnswer, ApiCall
+from placement_worker.http.described import JSON as _JSON
+from placement_worker.http.described import DescribedOperation
+from placement_worker.http.extension import HttpPart
+from placement_worker.http.operation import Handler
 
 ADDRESS = "/berth/openapi.json"
 EVENT_STREAM = "text/event-stream"
-_JSON = "application/json"
 _REFERENCE = "#/components/schemas/{name}"
 _TOKEN = "token"
 _SUMMARY = "Resources that berth serves in addition to the OpenStack Placement API."
@@ -35,7 +38,6 @@ _REFUSALS = {
 }
 _IN_PATH = {
     "aggregate": "uuid or name of the aggregate",
-    "project": "id of the project; `default`: the limits of projects without limits of their own",
     "host": "name of the host, or uuid of its root provider",
 }
 _FORCE = {"force": "true: also if the zone of a host with instances changes"}
@@ -45,21 +47,6 @@ _QUERY_OF_CANDIDATES = {
     "member_of": "aggregates",
     "in_tree": "uuid of a provider of the tree",
 }
-
-
-@dataclass(frozen=True)
-class DescribedOperation:
-    """An operation as the OpenAPI document describes it: summary, parameters, bodies and statuses."""
-
-    summary: str
-    answer: type[Any] | None = None  # the response's body; None: no body
-    body: type[Any] | None = None
-    query: Mapping[str, str] | None = None  # parameter → its description
-    status: int = 200
-    further: Mapping[int, str] | None = None  # other successful statuses → their descriptions
-    refusals: tuple[int, ...] = ()
-    media: str = _JSON
-    is_open: bool = False  # True: needs no token
 
 
 OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
@@ -121,49 +108,38 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
     ("/berth/aggregates/{aggregate}/hosts/{host}", "DELETE"): DescribedOperation(
         "Remove a host from an aggregate.", bodies.AggregateAfterEdit, query=_FORCE, refusals=(404, 409)
     ),
-    ("/berth/quotas", "GET"): DescribedOperation(
-        "List the default limits and the projects with limits of their own, by id.",
-        bodies.QuotasListed,
-        query={
-            "after": "`after` of the previous page",
-            "used": "true: also projects with instances and without limits of their own",
-        },
-        refusals=(400,),
-    ),
-    ("/berth/quotas/{project}", "GET"): DescribedOperation(
-        "Show the limits and the usage of a project.", bodies.QuotaShown
-    ),
-    ("/berth/quotas/{project}", "PUT"): DescribedOperation(
-        "Set limits of a project; its other limits stay.",
-        bodies.QuotaShown,
-        body=bodies.QuotaLimitsGiven,
-        refusals=(400, 409, 415),
-    ),
-    ("/berth/quotas/{project}", "DELETE"): DescribedOperation(
-        "Delete all limits of a project.", status=204, refusals=(409,)
-    ),
 }
 
 
-async def serve(call: ApiCall) -> ApiAnswer:
-    """Answer an HTTP request with the OpenAPI document of the routes under /berth."""
-    return ApiAnswer(body=_encoded(), kind=_JSON)
+def serving(parts: Sequence[HttpPart]) -> Handler:
+    """Return the handler that answers with the OpenAPI document of the routes under /berth."""
+
+    @cache
+    def body() -> bytes:
+        return msgspec.json.encode(placement_document(parts))
+
+    async def serve(call: ApiCall) -> ApiAnswer:
+        return ApiAnswer(body=body(), kind=_JSON)
+
+    return serve
 
 
-@cache
-def _encoded() -> bytes:
-    return msgspec.json.encode(document())
+def placement_document(parts: Sequence[HttpPart]) -> dict[str, Any]:
+    """Return the OpenAPI document of the routes under /berth, with those of features."""
+    operations, in_path = {**OPERATIONS}, {**_IN_PATH}
+    for part in parts:
+        operations |= part.described
+        in_path |= part.in_path
+    return document(operations, _SUMMARY, in_path)
 
 
 def document(
-    operations: Mapping[tuple[str, str], DescribedOperation] = OPERATIONS,
-    summary: str = _SUMMARY,
-    in_path: Mapping[str, str] = _IN_PATH,
+    operations: Mapping[tuple[str, str], DescribedOperation], summary: str, in_path: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the operations; `in_path` describes the fields of their URLs."""
     types = [type_ for each in operations.values() for type_ in (each.answer, each.body) if type_ is not None]
     distinct = [*dict.fromkeys(type_ for type_ in types if isinstance(type_, type)), bodies.Refusal]
-    _, schemas = msgspec.json.schema_components(distinct, ref_template=_REFERENCE)
+    schemas = schema_components(distinct, _REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for (address, method), operation in operations.items():
         described = _operation(address, method, operation, in_path)

@@ -1,54 +1,19 @@
 """The routes of the Placement API: methods, versions, policy rules and handlers of each URL pattern."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from starlette.responses import Response
-
-from placement_worker.http import allocations, api_call, extensions, openapi, providers, quotas
+from placement_worker.http import allocations, extensions, openapi, providers
 from placement_worker.http import classes_and_traits as names
-
-Handler = Callable[[api_call.ApiCall], Awaitable[api_call.ApiAnswer | Response]]
-
-BODY = 1 << 20  # bytes
-LARGE_BODY = 4 << 20
-BULK_BODY = 64 << 20
-
-
-@dataclass(frozen=True)
-class Operation:
-    method: str
-    rule: str  # policy rule; empty: no permission needed
-    handler: Handler
-    since: int = 0  # first minor version with this operation
-    until: int = api_call.LATEST_MINOR
-    before: int = 404  # HTTP status for older minor versions
-    body: int = 0  # maximum size of the JSON body in bytes; 0: no body
-    json: bool = True  # for GET: refuse clients that do not accept JSON
-    of_provider: bool = False  # if the provider is missing, answer 404 even if the body is invalid
-    # returns the attributes of the request for the policy rule
-    target: Callable[[api_call.ApiCall], Mapping[str, str]] = lambda call: {}
-
-    @property
-    def ends(self) -> bool:
-        """Return whether a later microversion of the API removed this operation."""
-        return self.until < api_call.LATEST_MINOR
-
-
-get = partial(Operation, "GET")
-put = partial(Operation, "PUT", body=BODY)
-post = partial(Operation, "POST", body=BODY)
-patch = partial(Operation, "PATCH", body=BODY)
-delete = partial(Operation, "DELETE")
-
+from placement_worker.http.extension import HttpPart
+from placement_worker.http.operation import BULK_BODY, LARGE_BODY, Operation, delete, get, patch, post, put
 
 _PROVIDER = "/resource_providers/{uuid}"
 _OF = "placement:resource_providers"
 
 
 # URL patterns are matched in this order, so the most frequent ones come first.
-ROUTES: Mapping[str, tuple[Operation, ...]] = {
+_ROUTES: Mapping[str, tuple[Operation, ...]] = {
     "/allocations/{consumer}": (
         put("placement:allocations:update", allocations.put),
         get("placement:allocations:list", allocations.of_consumer),
@@ -120,14 +85,13 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
         put("berth:aggregates:update", partial(extensions.change_host, "add"), body=0),
         delete("berth:aggregates:update", partial(extensions.change_host, "remove")),
     ),
-    "/berth/quotas": (get("berth:quotas:list", quotas.list_quotas),),
-    "/berth/quotas/{project}": (
-        get("berth:quotas:show", quotas.show_quota),
-        put("berth:quotas:update", quotas.set_quota),
-        delete("berth:quotas:delete", quotas.unset_quota),
-    ),
-    openapi.ADDRESS: (get("", openapi.serve),),
     "/healthz": (get("", extensions.alive, json=False),),
     "/readyz": (get("", extensions.ready, json=False),),
     "/metrics": (get("", extensions.metrics, json=False),),
 }
+
+
+def routes(parts: Sequence[HttpPart] = ()) -> Mapping[str, tuple[Operation, ...]]:
+    """Return the operations of each URL pattern, with those of features."""
+    added = {pattern: operations for part in parts for pattern, operations in part.routes.items()}
+    return {**_ROUTES, **added, openapi.ADDRESS: (get("", openapi.serving(parts)),)}

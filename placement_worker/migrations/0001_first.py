@@ -123,15 +123,11 @@ def _consumers() -> None:
         sa.Column("consumer_type_id", sa.Integer),  # null: no type, reported as `unknown`
         # True: claimed by a client of the API; no cell has a record of the consumer.
         _columns(sa.Boolean, "client", server_default=sa.false()),
-        sa.Column("group_id", sa.Integer),  # server group; ids of deleted groups are never reused
         # For a holder consumer: the consumer for which it holds allocations. For a consumer of an API client:
         # the moved instance of which quotas count it as a part.
         sa.Column("keeps_for", sa.String(36)),
-        sa.Column("draws_on", sa.String(36)),  # the slot from which the consumer drew
         _times(),
         sa.UniqueConstraint("uuid"),
-        sa.Index(None, "group_id", **_where("group_id IS NOT NULL")),
-        sa.Index(None, "draws_on", **_where("draws_on IS NOT NULL")),
         sa.Index(None, "project_id", "user_id"),
         keys=("id",),
     )
@@ -177,29 +173,6 @@ def _of_berth() -> None:
         _times(),
         keys=("root",),
     )
-    _table(  # claims lock the row of a server group, so claims of one group wait for each other
-        "server_groups",
-        _columns(sa.Integer, "id"),
-        _columns(sa.String(36), "uuid"),
-        _columns(sa.String(200), "name"),
-        _columns(sa.String(255), "project"),
-        _columns(sa.String(32), "policy"),
-        _columns(sa.Integer, "max_per_host"),
-        _columns(sa.Text, "topology"),  # JSON of DomainConstraints, or empty
-        _columns(sa.Boolean, "topology_required"),  # true: claims check the topology
-        _columns(sa.Boolean, "of_request"),  # true: made for one request, and deleted when without members
-        _times(),
-        sa.UniqueConstraint("project", "name"),
-        sa.UniqueConstraint("uuid"),
-        keys=("id",),
-        sqlite_autoincrement=True,
-    )
-    _table(  # limits of a project; the project "" has the default limits
-        "quotas",
-        _columns(sa.String(255), "project", "resource"),
-        _columns(sa.BigInteger, "most"),  # the limit; -1: unlimited
-        keys=("project", "resource"),
-    )
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     # The last changes, for the relay and for readers that have missed changes.
     texts = [
@@ -215,46 +188,9 @@ def _of_berth() -> None:
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     _table("reshaped_builds", number, _columns(sa.Text, "builds"), keys=("number",))
     id_ = _columns(sa.Integer, "id", autoincrement=False)
-    # `quotas` in the row of the last change number: the version of the limits in the table `quotas`.
-    numbers = [*_columns(sa.BigInteger, "number"), *_columns(sa.BigInteger, "quotas", server_default="0")]
+    # `rules` in the row of the last change number: the version of data that rules of features keep in memory.
+    numbers = [*_columns(sa.BigInteger, "number"), *_columns(sa.BigInteger, "rules", server_default="0")]
     _table("changes", id_, numbers, keys=("id",))
-
-
-def _preemptions() -> None:
-    _table(  # instances that were replaced by builds of higher priority
-        "preemptions",
-        _columns(sa.String(36), "victim", "preemptor"),
-        _columns(sa.String(255), "project"),  # project of the preempting build, whose budget is charged
-        _columns(sa.Double, "at"),
-        _columns(sa.Text, "record"),  # JSON
-        sa.Index(None, "preemptor"),
-        sa.Index(None, "project", "at"),
-        sa.Index(None, "at"),
-        keys=("victim", "preemptor"),
-    )
-
-
-def _reservations() -> None:
-    _table(
-        "reservations",
-        _columns(sa.String(36), "uuid"),
-        _columns(sa.String(200), "name"),
-        _columns(sa.String(255), "project"),
-        _columns(sa.Text, "spec"),  # JSON
-        _columns(sa.Double, "ends"),  # seconds since 1970; 0: no end
-        _columns(sa.Boolean, "ended"),
-        _times(),
-        sa.UniqueConstraint("project", "name"),
-        keys=("uuid",),
-    )
-    _table(  # the first allocations of each slot; the consumer with the slot's uuid has the undrawn ones
-        "reservation_slots",
-        _columns(sa.String(36), "uuid", "reservation"),
-        _columns(sa.String(255), "project"),
-        _columns(sa.Text, "allocations"),  # JSON
-        sa.Index(None, "reservation"),
-        keys=("uuid",),
-    )
 
 
 def _archive() -> None:
@@ -282,8 +218,6 @@ def upgrade() -> None:
     _providers()
     _consumers()
     _of_berth()
-    _reservations()
-    _preemptions()
     _archive()
     _metadata.create_all(op.get_bind(), checkfirst=False)
 

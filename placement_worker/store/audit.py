@@ -13,7 +13,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from placement_worker.core.row_table import SHARES
-from placement_worker.store import hosts, server_groups
+from placement_worker.store import hosts
 
 _USAGE = sql("""
     SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,
@@ -119,12 +119,7 @@ class TreesOfConsumer:
         return root in self.trees or any(root in roots for roots in self.pools)
 
 
-async def breaches(database: Database) -> list[str]:
-    async with database.read() as tx:
-        return await breaches_in(tx)
-
-
-async def breaches_in(tx: Transaction) -> list[str]:
+async def breaches(tx: Transaction) -> list[str]:
     """Return a sentence for each violated rule of the stored data, for example more usage than capacity."""
     found = []
     for row in await _USAGE(tx):
@@ -163,8 +158,6 @@ async def breaches_in(tx: Transaction) -> list[str]:
             f"provider {row['uuid']}: generation {row['generation']}, shape {row['shape']},"
             " or a root that is not its own"
         )
-    for group in await server_groups.hard(tx):
-        found += [f"server group {group.uuid} ({group.policy}): {breach}" for breach in group.breaches()]
     return found
 
 

@@ -34,8 +34,7 @@ KEEP_UNPUBLISHED = 500_000  # number of commits kept during an outage of the bro
 
 _NEXT = f"""
     UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}
-    RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition,
-    quotas
+    RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition, rules
 """
 # Takes change numbers and writes the log entries in one round trip, for PostgreSQL only: SQLite does not
 # permit UPDATE inside another statement.
@@ -44,9 +43,11 @@ _NEXT_LOGGED = sql(f"""
     (number, changes, wakes, at, trees, consumers, renamed)
     SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:wakes AS text), :NOW, n.trees,
     n.consumers, n.renamed FROM next, {{n: nth int, changes str, trees str, consumers str, renamed str}})
-    SELECT number, edition, quotas FROM next
+    SELECT number, edition, rules FROM next
 """)
 _NEXT_ALONE = sql(_NEXT)
+_RULES = sql(f"SELECT rules FROM changes WHERE id = {LAST_CHANGE}")
+_NEW_RULES = sql(f"UPDATE changes SET rules = rules + 1 WHERE id = {LAST_CHANGE} RETURNING rules")
 _LAST = sql(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = sql("""
     INSERT INTO change_log (number, changes, wakes, at, trees, consumers, renamed)
@@ -110,26 +111,25 @@ async def announce(
     tx: Transaction, record: CommitRecord, now: float, writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int, int]:
     """Execute the statements `writes` and log the changes of a commit. Return the messages to publish, the
-    version of the stored names of resource classes and traits, and the version of the limits of
-    projects.
+    version of the stored names of resource classes and traits, and the version of the data of rules.
     """
     parts = list(portions(record.changes, CHANGES_A_MESSAGE))
     rows = [(nth, _encode(part).decode(), *record.of_part(nth, part)) for nth, part in enumerate(parts, 1)]
     wakes = tuple(record.wakes)
     keys = _text(wakes)
     if tx.dialect == "postgresql":
-        [(last, edition, quotas)] = await _NEXT_LOGGED.together(
+        [(last, edition, rules)] = await _NEXT_LOGGED.together(
             writes, tx, rows, more=len(parts), wakes=keys, now=now
         )
     else:
-        [(last, edition, quotas)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
+        [(last, edition, rules)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
         numbered = [(last - len(parts) + nth, *columns) for nth, *columns in rows]
         await _LOG(tx, numbered, wakes=keys, now=now)
     announced = [
         PlacementChanged(number=last - len(parts) + nth, changes=tuple(part), wakes=wakes, history=tx.history)
         for nth, part in enumerate(parts, 1)
     ]
-    return announced, edition, quotas
+    return announced, edition, rules
 
 
 async def announce_facts(
@@ -157,6 +157,20 @@ async def announce_facts(
 
 def _text(value: Any) -> str | None:
     return _encode(value).decode() if value else None
+
+
+async def rules_edition(tx: Transaction) -> int:
+    """Return the version of the data that rules of features keep in memory, such as limits."""
+    [(edition,)] = await _RULES(tx)
+    return int(edition)
+
+
+async def new_rules_edition(tx: Transaction) -> int:
+    """Increase and return the version of the data that rules keep in memory, because this transaction changes
+    such data; no other transaction commits before this one ends.
+    """
+    [(edition,)] = await _NEW_RULES(tx)
+    return int(edition)
 
 
 async def last_number(tx: Transaction) -> int:

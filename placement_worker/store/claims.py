@@ -16,9 +16,9 @@ from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
+from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
 from placement_worker.core.cell_limits import ended
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.extension import LOCKS, ClaimRule, ClaimScope
 from placement_worker.store.claimed_providers import read_providers, sharing
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book

@@ -86,33 +86,28 @@ _GROUPED = sql("""
     JOIN resource_provider_aggregates a ON a.aggregate_id = n.id
 """)
 
-_CONSUMER = f"""
+_CONSUMER = """
     p.uuid AS provider, p.generation AS provider_generation, c.uuid AS consumer, c.generation,
     j.external_id AS project, u.external_id AS owner, k.name AS type, c.client, c.updated_at,
-    a.resource_class_id, a.used, a.updated_at AS allocated_at, {_EDITION} AS edition,
-    COALESCE(c.draws_on, '') <> '' OR c.group_id IS NOT NULL AS protected
+    a.resource_class_id, a.used, a.updated_at AS allocated_at, {edition} AS edition,
+    {protected} AS protected
 """
 _OWNERS = """
     LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id
     LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
 """
-_HELD_BY = sql(f"""
-    SELECT {_CONSUMER} FROM {{n: uuid str}} JOIN consumers c ON c.uuid = n.uuid
+_HELD_BY = """
+    FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid
     JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id
-    {_OWNERS}
-""")
-_HELD_OF = sql(f"""
-    SELECT {_CONSUMER} FROM {{n: uuid str}} JOIN resource_providers p ON p.uuid = n.uuid
+"""
+_HELD_OF = """
+    FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
     LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id
-    {_OWNERS}
-""")
-_OTHERS = sql("""
-    SELECT n.uuid, g.project, g.uuid AS found, COALESCE(v.uuid, s.uuid) AS reserved, r.cell AS retired
-    FROM {n: uuid str} LEFT JOIN server_groups g ON g.uuid = n.uuid
-    LEFT JOIN reservations v ON v.uuid = n.uuid LEFT JOIN reservation_slots s ON s.uuid = n.uuid
-    LEFT JOIN retired_consumers r ON r.uuid = n.uuid
-    WHERE COALESCE(g.uuid, v.uuid, s.uuid, r.uuid) IS NOT NULL
-""")
+"""
+_RETIRED = """
+    WITH ids AS (SELECT n.uuid FROM {n: uuid str})
+    SELECT i.uuid, r.cell AS retired, NULL AS project FROM ids i JOIN retired_consumers r ON r.uuid = i.uuid
+"""
 _OF_PROJECT = """
     LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
     WHERE c.project_id = (SELECT j.id FROM projects j WHERE j.external_id = :project)
@@ -231,17 +226,28 @@ async def _having(
     return having
 
 
+@cache
+def _held(of_consumers: bool, protecting: tuple[str, ...]) -> Statement:
+    """Return the statement that reads what consumers hold, or what is held of providers. Consumers with a
+    value in one of the columns `protecting` must not be preempted.
+    """
+    protected = " OR ".join(f"c.{column} IS NOT NULL" for column in protecting) or "false"
+    columns = _CONSUMER.format(edition=_EDITION, protected=protected)
+    return sql(f"SELECT {columns} {_HELD_BY if of_consumers else _HELD_OF} {_OWNERS}")
+
+
 async def holdings(
-    tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
+    tx: Transaction,
+    book: Book,
+    consumers: Collection[str],
+    of: Collection[str],
+    protecting: tuple[str, ...] = (),
 ) -> tuple[list[Consumer], dict[str, int]]:
     """Return consumers with their allocations: the given consumers or, if none are given, all consumers of
     the providers `of`. If both are given, return only allocations at these providers. Also return the
-    generations of the providers.
+    generations of the providers. `protecting`: columns of rules whose values protect from preemption.
     """
-    if consumers:
-        rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
-    else:
-        rows = await _HELD_OF(tx, [(uuid,) for uuid in of])
+    rows = await _held(bool(consumers), protecting)(tx, [(uuid,) for uuid in consumers or of])
     if not rows:
         return [], {}
     rows = sorted(
@@ -269,16 +275,25 @@ async def holdings(
     return [Consumer(**fields) for fields in found.values()], generations
 
 
+@cache
+def _others(objects: tuple[tuple[str, str], ...]) -> Statement:
+    tables = (
+        f" UNION ALL SELECT i.uuid, NULL, {project} FROM ids i JOIN {table} t ON t.uuid = i.uuid"
+        for table, project in objects
+    )
+    return sql("".join([_RETIRED, *tables]))
+
+
 async def others(
-    tx: Transaction, ids: Collection[str]
-) -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
-    """Return what has these ids and may hold nothing: server groups with their projects, reservations and
-    their slots, and retired consumers with the cells that retired them.
+    tx: Transaction, ids: Collection[str], objects: tuple[tuple[str, str], ...]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what has these ids and may hold nothing: objects of features with their projects, and retired
+    consumers with the cells that retired them. `objects`: the tables of features, with the SQL expression of
+    the project.
     """
-    rows = await _OTHERS(tx, [(id_,) for id_ in sorted(set(ids))])
-    groups = {row["uuid"]: row["project"] for row in rows if row["found"] is not None}
-    reserved = tuple(row["uuid"] for row in rows if row["reserved"] is not None)
-    return groups, reserved, {row["uuid"]: row["retired"] for row in rows if row["retired"] is not None}
+    rows = await _others(objects)(tx, [(id_,) for id_ in sorted(set(ids))])
+    found = {row["uuid"]: row["project"] for row in rows if row["project"] is not None}
+    return found, {row["uuid"]: row["retired"] for row in rows if row["retired"] is not None}
 
 
 async def usages(

@@ -20,9 +20,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.quotas import QuotaLimits
-from placement_worker.store.changes import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION
-from placement_worker.store.quota_limits import quotas_edition, read_limits
+from placement_worker.store.changes import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION, rules_edition
 
 FIRST_CUSTOM_CLASS = 10_000  # smaller ids are positions in os_resource_classes.STANDARDS
 
@@ -145,7 +143,11 @@ class ClassNames(NumberedNames):
 
 class Book:
     """All cached names of placement: resource classes, traits, aggregates, projects, users and consumer
-    types; and the limits of projects."""
+    types; and the version of the data that rules of features keep in memory.
+
+    The version is in the row of the last change number, which every commit updates: a process with outdated
+    data detects this at its next commit; its rules read the data again before the transaction is repeated.
+    """
 
     def __init__(self) -> None:
         self.edition = 0  # version of the cached names of resource classes and traits
@@ -156,14 +158,13 @@ class Book:
         self.projects = NumberedNames(again, "projects", "external_id")
         self.users = NumberedNames(again, "users", "external_id")
         self.types = NumberedNames(again, "consumer_types")
-        self.quotas = QuotaLimits()
-        self.quotas_edition = -1
+        self.rules_edition = -1
 
     def forget(self) -> None:
         """Make all cached names be read again before use: after a fail-over, names may be lost, and their ids
         given to other names.
         """
-        self.edition = self.quotas_edition = -1  # older than any version, so the next use reads them
+        self.edition = self.rules_edition = -1  # older than any version, so the next use reads them
         for names in (self.classes, self.traits, self.aggregates, self.projects, self.users, self.types):
             names.ids.clear()
         for names in (self.projects, self.users, self.types):
@@ -171,10 +172,10 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return the versions of the cached names of resource classes and traits, and of the limits; the
-        value changes whenever a cache is replaced.
+        """Return the versions of the cached names of resource classes and traits, and of the data of rules;
+        the value changes whenever a cache is replaced.
         """
-        return self.edition, self.quotas_edition, self.classes.forgotten, self.traits.forgotten
+        return self.edition, self.rules_edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
         """Store the standard resource classes and traits, and cache all stored names; names of projects and
@@ -195,26 +196,16 @@ class Book:
         [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)
         for names in (self.classes, self.traits, self.aggregates):
             await names.read_all(tx)
-        await self.read_quotas(tx)
+        self.rules_edition = max(self.rules_edition, await rules_edition(tx))
         self.edition = max(self.edition, edition)
 
-    async def read_quotas(self, tx: Transaction) -> None:
-        self.learn_quotas(*await read_limits(tx))
-
-    def learn_quotas(self, edition: int, limits: QuotaLimits) -> None:
-        """Cache the limits of projects, unless the cached limits are newer."""
-        if edition > self.quotas_edition:
-            self.quotas_edition, self.quotas = edition, limits
-
-    async def check_quotas(self, tx: Transaction, edition: int | None = None) -> None:
-        """If the cached limits are older than `edition`, the version in the database (None: read it), read
-        them again and raise Conflict: a retry then uses the new limits.
+    def check_rules(self, edition: int) -> None:
+        """Raise Conflict if `edition`, the version of the data of rules in the database, is not the version
+        that this process knows: before the retry, rules read their data again.
         """
-        if edition is None:
-            edition = await quotas_edition(tx)
-        if edition != self.quotas_edition:
-            await self.read_quotas(tx)
-            raise Conflict("a quota was changed meanwhile")
+        if edition != self.rules_edition:
+            self.rules_edition = edition
+            raise Conflict("data of a rule was changed meanwhile")
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
         """Read the names of resource classes and traits again if `edition`, their version in the database, is

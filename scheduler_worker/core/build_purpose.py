@@ -25,7 +25,7 @@ from scheduler_worker.core.order import (
     unplaceable,
     with_ended,
 )
-from scheduler_worker.core.roles import group_id, role_of
+from scheduler_worker.core.roles import role_of
 from scheduler_worker.core.rule import Alternative
 
 
@@ -45,10 +45,6 @@ class BuildPurpose:
     def holds(self) -> Allocations:
         return {}
 
-    @property
-    def outside_members(self) -> tuple[Id, ...]:
-        return ()
-
     def adapt(self, order: Order) -> Order:
         return order
 
@@ -63,7 +59,6 @@ class BuildPurpose:
             choices=choices,
             project=request.project,
             user=request.user,
-            group=group_id(request),
             topology=request.topology if request.topology.levels else None,
         )
 

@@ -73,7 +73,6 @@ class MovePurpose(BuildPurpose):
             project=start.spec.project,
             user=start.spec.user,
             keep=start.keep,
-            group=None if start.keep else start.group,  # an instance with allocations is in its group already
             begins=start.asked.move,
         )
 

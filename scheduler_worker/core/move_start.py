@@ -14,10 +14,12 @@ from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
+from bus.parts import RequestParts
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from features.groups.messages import GroupPart, group_of
 
 # types of moves that need a destination
 SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
@@ -77,7 +79,8 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     def request(self) -> BuildRequested:
         """Return a build request that finds the destination of the move; its id is the move's id."""
         asked, original = self.asked, self.original
-        hints = msgspec.structs.replace(original.hints or Hints(), group=self.group, reservation=None)
+        hints = msgspec.structs.replace(original.hints or Hints(), reservation=None)
+        parts = [GroupPart(group=self.group)] if self.group else []
         leaves = () if asked.same_host else tuple(self.current_roots)
         return BuildRequested(
             request=asked.move,
@@ -96,6 +99,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             wait=asked.wait,
             priority=asked.priority,
             reply_to=asked.reply_to,
+            parts=RequestParts(*parts),
         )
 
     def leaving_zones(self, zones: Collection[str]) -> "MoveStart":
@@ -170,7 +174,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
         original=original,
         booted=stands.placed if asked.to_cell else None,
         # A shelved instance is in no group, so it joins the group of its boot request again.
-        group=original.hints.group if shelved and original.hints is not None else None,
+        group=group_of(original.parts) if shelved and original.parts is not None else None,
     )
 
 

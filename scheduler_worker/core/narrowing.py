@@ -87,6 +87,9 @@ class Narrowing(Protocol):
     def scope(self, order: "Order", alternatives: "Sequence[Alternative]") -> Scope:
         """Return how hosts are chosen for the given alternatives of an order."""
 
+    def add_parts(self, order: "Order", claims: "Sequence[ConsumerClaim]") -> "Sequence[ConsumerClaim]":
+        """Return the claims of an order with this feature's parts."""
+
     def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
         """Return an alternative with what its filters need to know about the hosts chosen so far, if a host
         must fit `several` instances. Called before each evaluation, for alternatives of all orders.
@@ -127,6 +130,9 @@ class NoNarrowing:
 
     def scope(self, order: "Order", alternatives: "Sequence[Alternative]") -> Scope:
         return PLAIN
+
+    def add_parts(self, order: "Order", claims: "Sequence[ConsumerClaim]") -> "Sequence[ConsumerClaim]":
+        return claims
 
     def renew(self, alternative: "Alternative", several: int, choosing: "Choosing") -> "Alternative":
         return alternative

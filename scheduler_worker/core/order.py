@@ -11,12 +11,13 @@ from msgspec import structs
 from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal, Retired, RuleRefused
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.messages import BuildRequested, BuildUnplaceable, Selection
+from bus.parts import RequestParts
 from bus.queries import Candidate
 from bus.requests import Hints
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
 from scheduler_worker.core.events import ComeAgain, Fence
-from scheduler_worker.core.narrowing import ClaimPart, HostLimit
+from scheduler_worker.core.narrowing import ClaimPart, HostLimit, Narrowing
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
@@ -34,7 +35,7 @@ DELETED = "deleted before it had a host"
 CANCELLED_CODE = "cancelled"
 
 _NO_HINTS = Hints()
-_FURTHER_FIELDS = tuple(name for name in AlsoAsked.__struct_fields__ if name != "hints")
+_FURTHER_FIELDS = tuple(name for name in AlsoAsked.__struct_fields__ if name not in ("hints", "parts"))
 _further_fields = attrgetter(*_FURTHER_FIELDS)
 
 
@@ -121,10 +122,6 @@ class Purpose(Protocol):
     @property
     def holds(self) -> Allocations:
         """Return what the order's instance holds already on the host that it leaves."""
-
-    @property
-    def outside_members(self) -> tuple[Id, ...]:
-        """Return instances of another system that are members of the order's server group."""
 
     def adapt(self, order: "Order") -> "Order":
         """Return a new order with what this purpose adds to its alternatives and times."""
@@ -313,10 +310,12 @@ def further_constraints(request: BuildRequested) -> AlsoAsked | None:
     """Return the request's fields that influence the choice of hosts in addition to flavor and image, such as
     zone and hints, for the decision record; None if all are empty."""
     hints = None if request.hints == _NO_HINTS else request.hints
+    recorded = [each for part in request.parts if (each := part.recorded()) is not None]
+    parts = RequestParts(*recorded) if recorded else None
     asked = _further_fields(request)
-    if hints is None and not any(asked):
+    if hints is None and parts is None and not any(asked):
         return None
-    return AlsoAsked(hints=hints, **dict(zip(_FURTHER_FIELDS, asked, strict=True)))
+    return AlsoAsked(hints=hints, parts=parts, **dict(zip(_FURTHER_FIELDS, asked, strict=True)))
 
 
 def selection_of(way: Candidate) -> Selection:
@@ -396,13 +395,18 @@ def usable_alternates(
     return tuple(found.values())[:several]
 
 
-def claims_of(order: Order, taken: dict[Id, Allocations]) -> tuple[ConsumerClaim, ...]:
+def claims_of(
+    order: Order, taken: dict[Id, Allocations], narrowings: Sequence[Narrowing]
+) -> tuple[ConsumerClaim, ...]:
     """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
     placement allocates on the first host that still fits."""
-    claims = []
+    claims: list[ConsumerClaim] = []
     for instance, pick in zip(order.instances, order.picks, strict=False):
         choices = choices_of(order.alternative_for(instance), pick.choices, taken)
         claims.append(order.purpose.claim(order, instance, choices))
+    for narrowing in narrowings:
+        if narrowing.concerns(order):
+            claims = list(narrowing.add_parts(order, claims))
     parts = [part for pick in order.picks for part in pick.parts]
     if not parts:
         return tuple(claims)

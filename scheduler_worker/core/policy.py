@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 import numpy as np
 
+from bus import parts
 from bus.messages import BuildRequested
 from scheduler_worker.core.rule import (
     ITS_OWN,
@@ -40,7 +41,7 @@ _HEEDED_BY = {
     "build_near_host_ip": "simple_cidr_affinity",
     "query": "json",
 }
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = parts.encoder(order="deterministic").encode
 # names of Nova that have no effect here, with the reason
 NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
 

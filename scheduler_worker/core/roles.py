@@ -11,10 +11,11 @@ from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Id
+from features.groups.messages import group_of
 from scheduler_worker.core.rule import Alternative
 
 
-class Part(NamedTuple):
+class RolePart(NamedTuple):
     """Instances of a request that have the same role, with the alternative being tried for the role."""
 
     alternative: Alternative
@@ -26,9 +27,10 @@ def group_id(request: BuildRequested) -> Id | None:
     """Return the id of the server group that the instances of a request join: the named group or, for a
     request with a topology, a new group that its claim makes; else None.
     """
-    if request.topology.levels and request.hints.group is None:
+    named = group_of(request.parts)
+    if request.topology.levels and named is None:
         return str(uuid5(UUID(request.request), "topology"))
-    return request.hints.group
+    return named
 
 
 def own_group(request: BuildRequested, known: ServerGroup | None) -> ServerGroup:
@@ -53,17 +55,17 @@ def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
 
 def parts_of(
     request: BuildRequested, alternatives: Sequence[Alternative], instances: Sequence[Id]
-) -> list[Part]:
+) -> list[RolePart]:
     """Return the given instances grouped by role; without roles, one part with all of them. `alternatives`
     has one alternative for each role.
     """
     if not request.roles:
-        return [Part(alternatives[0], "", tuple(instances))]
+        return [RolePart(alternatives[0], "", tuple(instances))]
     of_role: list[list[Id]] = [[] for _ in request.roles]
     for instance in instances:
         of_role[role_of(request, instance)].append(instance)
     return [
-        Part(alternative, role.name, tuple(some))
+        RolePart(alternative, role.name, tuple(some))
         for alternative, role, some in zip(alternatives, request.roles, of_role, strict=True)
         if some
     ]
@@ -83,7 +85,7 @@ def role_of(request: BuildRequested, instance: Id) -> int:
 
 def wrong_roles(request: BuildRequested) -> str:
     """Return what is wrong with a request's roles and topology, with the field's name; "" if valid."""
-    if request.topology.levels and request.hints.group is not None:
+    if request.topology.levels and group_of(request.parts) is not None:
         return "topology: the request joins a server group, whose own topology decides (hints.group)"
     if request.topology.pack and request.topology.pack == request.topology.spread:
         return f"topology: pack and spread both name the level {request.topology.pack}"

@@ -54,14 +54,6 @@ def upgrade() -> None:
     )
     priority = sa.text("priority DESC")
     op.create_index("backlog_order", "backlog", ["owner", "project", priority, "since", "id"])
-    _table(
-        "capacity_samples",
-        _columns(sa.Integer, "span"),  # seconds between samples, or of a mean
-        _columns(sa.BigInteger, "at"),
-        _columns(text, "kind", "name", "zone"),
-        _columns(sa.Double, "capacity", "used", "free", "stranded", "waiting"),
-        keys=5,
-    )
     _table("client_projects", _columns(text, "client", "project"), keys=2)
     _table(
         "client_roles",

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from bus.errors import NOT_JSON
+from bus.errors import Undecodable
 from bus.messages import BuildRequested
 from bus.protocol import Envelope
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
+from bus.unknown_fields import read
 from bus.vocabulary import Id
 
 
@@ -55,7 +56,6 @@ class FoundBacklog(msgspec.Struct, frozen=True):
 
 
 _opened = msgspec.json.Decoder(list[Envelope]).decode
-_message = msgspec.json.Decoder(BuildRequested).decode
 _encode = msgspec.json.Encoder().encode
 
 _STORED = "id, project, priority, since, requests, envelopes, strikes"
@@ -156,8 +156,8 @@ async def find(tx: Transaction, id_: Id) -> FoundBacklog | None:
         bundled = _opened(envelopes)
         for envelope in bundled:
             try:
-                message = _message(envelope.body)
-            except NOT_JSON:  # the scheduler that serves the message dead-letters it
+                message = read(BuildRequested, envelope.body)
+            except Undecodable:  # the scheduler that serves the message dead-letters it
                 continue
             if id_ == message.request or id_ in message.instances:
                 since = envelope.sent_at

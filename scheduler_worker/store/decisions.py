@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 from msgspec import structs
 
+from bus import parts
 from bus.clients import RegisteredClient
 from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
@@ -53,12 +54,12 @@ _PRUNE_BUILDS = sql(
     "DELETE FROM decided_builds WHERE decision IN (SELECT n.id FROM {n: id str}) RETURNING build"
 )
 
-_encode = msgspec.json.Encoder().encode
+_encode = parts.stored_encoder().encode
 _cells = msgspec.json.Decoder(tuple[str, ...]).decode
-_message = msgspec.json.Decoder(BuildRequested).decode
-_move = msgspec.json.Decoder(MoveRequested).decode
-_placed = msgspec.json.Decoder(BuildPlaced).decode
-_decision = msgspec.json.Decoder(Decision).decode
+_message = parts.stored_decoder(BuildRequested).decode
+_move = parts.stored_decoder(MoveRequested).decode
+_placed = parts.stored_decoder(BuildPlaced).decode
+_decision = parts.stored_decoder(Decision).decode
 
 
 async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from bus import parts
 from bus.context import NO_CONTEXT, StoredContext
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
@@ -151,10 +152,10 @@ BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNI
 _PLAIN = ("kind", "since", "until", "seen", "lacks", "wakes", "wakes_on", "strikes")
 
 _by_request = attrgetter("request")
-_encode = msgspec.json.Encoder().encode
-_message = msgspec.json.Decoder(BuildRequested).decode
-_start = msgspec.json.Decoder(MoveStart).decode
-_decision = msgspec.json.Decoder(Decision).decode
+_encode = parts.stored_encoder().encode
+_message = parts.stored_decoder(BuildRequested).decode
+_start = parts.stored_decoder(MoveStart).decode
+_decision = parts.stored_decoder(Decision).decode
 _holds = msgspec.json.Decoder(list[StoredHold]).decode
 _story = msgspec.json.Decoder(StoredContext).decode
 

@@ -7,6 +7,7 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
+from bus import parts
 from bus.candidates import Bools, CandidateSource, SenselessQuery
 from bus.domains import ZONE
 from bus.messages import BuildRequested
@@ -20,7 +21,7 @@ from scheduler_worker.core.reserved_hosts import Prospect, Roots
 from scheduler_worker.core.rule import Alternative, RuleError
 from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = parts.encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
 
 Hosts = tuple[HostsNow, Bools]  # the reported state of all hosts, and the mask of hosts with an agent
@@ -44,7 +45,7 @@ class Sight:
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative], project: str) -> str:
         """Return the equivalence class of a request whose turn depends on the share of `project`."""
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
-        together = request.topology, request.roles
+        together = request.parts, request.topology, request.roles
         base = _digest((alike, request.forced_host, request.hints, needs_of(request), together))
         kind = _digest((base, project))
         if kind not in self._kinds:

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from berth.databases import packages
 from berth.operations import cells, host_states
+from berth.operations.audit import placement_breaches
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
@@ -18,7 +19,6 @@ from bus.sql.migrations import migrate
 from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
 from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
@@ -125,7 +125,7 @@ def wall() -> TurnedClock:
 async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
     async with a_placement(url, wall.clock) as one:
         yield one
-        assert await breaches(one.database) == []
+        assert await placement_breaches(one.database) == []
         await keeps_its_index(one)
 
 

@@ -14,6 +14,10 @@ from bus.quotas import QuotaEditRequested, SetQuota
 from bus.requests import Flavor
 from bus.reservations import MakeReservation, Reservation, ReservationEditRequested, slot_consumer
 from bus.sql.transaction import PostgresTransaction
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
+from features.quotas.operations import QuotaOperations
+from features.reservations.operations import ReservationOperations
 from placement_worker.extension import LOCKS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
@@ -43,11 +47,15 @@ async def test_claims_lock_rows_in_the_order_of_locks(
 
     async with a_placement(placement_url) as placement:
         await placement.reports.report_many([a_report(number) for number in (1, 2)])
-        await placement.quotas.edit(QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 99})))
+        await placement.of(QuotaOperations).edit(
+            QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 99}))
+        )
         make = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
-        await placement.server_groups.edit(GroupEditRequested(edit=make))
+        await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
         season = Reservation(id=SEASON, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
-        await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
+        await placement.of(ReservationOperations).edit(
+            ReservationEditRequested(edit=MakeReservation(reservation=season))
+        )
         slot = slot_consumer(SEASON, 1)
         filled = replace(a_claim(1, on_hosts(1, VCPU=4), type="RESERVATION", reserves=SEASON), consumer=slot)
         existing = a_claim(2, on_hosts(2, VCPU=8))
@@ -55,7 +63,7 @@ async def test_claims_lock_rows_in_the_order_of_locks(
         monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
         victim = Victim(build=uid(2), generation=1, attempt=1, holder=uid(3))
         preempts = Preempts(victims=(victim,), cell="c1", priority=5)
-        draws = a_claim(4, Choice(on_hosts(1, VCPU=2), draws_on=slot), group=GROUP)
+        draws = a_claim(4, Choice(on_hosts(1, VCPU=2), draws_on=slot), parts=joining(GROUP))
         takes = a_claim(5, on_hosts(2, VCPU=1), preempts=preempts)
         [answer] = await placement.claims.claim_many([ClaimRequested(claims=(draws, takes))])
     assert all(isinstance(result, Claimed) for result in answer.results)

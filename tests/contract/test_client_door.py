@@ -84,12 +84,11 @@ class FakeCloud:
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         held = [a_consumer(OURS, "p1"), a_consumer(THEIRS, "q"), a_consumer(LEFTOVER, "p1", CLEANUP)]
         held.append(a_consumer(THEIR_SLOT, "q", RESERVATION))
-        groups = {OUR_GROUP: "p1", THEIR_GROUP: "q"}
+        objects = {OUR_GROUP: "p1", THEIR_GROUP: "q", RESERVED: "", THEIR_SLOT: ""}
         return AllocationsFound(
             consumers=tuple(consumer for consumer in held if consumer.id in question.consumers),
             generations={},
-            groups={id_: project for id_, project in groups.items() if id_ in question.consumers},
-            reserved=(RESERVED,) if RESERVED in question.consumers else (),
+            objects={id_: project for id_, project in objects.items() if id_ in question.consumers},
             retired={id_: cell for id_, cell in RETIRED.items() if id_ in question.consumers},
         )
 

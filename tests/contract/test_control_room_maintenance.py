@@ -11,10 +11,10 @@ from bus.maintenance import FindMaintenance, WindowState
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker, answers
+from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
+from features.maintenance.options import MaintenanceOptions
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.maintenance.controller import MaintenanceController, MaintenanceNeeds
-from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.queries import CellQueries
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

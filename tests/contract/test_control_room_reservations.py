@@ -28,6 +28,8 @@ from bus.reservations import (
 )
 from bus.worker import Worker, answers
 from control_room.pages import reservations as pages
+from features.headroom.controller import HeadroomController
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
@@ -63,7 +65,9 @@ async def reserve(placement: Placement, number: int = 1, name: str = "season", c
     made = Reservation(
         id=id_, name=name, project="p1", purpose="<sale>", flavor=Flavor(name="m", vcpus=4), count=count
     )
-    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=made)))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=made))
+    )
 
 
 async def drawn(placement: Placement) -> None:
@@ -78,7 +82,7 @@ async def drawn(placement: Placement) -> None:
 
 
 async def stored(placement: Placement) -> dict[str, Reservation]:
-    found = await placement.reservations.find(FindReservations(slots=False))
+    found = await placement.of(ReservationOperations).find(FindReservations(slots=False))
     return {each.name: each for each in found.reservations}
 
 
@@ -101,7 +105,9 @@ async def test_reservations_are_listed_in_pages_without_those_of_failover(
     room: VisitedRoom, placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "PAGE_SIZE", 2)
-    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=FAILOVER)))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=FAILOVER))
+    )
     for number in range(1, 4):
         await reserve(placement, number, f"r{number}")
     first, second = await room.page("/reservations"), await room.page("/reservations?skip=2")
@@ -176,7 +182,7 @@ async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement
     assert "No headroom is kept" in await room.page("/headroom")
     await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
     answer = await room.send("/headroom", act="set", levels="host")
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     text = words(await room.page(answer.headers["location"]))
     assert "The headroom was set" in text and "Any one host kept Since 20" in text
     assert "1 slot for 1 instance in 2 domains" in text
@@ -184,16 +190,16 @@ async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement
     assert refused.status_code == 409 and "kept for any one host already" in refused.text
     assert (await room.send("/headroom", act="unset")).status_code == 303
     assert "No headroom is kept" in await room.page("/headroom")
-    assert (await placement.headroom.find(FindHeadroom())).headrooms == ()
+    assert (await placement.of(HeadroomController).find(FindHeadroom())).headrooms == ()
 
 
 async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
     room: VisitedRoom, placement: Placement
 ) -> None:
     await room.send("/headroom", act="set", levels="host, rack")
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     text = words(await room.page("/headroom"))
     assert "Any one host or rack not kept" in text
     missing, _, history = text.partition("Missing")[2].partition("History")

@@ -33,6 +33,7 @@ from control_room.pages.moves import STEERINGS
 from placement_worker.http.token_file import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
+from tests.support.open_berth import pages_of_features
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
 R = TypeVar("R", bound=Message)
@@ -54,10 +55,6 @@ FORMS: dict[str, list[Form]] = {
         for host in [OPEN_HOST if act in CLOSING else CLOSED_HOST]
     ],
     "/waiting": [("/waiting", "cancel", {"request": uid(3)})],
-    "/projects": [
-        ("/projects", "quota", {"act": "set", "project": "p1", "limits": "VCPU=4"}),
-        ("/projects", "quota", {"act": "unset", "project": "p1"}),
-    ],
     "/reservations": [
         ("/reservations", "reserve", {"act": "create", "name": "r", "project": "p1", "vcpus": "1"}),
         ("/reservations", "reserve", {"act": "delete", "reservation": uid(4)}),
@@ -119,6 +116,7 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
     return BuildCancelled(build=order.build, waited=True, reply_to=order.reply_to)
 
 
+FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
 ANSWERED = (
     topics.EDIT, topics.EDIT_NAME, topics.EDIT_QUOTA, topics.QUOTAS, topics.EDIT_RESERVATION,
     topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.EDIT_MAINTENANCE,
@@ -196,9 +194,7 @@ async def test_no_form_is_accepted_without_a_session(room: VisitedRoom, records:
     assert not records
 
 
-@pytest.mark.parametrize(
-    "path", ["/hosts", f"/hosts/{OPEN_HOST}", "/projects?project=p1", "/reservations", "/headroom", "/moves"]
-)
+@pytest.mark.parametrize("path", ["/hosts", f"/hosts/{OPEN_HOST}", "/reservations", "/headroom", "/moves"])
 async def test_only_visitors_who_may_act_see_forms(room: VisitedRoom, path: str) -> None:
     for visitor, may_act in (("an admin", True), ("a reader", False)):
         await room.sign_in(VISITORS[visitor].name)

@@ -29,12 +29,12 @@ from bus.queries import BuildsFound, FindBuilds, FindInstances, Instance, Instan
 from bus.reports import HostState, Inventory
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from features.maintenance import controller
+from features.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
+from features.maintenance.core.dead_hosts import EvacuationLimits
+from features.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
 from placement_worker import IndexedSource, Placement
-from scheduler_worker.core.dead_hosts import EvacuationLimits
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.maintenance import controller
-from scheduler_worker.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
-from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
 from scheduler_worker.queries import CellQueries
 from tests.support.aggregates import EAST, host, make
 from tests.support.buses import serving

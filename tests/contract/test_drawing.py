@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
+from berth.operations.audit import placement_breaches
 from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
@@ -24,14 +25,14 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.room import PlanRoom
+from features.planning.room_planning import RoomPlanner
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.filling import SLOTS, ReservationFiller
+from features.reservations.operations import ReservationOperations
+from features.what_if.questions import WhatIfs
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
-from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
-from scheduler_worker.reservations import SLOTS, ReservationFiller
-from scheduler_worker.room_planning import RoomPlanner
-from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
@@ -74,13 +75,13 @@ async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> 
         "count": 2,
     } | fields
     order = MakeReservation(reservation=Reservation(**given))
-    await placement.reservations.edit(ReservationEditRequested(edit=order))
+    await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=order))
     filler = filler_of(scheduler)
     return await filler.fill(FillReservation(reservation=R1))
 
 
 async def undrawn(placement: Placement) -> int:
-    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
     return sum(bool(slot.held) for slot in found.slots.get(R1, ()))
 
 
@@ -109,7 +110,7 @@ async def fill_up(placement: Placement) -> None:
 async def test_slots_are_claimed_like_builds(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     assert await reserve(hosts, scheduler) == ReservationFilled(placed=2)
-    found = await hosts.reservations.find(FindReservations())
+    found = await hosts.of(ReservationOperations).find(FindReservations())
     roots = {root for slot in found.slots[R1] for root in slot.roots}
     assert len(roots) == 2 and found.made == {R1: 2}
     assert await placed_on(scheduler, *(a_request(number, flavor=LARGE) for number in (1, 2))) != ["", ""]
@@ -133,7 +134,7 @@ def short() -> float | None:
 
 
 async def roots_of_slots(placement: Placement) -> list[str]:
-    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
     return sorted(root for slot in found.slots[R1] for root in slot.roots)
 
 
@@ -147,7 +148,7 @@ async def test_an_undrawn_slot_on_a_closed_host_is_claimed_on_another_host(hosts
     [moved] = await roots_of_slots(hosts)
     assert moved != root and short() == 0
     assert await placed_on(scheduler, naming(1)) == [f"host-{moved[-1]}"]
-    assert await breaches(hosts.database) == []
+    assert await placement_breaches(hosts.database) == []
 
 
 async def test_a_slot_on_a_closed_host_that_fits_no_other_host_is_missing(hosts: Placement) -> None:
@@ -170,10 +171,10 @@ async def test_a_slot_on_a_host_that_is_closed_for_its_reservation_is_not_claime
     scheduler, order = await a_scheduler_for(hosts), FillReservation(reservation=R1, closed={uid(2, "a"): 1})
     await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
     make = MakeReservation(reservation=Reservation(id=R1, name="season", project="p1", flavor=SMALL, count=1))
-    await hosts.reservations.edit(ReservationEditRequested(edit=make))
+    await hosts.of(ReservationOperations).edit(ReservationEditRequested(edit=make))
     for _ in range(2):  # the order may be repeated
         assert await filler_of(scheduler).fill(order) == ReservationFilled(placed=1)
-        found = await hosts.reservations.find(FindReservations(ids=(R1,)))
+        found = await hosts.of(ReservationOperations).find(FindReservations(ids=(R1,)))
         assert [slot.consumer for slot in found.slots[R1]] == [slot_consumer(R1, 1)]
     assert await roots_of_slots(hosts) == [uid(2, "a")]
 
@@ -194,7 +195,7 @@ async def test_an_undrawn_slot_on_a_host_without_heartbeats_is_claimed_on_anothe
 async def test_named_hosts_are_reserved(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     assert (await reserve(hosts, scheduler, hosts=("host-3", "host-2"))).placed == 2
-    found = await hosts.reservations.find(FindReservations())
+    found = await hosts.of(ReservationOperations).find(FindReservations())
     assert {root for slot in found.slots[R1] for root in slot.roots} == {uid(2, "a"), uid(3, "a")}
     filler = filler_of(scheduler)
     filled = await filler.fill(FillReservation(reservation=uid(9)))
@@ -224,7 +225,7 @@ async def test_a_request_that_names_a_reservation_is_placed_in_it(hosts: Placeme
     assert await reason_of(scheduler, naming(4)) == (
         "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
     )
-    assert await breaches(hosts.database) == []
+    assert await placement_breaches(hosts.database) == []
 
 
 async def test_a_named_reservation_is_used_though_other_hosts_are_free(hosts: Placement) -> None:
@@ -387,10 +388,12 @@ async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts
     first = await a_scheduler_for(hosts)
     await reserve(hosts, first)
     await fill_up(hosts)
-    found = [await hosts.reservations.find(FindReservations(ids=(R1,)))]  # both slots are undrawn
+    found = [
+        await hosts.of(ReservationOperations).find(FindReservations(ids=(R1,)))
+    ]  # both slots are undrawn
 
     async def find(query: FindReservations) -> ReservationsFound:
-        return found.pop() if found else await hosts.reservations.find(query)
+        return found.pop() if found else await hosts.of(ReservationOperations).find(query)
 
     second = scheduler_of(hosts, reservations=find)
     await report_hosts(second)

@@ -18,6 +18,10 @@ from bus.reservations import (
     Reservation,
     ReservationEditRequested,
 )
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
+from features.headroom.controller import HeadroomController
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from tests.support.ids import uid
@@ -39,16 +43,18 @@ async def hosts(placement: Placement) -> None:
     policies: dict[str, GroupPolicy] = {APART: "anti-affinity", TOGETHER: "affinity"}
     for group, policy in policies.items():
         edit = MakeGroup(group=group, name=policy, project="p1", policy=policy)
-        await placement.server_groups.edit(GroupEditRequested(edit=edit))
+        await placement.of(ServerGroups).edit(GroupEditRequested(edit=edit))
 
 
 async def reserve(placement: Placement, id_: str, **fields: Any) -> None:
     reservation = Reservation(id=id_, name=id_, flavor=Flavor(name="any"), **fields)
-    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=reservation)))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=reservation))
+    )
 
 
 async def found(placement: Placement, *claims: ConsumerClaim) -> Headroom:
-    [headroom] = (await placement.headroom.find(FindHeadroom(claims=claims))).headrooms
+    [headroom] = (await placement.of(HeadroomController).find(FindHeadroom(claims=claims))).headrooms
     return headroom
 
 
@@ -84,20 +90,20 @@ CASES: dict[str, tuple[tuple[str, ...], Sequence[ConsumerClaim], Sequence[Consum
     ),
     "members of an anti-affinity group are on all hosts": (
         ("host",),
-        [boot(number, number, 1, group=APART) for number in (1, 2)],
-        [boot(number, number, 1, group=APART) for number in (3, 4)],
+        [boot(number, number, 1, parts=joining(APART)) for number in (1, 2)],
+        [boot(number, number, 1, parts=joining(APART)) for number in (3, 4)],
         "host host-1: no further host outside of it and without members of server group anti-affinity has "
         "free capacity for 1 VCPU",
     ),
     "a second member joins an affinity group": (
         ("host",),
-        [boot(1, 1, 1, group=TOGETHER)],
-        [boot(2, 1, 1, group=TOGETHER)],
+        [boot(1, 1, 1, parts=joining(TOGETHER))],
+        [boot(2, 1, 1, parts=joining(TOGETHER))],
         "2 instances: server groups with policy affinity and several members cannot leave a lost host",
     ),
-    "the first member joins an affinity group": (("host",), [], [boot(1, 1, 1, group=TOGETHER)], ""),
+    "the first member joins an affinity group": (("host",), [], [boot(1, 1, 1, parts=joining(TOGETHER))], ""),
     "the claim makes a group with a required topology": (
-        ("host",), [], [boot(1, 1, 1, group=SPREAD, topology=IN_ROWS)], NEVER_COVERED,
+        ("host",), [], [boot(1, 1, 1, parts=joining(SPREAD), topology=IN_ROWS)], NEVER_COVERED,
     ),
     "a claim draws from a reservation": (
         ("rack",), RESERVED, [drawing(1, 3, 4), boot(2, 1, 3)], "",
@@ -129,7 +135,7 @@ async def test_the_headroom_after_hypothetical_claims_is_that_after_the_claims(
     await reserve(placement, HEADROOM, use="failover", levels=levels)
     for each in before:
         await must_take(placement, each)
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     held = await holdings(placement.database)
     supposed = await found(placement, *claims)
     assert supposed.kept and supposed.lacking == ()
@@ -139,6 +145,6 @@ async def test_the_headroom_after_hypothetical_claims_is_that_after_the_claims(
     for victim in (each for made in claims if made.preempts for each in made.preempts.victims):
         destroyed = ReleaseRequested(consumer=victim.holder, generation=None, fenced=False)
         await placement.claims.release_many([destroyed])
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     after = await found(placement)
     assert (after.kept, after.lacking) == (not why, supposed.lacking_then)

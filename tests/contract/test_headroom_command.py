@@ -14,9 +14,10 @@ from bus.errors import OperationRefused
 from bus.messages import HostReported
 from bus.reports import HostState
 from bus.worker import Worker, answers
+from features.headroom.controller import HeadroomController
+from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
-from scheduler_worker.what_if import WhatIfs
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
@@ -41,7 +42,7 @@ def run(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 async def test_headroom_is_set_shown_and_unset(placement: Placement, run: Run) -> None:
     assert "headroom is kept for any one host" in await run("set", "host")
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     assert "any one host: kept; 1 slots for 1 instances in 2 domains" in await run("show")
     assert "already" in await run("set", "host")
     assert "no headroom is kept" in await run("unset")
@@ -56,7 +57,7 @@ async def test_a_level_that_no_label_can_have_is_refused_and_changes_nothing(
     await run("set", "host")
     with pytest.raises(BadSetting, match="'rack 7%': a level is `host`, or a word"):
         await run("set", "rack 7%")
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     assert "any one host: kept" in await run("show")
 
 
@@ -87,7 +88,7 @@ async def test_what_if_says_whether_the_headroom_would_end(
     sized = "--memory-mb", "0", "--disk-gb", "0", "--vcpus"
     assert "headroom" not in await what_would(*sized, "4")  # no headroom is set
     await run("set", "host")
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     assert "failover headroom for any one host would still be kept" in await what_would(*sized, "4")
     why = "host host-1: no host outside of it has free capacity for 4 VCPU"
     ends = await what_would(*sized, "4", "--count", "2")

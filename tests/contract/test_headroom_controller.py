@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import Choice, Claimed, Refused
 from bus.domains import DomainConstraints, LabelEditRequested
@@ -26,13 +27,17 @@ from bus.reservations import (
     ReservationEditRequested,
 )
 from bus.vocabulary import Allocations
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
+from features.headroom.controller import HeadroomController
+from features.reservations.core.drawing import draw_of
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
-from placement_worker.store.audit import breaches, holdings
-from scheduler_worker.core.drawing import draw_of
+from placement_worker.store.audit import holdings
 from scheduler_worker.core.move_purpose import MovePurpose
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
-from scheduler_worker.drawn_reservations import DrawnReservations
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import (
@@ -67,13 +72,15 @@ async def keep(placement: Placement, *levels: str) -> None:
     reservation = Reservation(
         id=R1, name="headroom", flavor=Flavor(name="any"), use="failover", levels=levels, returns=False
     )
-    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=reservation)))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=reservation))
+    )
     await adjusted(placement)
 
 
 async def adjusted(placement: Placement) -> Headroom:
-    await placement.headroom.adjust()
-    [found] = (await placement.headroom.find(FindHeadroom())).headrooms
+    await placement.of(HeadroomController).adjust()
+    [found] = (await placement.of(HeadroomController).find(FindHeadroom())).headrooms
     return found
 
 
@@ -83,7 +90,7 @@ async def boot(placement: Placement, consumer: int, host: int, vcpus: int = 4) -
 
 async def slots(placement: Placement) -> dict[str, tuple[str, int]]:
     """Return the host and the processors of each slot that holds something."""
-    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
     held = {slot.consumer: slot.held for slot in found.slots.get(R1, ())}
     return {
         slot: (root, amounts["VCPU"]) for slot, of_slot in held.items() for root, amounts in of_slot.items()
@@ -94,7 +101,7 @@ async def test_slots_follow_the_instances(placement: Placement) -> None:
     await keep(placement, "host")
     assert await slots(placement) == {}
     await boot(placement, 2, host=1)
-    assert not (await placement.headroom.find(FindHeadroom())).headrooms[0].kept
+    assert not (await placement.of(HeadroomController).find(FindHeadroom())).headrooms[0].kept
     found = await adjusted(placement)
     assert found.kept and (found.slots, found.domains, found.instances) == (1, 3, 1)
     [(root, vcpus)] = (await slots(placement)).values()
@@ -102,12 +109,12 @@ async def test_slots_follow_the_instances(placement: Placement) -> None:
     await placement.claims.release_many([a_release(2, None, fenced=False)])
     await adjusted(placement)
     assert await holdings(placement.database) == {}
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []
 
 
 async def test_headroom_that_is_set_without_any_other_change_is_adjusted(placement: Placement) -> None:
     await boot(placement, 2, host=1)
-    await placement.headroom.adjust()
+    await placement.of(HeadroomController).adjust()
     await keep(placement, "host")
     assert len(await slots(placement)) == 1
 
@@ -138,7 +145,7 @@ async def test_a_failed_adjustment_is_repeated(placement: Placement, monkeypatch
     await boot(placement, 2, host=1)
     with monkeypatch.context() as patched, pytest.raises(Unavailable):
         patched.setattr(placement.claims, "claim_many", AsyncMock(side_effect=Unavailable("no database")))
-        await placement.headroom.adjust()
+        await placement.of(HeadroomController).adjust()
     await adjusted(placement)
     assert len(await slots(placement)) == 1
 
@@ -183,9 +190,9 @@ async def test_an_evacuation_draws_the_slot_and_headroom_is_reserved_again(place
 async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fields: Any) -> None:
     """Place instances (consumer, host) of four processors in one server group."""
     made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
-    await placement.server_groups.edit(GroupEditRequested(edit=made))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
     for consumer, host in consumers:
-        claim = a_claim(consumer, on_hosts(host, VCPU=4), group=made.group)
+        claim = a_claim(consumer, on_hosts(host, VCPU=4), parts=joining(made.group))
         await must_take(placement, claim)
 
 
@@ -244,7 +251,7 @@ async def pin(placement: Placement, consumer: int, *cells: int) -> None:
 
 
 async def held_by_slots(placement: Placement) -> list[Allocations]:
-    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
     return [slot.held for slot in found.slots.get(R1, ())]
 
 
@@ -259,7 +266,7 @@ async def test_an_instance_on_two_numa_cells_gets_a_slot_on_two_cells(placement:
     assert await held_by_slots(placement) == [on_hosts(31, 32, PCPU=4)]
     await placement.claims.release_many([a_release(3, None, fenced=False)])
     assert (await adjusted(placement)).kept
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []
 
 
 async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(placement: Placement) -> None:
@@ -272,7 +279,7 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
     slots = await held_by_slots(placement)
     scheduler = scheduler_of(placement)
     draws = narrowing_of(scheduler, DrawnReservations)
-    draws.learn((await placement.reservations.find(FindReservations())).reservations)
+    draws.learn((await placement.of(ReservationOperations).find(FindReservations())).reservations)
     drawn = []
     for consumer, allocations in held.items():
         source = Selection(root=uid(consumer - 1, "a"), host="h", agent="a", choice=Choice(allocations))
@@ -343,5 +350,5 @@ async def test_an_end_releases_all_slots(placement: Placement) -> None:
     await boot(placement, 2, host=1)
     await keep(placement, "host")
     end = ReservationEditRequested(edit=EndReservation(reservation=R1, forget=True))
-    await placement.reservations.edit(end)
+    await placement.of(ReservationOperations).edit(end)
     assert list(await holdings(placement.database)) == [uid(2)]

@@ -33,6 +33,9 @@ from bus.reports import Inventory
 from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers, on
+from features.groups.messages import group_of
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.aggregates import EAST, has_hosts, host
 from tests.support.buses import LOCALLY, Connect, serving
@@ -472,8 +475,8 @@ async def group(
         MakeGroup(group=DB, name="db", policy="soft-affinity"),
         MakeGroup(group=THEIRS, name="web", policy="affinity", project="theirs"),
     ):
-        await placement.server_groups.edit(GroupEditRequested(edit=made))
-    built = a_claim(1, on_hosts(1), group=THEIRS, project="theirs")
+        await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
+    built = a_claim(1, on_hosts(1), parts=joining(THEIRS), project="theirs")
     moved = a_claim(1, on_hosts(2), generation=1, keep=100, project="theirs")
     await claim(placement, an_order(built))
     await claim(placement, an_order(moved))
@@ -482,7 +485,7 @@ async def group(
 
 async def test_a_second_group_of_the_same_name_is_refused(group: CommandLine, placement: Placement) -> None:
     said = await group("create", "cache", "--policy", "anti-affinity", "--max-per-host", "3")
-    [made] = (await placement.server_groups.find(FindGroups(name="cache"))).groups
+    [made] = (await placement.of(ServerGroups).find(FindGroups(name="cache"))).groups
     assert (made.policy, made.max_per_host) == ("anti-affinity", 3)
     assert said == f"server group cache: {made.id}\n"
     with pytest.raises(OperationRefused, match="there is a server group cache in this project already"):
@@ -537,7 +540,7 @@ async def test_a_group_with_members_is_deleted_only_by_force(
     assert str(refused.value) == sentence
     assert await group("delete", THEIRS, "--force") == "server group web deleted\n"
     assert await group("delete", "db") == "server group db deleted\n"
-    assert [left.id for left in (await placement.server_groups.find(FindGroups())).groups] == [WEB]
+    assert [left.id for left in (await placement.of(ServerGroups).find(FindGroups())).groups] == [WEB]
 
 
 async def test_a_boot_names_the_group_it_joins_by_its_uuid(group: CommandLine, connect: Connect) -> None:
@@ -551,6 +554,6 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(group: CommandLine, c
         for name in ("web", DB.upper()):
             assert await boot(cli, request, False, 1.0, ByName(name)) == 0
         await until(lambda: len(asked) == 2)
-    assert [each.hints.group for each in asked] == [WEB, DB]
+    assert [group_of(each.parts) for each in asked] == [WEB, DB]
     with pytest.raises(OperationRefused, match=f"there is no server group {THEIRS} in project {OURS}"):
         await plainly(boot(cli, request, False, 1.0, ByName(THEIRS)))

@@ -12,18 +12,22 @@ from berth.databases import packages
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import HostReported, HostsAnswered, HostsAsked
+from bus.parts import RequestParts
 from bus.queries import DecisionFound
 from bus.reports import HostState, Inventory
-from bus.requests import Flavor, Hints, Image, ResourceGroup
+from bus.requests import Flavor, Image, ResourceGroup
 from bus.resources import FindAllocations, OwnerEditRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
+from features.groups.messages import GroupPart
+from features.groups.operations import ServerGroups
+from features.nova import selecting
+from features.nova.selecting import HostSelection
 from placement_worker import Placement
-from scheduler_worker import ChoicePolicy, selecting
+from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.selecting import HostSelection
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts
@@ -62,11 +66,9 @@ async def add_hosts(placement: Placement, scheduler: Scheduler, building: int = 
         await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
 
 
-async def ask(
-    selection: HostSelection, *instances: int, members: tuple[int, ...] = (), **fields: Any
-) -> HostsAnswered:
+async def ask(selection: HostSelection, *instances: int, **fields: Any) -> HostsAnswered:
     request = replace(a_request(flavor=SMALL), instances=tuple(map(uid, instances)), **fields)
-    [answer] = await selection.answer_many([HostsAsked(request=request, members=tuple(map(uid, members)))])
+    [answer] = await selection.answer_many([HostsAsked(request=request)])
     return answer
 
 
@@ -157,11 +159,12 @@ async def test_members_that_joined_a_group_elsewhere_count(
     placement: Placement, selection: HostSelection
 ) -> None:
     group = MakeGroup(group=uid(9), name="g", policy="anti-affinity", project=a_request().project)
-    await placement.server_groups.edit(GroupEditRequested(edit=group))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=1)), a_claim(2, on_hosts(2, VCPU=1))))
-    hints = Hints(group=uid(9))
-    assert hosts_of(await ask(selection, 3, members=(1, 2, 3), hints=hints)) == ["host-3"]
-    refused = await ask(selection, 4, members=(1, 2, 3, 4), hints=hints)
+    parts = RequestParts(GroupPart(group=uid(9), members=tuple(map(uid, (1, 2, 3)))))
+    assert hosts_of(await ask(selection, 3, parts=parts)) == ["host-3"]
+    parts = RequestParts(GroupPart(group=uid(9), members=tuple(map(uid, (1, 2, 3, 4)))))
+    refused = await ask(selection, 4, parts=parts)
     assert refused.refused is not None
     assert "server group" in refused.refused.reason
 

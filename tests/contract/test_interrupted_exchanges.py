@@ -25,10 +25,10 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.planning.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
+from features.planning.host_holds import HostHolds
 from placement_worker import IndexedSource
 from scheduler_worker.dependencies import Ending
-from scheduler_worker.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
-from scheduler_worker.host_holds import HostHolds
 from scheduler_worker.queries import CellQueries
 from tests.support.buses import serving
 from tests.support.fake_movers import FakeMovers, an_instance_there

@@ -14,6 +14,7 @@ from rich.console import Console
 from berth.commands.ironic import diff_command, sweep_command
 from berth.commands.ironic_trouble import access_of
 from berth.commands.terminal import Cli
+from berth.composition import open_placement
 from berth.databases import packages
 from berth.settings import Settings
 from bus import topics
@@ -26,7 +27,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
-from placement_worker import Placement, placement_worker
+from placement_worker import placement_worker
 from tests.support.command_line import plainly
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.waiting import until
@@ -74,7 +75,9 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made = PlacementBesideIronic(LocalBroker())
     monkeypatch.setattr("berth.ironic.followed", lambda settings, clock: made.followed())
     monkeypatch.setattr("berth.composition.transport", lambda settings, name: LocalTransport(made.broker))
-    async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish, ("c1",))):
+    async with made.serving(
+        lambda bus: placement_worker(open_placement(Settings(), database, Clock()), bus.publish, ("c1",))
+    ):
         await until(lambda: "ask:placement.providers" in made.broker.queues)
         yield made
     await database.close()

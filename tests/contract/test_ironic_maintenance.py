@@ -12,9 +12,9 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.reports import Inventory
+from features.maintenance.windows import CAUSE
 from ironic_sync.maintenance import REASON, TRAIT, MaintenanceFlags
 from scheduler_worker.host_traits import cause_trait
-from scheduler_worker.maintenance.windows import CAUSE
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

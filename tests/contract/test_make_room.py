@@ -10,12 +10,11 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from berth.databases import packages
-from berth.operations import making_room, publishing, rebalancing
+from berth.operations import making_room, publishing
 from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener, RoomMade
 from berth.operations.planned_moves import MovesDone, PlannedMoves
-from berth.operations.rebalancing import carry_out
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -42,8 +41,10 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.what_if import PlacedThere
 from bus.worker import Worker, answers
+from features.planning import rebalancing
+from features.planning.host_holds import HostHolds
+from features.planning.rebalancing import carry_out
 from placement_worker import IndexedSource
-from scheduler_worker.host_holds import HostHolds
 from tests.support.buses import serving
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid

@@ -14,6 +14,8 @@ import pytest
 from msgspec import inspect
 
 from bus.errors import Undecodable
+from bus.parts import OWNERS, TYPES
+from bus.parts import decoder as decoder_of
 from bus.protocol import decode, decode_frame, encode
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import LONG, MAX_ORDINAL, LargeMap, LongList, Message
@@ -114,7 +116,7 @@ def structs() -> dict[str, inspect.StructType]:
             for inner in getattr(type_, name, ()):
                 visit(inner)
 
-    for kind in BOUNDED_KINDS:
+    for kind in (*BOUNDED_KINDS, *(part for owner in OWNERS for part in TYPES.of(owner).values())):
         visit(inspect.type_info(kind))
     return found
 
@@ -206,20 +208,15 @@ def limits(type_: Any) -> Iterator[tuple[Any, Any]]:
         case inspect.Metadata(type=inner):
             yield from limits(inner)
         case _:
-            known = (
-                inspect.StructType,
-                inspect.LiteralType,
-                inspect.BoolType,
-                inspect.NoneType,
-                inspect.RawType,
-            )
-            assert isinstance(type_, known), f"{type_} has no bound"
+            known = (inspect.StructType, inspect.LiteralType, inspect.BoolType, inspect.NoneType)
+            # a custom type has the parts of features, each of which is visited
+            assert isinstance(type_, (*known, inspect.RawType, inspect.CustomType)), f"{type_} has no bound"
 
 
 @pytest.mark.parametrize("name", sorted(STRUCTS))
 def test_each_field_accepts_its_largest_value_and_refuses_more(name: str) -> None:
     struct = STRUCTS[name]
-    decoder = msgspec.json.Decoder(struct.cls)
+    decoder = decoder_of(struct.cls)
     for at, field in enumerate(struct.fields):
         where = f"$[{at}]" if struct.array_like else f".{field.encode_name}"
         try:

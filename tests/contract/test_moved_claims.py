@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.operations.audit import placement_breaches
 from bus.claims import CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.messages import Selection
@@ -18,7 +19,7 @@ from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
 from placement_worker.store import changes
-from placement_worker.store.audit import breaches, retired
+from placement_worker.store.audit import retired
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
 from tests.support.move_builders import Cells, a_build_that_stands, a_move
@@ -239,7 +240,7 @@ async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placemen
     assert await claim(placement, moves(move=MOVE + 1, generation=None, keep=None)) == [
         Retired(why="deleted")
     ]
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []
 
 
 @pytest.mark.parametrize(("disk", "fits"), [(60, True), (90, True), (101, False)])
@@ -280,4 +281,4 @@ async def test_a_destination_on_the_same_pool_needs_only_what_the_instance_does_
         assert 100 - placement.memory.index.rows[pool_id].free["DISK_GB"] == max(60, disk)
     else:
         assert isinstance(answer, MoveRefused)
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []

@@ -5,17 +5,17 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed
 from bus.messages import BuildPlaced, Selection
 from bus.moves import MovePlaced, MoveRequested
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.what_if import WhatIfMoves
+from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
-from placement_worker.store.audit import breaches
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_moves import WhatIfsOfMoves
 from tests.support.ids import uid
 from tests.support.move_builders import Cells, a_build_that_stands, a_move
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
@@ -63,7 +63,7 @@ async def test_ten_simultaneous_moves_on_a_full_pool_all_begin(placement: Placem
     for answer in [answer for several in answers for [answer] in several]:  # type: ignore[misc]
         assert isinstance(answer, MovePlaced), answer
     assert placement.memory.index.rows[POOL].free["DISK_GB"] == 0
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []
 
 
 async def test_the_dry_run_of_moves_on_a_full_pool_finds_the_hosts_that_they_get(

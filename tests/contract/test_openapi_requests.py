@@ -20,11 +20,12 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.applications import Starlette
 
+from berth.features import http_parts
 from berth.rest.openapi import rest_document
 from bus.http import listen, serve
 from placement_worker.http import format_refusal
 from placement_worker.http.access import Identity
-from placement_worker.http.openapi import document
+from placement_worker.http.openapi import placement_document
 from tests.contract.test_rest_roles import a_region
 from tests.support.http_placement import a_door
 
@@ -95,7 +96,7 @@ def schema_of(made: dict[str, Any]) -> Any:
     return schemathesis.openapi.from_dict(msgspec.json.decode(msgspec.json.encode(made)))
 
 
-REST, PLACEMENT = schema_of(rest_document()), schema_of(document())
+REST, PLACEMENT = (schema_of(rest_document()), schema_of(placement_document(http_parts())))
 few = settings(
     max_examples=6,
     derandomize=True,

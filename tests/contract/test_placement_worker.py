@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from berth.composition import open_placement
 from berth.databases import packages
+from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.claims import Claimed, Held
@@ -28,7 +30,7 @@ from tests.support.waiting import until
 async def served(broker: LocalBroker, database: Database) -> AsyncIterator[Placement]:
     stopping = asyncio.Event()
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
-        placement = Placement(database, Clock())
+        placement = open_placement(Settings(), database, Clock())
         group.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1",)), stopping))
         try:
             yield placement

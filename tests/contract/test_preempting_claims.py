@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.operations.audit import placement_breaches
 from bus.claims import (
     CLEANUP,
     Choice,
@@ -29,9 +30,12 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.resources import FindAllocations
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
+from features.preemption.operations import PreemptionRecords
+from features.preemption.rule import VICTIMS
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
-from placement_worker.rules.preemption import VICTIMS
-from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
 from tests.support.placement_calls import must_take
@@ -70,7 +74,7 @@ async def held(placement: Placement) -> dict[str, tuple[int, str | None]]:
 
 async def is_sound(placement: Placement) -> bool:
     await keeps_its_index(placement)
-    return not await breaches(placement.database)
+    return not await placement_breaches(placement.database)
 
 
 async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(placement: Placement) -> None:
@@ -78,9 +82,11 @@ async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(pla
     assert await held(placement) == {
         uid(HIGH): (4, "INSTANCE"), uid(LOWER): (2, "INSTANCE"), uid(HOLDER): (2, CLEANUP)
     }  # fmt: skip
-    [found] = (await placement.preemptions.find(FindPreemptions(victims=(uid(LOW),)))).preemptions
+    [found] = (await placement.of(PreemptionRecords).find(FindPreemptions(victims=(uid(LOW),)))).preemptions
     assert (found.by, found.priority, found.project, found.victim) == (uid(HIGH), 7, "p1", a_victim())
-    assert (await placement.preemptions.find(FindPreemptions(by=(uid(HIGH),)))).preemptions == (found,)
+    assert (await placement.of(PreemptionRecords).find(FindPreemptions(by=(uid(HIGH),)))).preemptions == (
+        found,
+    )
     assert await is_sound(placement)
 
 
@@ -89,10 +95,10 @@ async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placemen
     both = taking(a_victim(), a_victim(LOWER, HOLDER2))
     await take(placement, HIGH, 8, preempts=both)
     for latest in (1, 2):
-        found = await placement.preemptions.find(FindPreemptions(latest=latest))
+        found = await placement.of(PreemptionRecords).find(FindPreemptions(latest=latest))
         assert len(found.preemptions) == latest and found.used == {"p1": 2}
     for project, used in (("p1", {"p1": 2}), ("p2", {}), (None, {})):
-        assert (await placement.preemptions.find(FindPreemptions(project=project))).used == used
+        assert (await placement.of(PreemptionRecords).find(FindPreemptions(project=project))).used == used
     assert VICTIMS.labels(0)._value.get() - counted == 2
 
 
@@ -139,7 +145,7 @@ async def test_nothing_changes_if_a_victim_has_changed(
     assert isinstance(refusal, RuleRefused) and refusal.code == "not_preemptible"
     assert refusal.why.endswith(f"cannot be preempted: {why}")
     assert await held(placement) == before
-    assert not (await placement.preemptions.find(FindPreemptions(by=(uid(HIGH),)))).preemptions
+    assert not (await placement.of(PreemptionRecords).find(FindPreemptions(by=(uid(HIGH),)))).preemptions
     assert await is_sound(placement)
 
 
@@ -158,8 +164,8 @@ async def test_a_repeated_claim_is_answered_with_what_it_holds(placement: Placem
 
 async def test_members_of_server_groups_are_protected(placement: Placement) -> None:
     group = MakeGroup(group=uid(1, "b"), name="g", project="p1", policy="anti-affinity")
-    await placement.server_groups.edit(GroupEditRequested(edit=group))
-    await take(placement, LOW, 6, generation=1, group=group.group)
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
+    await take(placement, LOW, 6, generation=1, parts=joining(group.group))
     refused = await take(placement, HIGH, 4, preempts=taking(a_victim(generation=2)))
     assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
@@ -168,7 +174,9 @@ async def test_members_of_server_groups_are_protected(placement: Placement) -> N
 
 async def test_an_instance_that_draws_from_a_reservation_is_protected(placement: Placement) -> None:
     season = Reservation(id=uid(1, "7"), name="season", project="p1", flavor=Flavor(name="m", vcpus=8))
-    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=season))
+    )
     slot = slot_consumer(season.id, 1)
     reserved = a_claim(0, on_hosts(2, VCPU=8), type=RESERVATION, reserves=season.id)
     drawn = a_claim(6, Choice(on_hosts(2, VCPU=8), draws_on=slot))

@@ -2,30 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+from berth.operations.audit import placement_breaches
 from bus.domains import DomainConstraints, GangRole, LabelEditRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.preemption import PriorityClass
 from bus.queries import FindInstances, Instance, InstancesFound
-from bus.requests import Flavor, Hints
+from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.what_if import WhatIf
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import in_group
+from features.preemption import victim_search
+from features.preemption.priorities import PriorityClasses
+from features.preemption.victim_search import VictimSearch
+from features.what_if.preempting import WhatIfsPreempting
+from features.what_if.questions import WhatIfs
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
-from scheduler_worker import victim_search
-from scheduler_worker.extension import Fallback
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.refusals import TURNED_DOWN
-from scheduler_worker.victim_search import VictimSearch
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_preempting import WhatIfsPreempting
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
 from tests.support.placement_calls import must_take
@@ -55,9 +57,6 @@ class FullCloud:
                     project="p1", flavor="m", attempt=1, priority=priority, generation=1,
                 )  # fmt: skip
 
-    async def find(self, query: FindInstances) -> InstancesFound:
-        return InstancesFound(instances=tuple(i for i in self.instances.values() if i.root == query.host))
-
     async def place(self, request: BuildRequested) -> dict[str, set[str]]:
         """Return the hosts that got instances, with their victims; empty if the request was unplaceable."""
         found: dict[str, set[str]] = {}
@@ -68,7 +67,7 @@ class FullCloud:
             else:
                 assert isinstance(message, BuildUnplaceable)
         await keeps_its_index(self.placement)
-        assert not await breaches(self.placement.database)
+        assert not await placement_breaches(self.placement.database)
         assert not self.scheduler.pending.unsettled
         return found
 
@@ -76,6 +75,10 @@ class FullCloud:
         """Return the instances of low priority that hold resources."""
         query = FindAllocations(consumers=tuple(self.instances))
         return {each.id for each in (await self.placement.lookups.allocations(query)).consumers}
+
+
+async def found_among(instances: Mapping[str, Instance], query: FindInstances) -> InstancesFound:
+    return InstancesFound(instances=tuple(each for each in instances.values() if each.root == query.host))
 
 
 @pytest.fixture
@@ -86,11 +89,10 @@ async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCl
         await placement.reports.label(LabelEditRequested(roots=(uid(number, "a"),), set={"rack": rack}))
     classes = PriorityClasses(placement.database)
     classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
-    fallbacks = list[Fallback]()
-    cloud = FullCloud(placement, scheduler_of(placement, fallbacks=fallbacks), {}, classes)
-    cells = CellQueries(instances=cloud.find, builds=_unused, moves=_unused)
-    fallbacks.append(VictimSearch(classes, cells))
-    return cloud
+    instances: dict[str, Instance] = {}
+    cells = CellQueries(instances=partial(found_among, instances), builds=_unused, moves=_unused)
+    scheduler = scheduler_of(placement, fallbacks=[VictimSearch(classes, cells)])
+    return FullCloud(placement, scheduler, instances, classes)
 
 
 async def _unused(question: object) -> Any:
@@ -147,8 +149,8 @@ async def test_instances_are_spread_over_racks(cloud: FullCloud) -> None:
 async def test_members_of_an_anti_affinity_group_preempt_on_different_hosts(cloud: FullCloud) -> None:
     await cloud.fill({host: [(8, host)] for host in RACKS})
     group = MakeGroup(group=uid(1, "9"), name="g", project="p1", policy="anti-affinity")
-    await cloud.placement.server_groups.edit(GroupEditRequested(edit=group))
-    placed = await cloud.place(a_gang((2, 2), hints=Hints(group=group.group)))
+    await cloud.placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
+    placed = await cloud.place(a_gang((2, 2), parts=in_group(group.group)))
     assert placed == {"host-1": named(11), "host-2": named(21)}
     assert await cloud.held() == named(31, 41)
 
@@ -216,4 +218,4 @@ async def test_requests_of_a_batch_choose_different_victims(
     assert all(isinstance(message, BuildPlaced) for message in placed)
     assert await cloud.held() == named(31, 41, *left)
     assert refused.get() == before
-    assert not await breaches(cloud.placement.database)
+    assert not await placement_breaches(cloud.placement.database)

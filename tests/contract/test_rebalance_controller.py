@@ -7,17 +7,18 @@ import pytest
 from msgspec import structs
 
 from berth import composition
-from berth.commands import rebalancing as command
-from berth.operations import publishing, rebalancing
+from berth.operations import publishing
 from berth.operations.following import FollowedMoves, MoveListener
 from berth.operations.planned_moves import PlannedMoves
-from berth.operations.rebalancing import BalanceController
 from bus import topics
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.resources import AllocationsFound, FindAllocations
 from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, PlannedStep, SwitchBalancing
 from bus.worker import Worker, answers
+from features.planning import rebalance_command as command
+from features.planning import rebalancing
+from features.planning.rebalancing import BalanceController
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.fake_movers import FakeMovers, an_instance_there

@@ -1,10 +1,12 @@
 """Registries of thousands of objects: queries are answered in pages, and the settings limit their number."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from berth.settings import Settings
 from bus.aggregates import MakeAggregate
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.protocol import MAX_MESSAGE_BYTES, encode
@@ -21,25 +23,24 @@ from bus.reservations import (
     every_reservation,
 )
 from bus.vocabulary import LimitReached
-from placement_worker import Placement, RegistryLimits
-from placement_worker.registries import AggregateOperations, ServerGroups
-from placement_worker.reservations import ReservationOperations
-from placement_worker.store import reservations as stored
+from features.groups.operations import ServerGroups
+from features.reservations import store as stored
+from features.reservations.operations import ReservationOperations
+from placement_worker import Placement
 from tests.support.ids import uid
+from tests.support.placement_builders import a_placement
 from tests.support.placement_calls import edit_aggregate
-
-TINY = RegistryLimits(
-    reservations=3, reservations_of_project=2, slots=5, aggregates=2, groups=3, groups_of_project=2
-)
-Limited = ReservationOperations | ServerGroups | AggregateOperations
+from tests.support.virtual_time import TurnedClock
 
 
 @pytest.fixture
-def tiny(placement: Placement) -> Placement:
-    registries: list[Limited] = [placement.reservations, placement.server_groups, placement.aggregates]
-    for registry in registries:
-        registry.limits = TINY
-    return placement
+async def tiny(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
+    """Yield a placement with small limits."""
+    limits = {"reservations": 3, "reservations_project": 2, "reservation_slots": 5, "aggregates": 2}
+    limits |= {"groups": 3, "groups_project": 2}
+    settings = Settings().having(**{f"max_{name}": limit for name, limit in limits.items()})
+    async with a_placement(url, wall.clock, settings) as placement:
+        yield placement
 
 
 def a_reservation(number: int, project: str = "p1", **fields: Any) -> Reservation:
@@ -50,7 +51,7 @@ def a_reservation(number: int, project: str = "p1", **fields: Any) -> Reservatio
 
 async def make(placement: Placement, reservation: Reservation) -> ReservationResult:
     order = ReservationEditRequested(edit=MakeReservation(reservation=reservation))
-    return (await placement.reservations.edit(order)).result
+    return (await placement.of(ReservationOperations).edit(order)).result
 
 
 async def test_five_thousand_reservations_are_answered_in_pages_that_fit_into_messages(
@@ -63,7 +64,7 @@ async def test_five_thousand_reservations_are_answered_in_pages_that_fit_into_me
     pages: list[ReservationsFound] = []
 
     async def find(query: FindReservations) -> ReservationsFound:
-        pages.append(await placement.reservations.find(query))
+        pages.append(await placement.of(ReservationOperations).find(query))
         assert len(encode(pages[-1])) < MAX_MESSAGE_BYTES
         return pages[-1]
 
@@ -79,11 +80,11 @@ async def test_a_reservation_that_is_deleted_between_two_pages_hides_no_other(pl
     async with placement.database.write() as tx:
         for reservation in made:
             await stored.make(tx, reservation, 1.0)
-    first = await placement.reservations.find(FindReservations(slots=False))
+    first = await placement.of(ReservationOperations).find(FindReservations(slots=False))
     gone = EndReservation(reservation=first.last, forget=True)
-    await placement.reservations.edit(ReservationEditRequested(edit=gone))
+    await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=gone))
     rest = await every_reservation(
-        placement.reservations.find, FindReservations(slots=False, after=first.last)
+        placement.of(ReservationOperations).find, FindReservations(slots=False, after=first.last)
     )
     assert len(first.reservations) + len(rest.reservations) == len(made)
 
@@ -94,7 +95,7 @@ async def test_a_reservation_of_too_many_instances_is_refused(tiny: Placement, c
     assert isinstance(result, LimitReached)
     expected = "there may be at most 5 instances in a reservation (setting max_reservation_slots)"
     assert str(result) == expected
-    assert not (await tiny.reservations.find(FindReservations())).reservations
+    assert not (await tiny.of(ReservationOperations).find(FindReservations())).reservations
 
 
 async def test_the_default_limit_refuses_a_million_instances(placement: Placement) -> None:
@@ -117,10 +118,10 @@ async def test_server_groups_are_limited_by_project_and_in_all(tiny: Placement) 
     results = {}
     for number, project in ((1, "p1"), (2, "p1"), (3, "p1"), (4, "p2"), (5, "p3"), (1, "p1")):
         edit = MakeGroup(group=uid(number), name=f"g{number}", policy="affinity", project=project)
-        results[number] = (await tiny.server_groups.edit(GroupEditRequested(edit=edit))).result
+        results[number] = (await tiny.of(ServerGroups).edit(GroupEditRequested(edit=edit))).result
     refused = {number: each.setting for number, each in results.items() if isinstance(each, LimitReached)}
     assert refused == {3: "max_groups_project", 5: "max_groups"}
-    assert len((await tiny.server_groups.find(FindGroups())).groups) == 3
+    assert len((await tiny.of(ServerGroups).find(FindGroups())).groups) == 3
 
 
 async def test_aggregates_are_limited(tiny: Placement) -> None:

@@ -11,7 +11,9 @@ from random import Random
 import pytest
 from msgspec import structs
 
+from berth.composition import open_placement
 from berth.databases import packages
+from berth.settings import Settings
 from bus.aggregates import (
     AggregateEdit,
     AggregateEditRequested,
@@ -72,7 +74,7 @@ class ReplicatedPlacement:
         self.asked = 0  # how often a replica asked for changes
 
     async def start(self) -> Placement:
-        self.placement = Placement(self._database, Clock())
+        self.placement = open_placement(Settings(), self._database, Clock())
         await self.placement.start()
 
         bus = await self._serving.enter_async_context(Bus(self._connect()))

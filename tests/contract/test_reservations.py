@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.operations.audit import placement_breaches
 from bus.claims import (
     Choice,
     Claimed,
@@ -39,9 +40,11 @@ from bus.reservations import (
 )
 from bus.resources import FindAllocations
 from bus.vocabulary import UNSAID_ID, Missing, Taken
+from features.groups.operations import ServerGroups
+from features.reservations import store as stored
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
-from placement_worker.store import reservations as stored
-from placement_worker.store.audit import breaches, holdings
+from placement_worker.store.audit import holdings
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take
@@ -62,7 +65,7 @@ def a_reservation(**fields: Any) -> Reservation:
 
 
 async def edit(placement: Placement, wanted: ReservationEdit) -> ReservationResult:
-    return (await placement.reservations.edit(ReservationEditRequested(edit=wanted))).result
+    return (await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=wanted))).result
 
 
 async def make(placement: Placement, **fields: Any) -> None:
@@ -88,7 +91,7 @@ async def reserve(placement: Placement, **fields: Any) -> None:
 
 
 async def slots(placement: Placement) -> dict[str, tuple[dict[str, dict[str, int]], tuple[str, ...]]]:
-    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
     return {slot.consumer: (slot.held, slot.drawn_by) for slot in found.slots.get(R1, ())}
 
 
@@ -105,7 +108,7 @@ def why(result: ClaimResult) -> str:
 
 
 async def is_sound(placement: Placement) -> bool:
-    return not await breaches(placement.database)
+    return not await placement_breaches(placement.database)
 
 
 async def held(placement: Placement) -> dict[str, dict[str, dict[str, int]]]:
@@ -125,9 +128,13 @@ async def test_an_instance_takes_the_slot_of_a_full_host(placement: Placement) -
     [drawn] = await take(placement, draws(2))
     assert drawn == Claimed(choice=0, generation=1, number=drawn.number)  # type: ignore[union-attr]
     assert await slots(placement) == {S1: ({}, (uid(2),))}
-    [its] = (await placement.reservations.find(FindReservations(drawn_by=uid(2), ids=(uid(2),)))).reservations
+    [its] = (
+        await placement.of(ReservationOperations).find(FindReservations(drawn_by=uid(2), ids=(uid(2),)))
+    ).reservations
     assert its.id == R1
-    assert not (await placement.reservations.find(FindReservations(drawn_by=uid(9)))).reservations
+    assert not (
+        await placement.of(ReservationOperations).find(FindReservations(drawn_by=uid(9)))
+    ).reservations
     assert await held(placement) == {uid(2): on_hosts(1, VCPU=4), uid(9): on_hosts(1, VCPU=4)}
     assert await is_sound(placement)
 
@@ -335,13 +342,13 @@ async def test_the_end_of_the_window_releases_what_is_not_drawn(placement: Place
     now = placement.clock.now()
     await reserve(placement, ends=now + 100)
     await take(placement, draws(2, vcpus=1))
-    await placement.reservations.expire()
+    await placement.of(ReservationOperations).expire()
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 3}}, (uid(2),))}
     wall.now += 101
     [late] = await take(placement, draws(3, vcpus=1))
     assert why(late) == "reservation 'season' is ended"
     for _ in range(2):
-        await placement.reservations.expire()
+        await placement.of(ReservationOperations).expire()
         assert await slots(placement) == {S1: ({}, (uid(2),))}
     await release(placement, 2)
     assert await slots(placement) == {S1: ({}, ())}
@@ -352,9 +359,9 @@ async def test_the_end_of_the_window_releases_what_is_not_drawn(placement: Place
 
 async def test_an_end_that_a_crash_interrupted_is_completed(placement: Placement) -> None:
     await reserve(placement)
-    await placement.reservations._mark(R1)
+    await placement.of(ReservationOperations)._mark(R1)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
-    await placement.reservations.expire()
+    await placement.of(ReservationOperations).expire()
     assert await slots(placement) == {S1: ({}, ())}
 
 
@@ -364,7 +371,7 @@ async def test_an_extended_reservation_lasts_longer(placement: Placement, wall: 
     extended = await edit(placement, ExtendReservation(reservation=R1, ends=now + 200))
     assert extended == ReservationEdited(reservation=a_reservation(ends=now + 200), changed=True)
     wall.now += 150
-    await placement.reservations.expire()
+    await placement.of(ReservationOperations).expire()
     await must_take(placement, draws(2))
 
 
@@ -373,7 +380,7 @@ async def test_a_forgotten_reservation_leaves_its_instances(placement: Placement
     await take(placement, draws(2, vcpus=1))
     ended = await edit(placement, EndReservation(reservation=R1, forget=True))
     assert ended == ReservationEdited(reservation=a_reservation(ended=True), changed=True, released=1)
-    assert (await placement.reservations.find(FindReservations())).reservations == ()
+    assert (await placement.of(ReservationOperations).find(FindReservations())).reservations == ()
     missing = await edit(placement, EndReservation(reservation=R1))
     assert missing == Missing(what="reservation", names=(R1,))
     await release(placement, 2)
@@ -384,13 +391,13 @@ async def test_a_query_for_an_id_finds_what_else_has_it(placement: Placement) ->
     await reserve(placement)
     await take(placement, draws(2))  # the slot holds nothing any more
     group = MakeGroup(group=uid(3, "9"), name="web", policy="affinity", project="p2")
-    await placement.server_groups.edit(GroupEditRequested(edit=group))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
     shelved = ReleaseRequested(consumer=uid(5), generation=None, retire=SHELVED, revivable=True, cell="c1")
     await placement.claims.release_many([shelved])
     ids = (R1, S1, uid(2), uid(3, "9"), uid(5), uid(6))
     found = await placement.lookups.allocations(FindAllocations(consumers=ids, others=True))
     assert [consumer.id for consumer in found.consumers] == [uid(2)]
-    assert (found.groups, {*found.reserved}) == ({uid(3, "9"): "p2"}, {R1, S1})
+    assert found.objects == {uid(3, "9"): "p2", R1: "", S1: ""}
     assert found.retired == {uid(5): "c1"}
 
 

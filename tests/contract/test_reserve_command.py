@@ -24,6 +24,7 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine, a_served_placement
@@ -84,7 +85,9 @@ async def draw(placement: Placement) -> str:
     """Let instance 2 draw one of the four processors of a reservation; return the reservation's id."""
     id_ = uid(1, "7")
     season = Reservation(id=id_, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
-    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=season))
+    )
     slot = slot_consumer(id_, 1)
     claim = ConsumerClaim(
         consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed, Released, ReleaseRequested, holder_consumer
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped, InventoryReported
@@ -19,7 +20,6 @@ from bus.sql.database import Database
 from bus.vocabulary import Allocations, Contended, Message
 from placement_worker import Placement
 from placement_worker.store import reshapes
-from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, Gate, T, every_commit
 from tests.support.placement_builders import (
@@ -290,7 +290,7 @@ async def test_concurrent_claims_swaps_and_releases_lose_nothing(
     assert await held(placement, 901, 902, 903) == [of_host(1, 1)] * 3
     root = (await find_providers(placement, ids=(HOST,)))[0]
     assert root.used == {"VCPU": 3, "MEMORY_MB": 12, "DISK_GB": 3}
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []
     await placement.memory.fresh()
 
 
@@ -351,4 +351,4 @@ async def test_a_claim_on_a_concurrently_reshaped_provider_reads_it_again(
         assert (await held(placement, 2)) == [{HOST if back else CELL0: second}]
         first = {HOST if back else CELL0: of_host(2)[HOST]}
         assert await held(placement, 1, 9) in ([{}, {}], [on_hosts(5, VCPU=2), first])
-        assert await breaches(placement.database) == []
+        assert await placement_breaches(placement.database) == []

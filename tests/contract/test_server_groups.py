@@ -2,6 +2,7 @@
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.claims import CLEANUP, Claimed, Held, Refused, ReleaseRequested, RuleRefused
 from bus.groups import (
     DropGroup,
@@ -14,8 +15,9 @@ from bus.groups import (
     ServerGroup,
 )
 from bus.vocabulary import InUse, Taken
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
 from tests.support.http_placement import a_door, claim_in_json, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
@@ -31,7 +33,7 @@ async def hosts(placement: Placement) -> None:
 
 
 async def edit(placement: Placement, group: MakeGroup | DropGroup) -> GroupResult:
-    return (await placement.server_groups.edit(GroupEditRequested(edit=group))).result
+    return (await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))).result
 
 
 async def make(placement: Placement, policy: GroupPolicy = "anti-affinity", most: int = 1) -> None:
@@ -40,7 +42,7 @@ async def make(placement: Placement, policy: GroupPolicy = "anti-affinity", most
 
 
 async def found(placement: Placement) -> ServerGroup:
-    [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+    [group] = (await placement.of(ServerGroups).find(FindGroups(ids=(GROUP,)))).groups
     return group
 
 
@@ -90,7 +92,7 @@ async def test_groups_are_found_by_id_project_and_name_in_pages(placement: Place
         await edit(placement, order)
 
     async def ids(**query: object) -> list[str]:
-        answer = await placement.server_groups.find(FindGroups(**query))  # type: ignore[arg-type]
+        answer = await placement.of(ServerGroups).find(FindGroups(**query))  # type: ignore[arg-type]
         return [group.id for group in answer.groups]
 
     one, two, three = (uid(number, "9") for number in (1, 2, 3))
@@ -106,10 +108,10 @@ async def test_groups_are_found_by_id_project_and_name_in_pages(placement: Place
 async def test_groups_are_found_by_member(placement: Placement) -> None:
     await make(placement)
     await edit(placement, MakeGroup(group=OTHER, name="db", policy="affinity", project="p1"))
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2)))
+    await take(placement, a_claim(1, on_hosts(1), parts=joining(GROUP)), a_claim(2, on_hosts(2)))
 
     async def of(*members: str, ids: tuple[str, ...] = ()) -> list[str]:
-        found = await placement.server_groups.find(FindGroups(members=members, ids=ids))
+        found = await placement.of(ServerGroups).find(FindGroups(members=members, ids=ids))
         return [group.id for group in found.groups]
 
     assert await of(uid(1), uid(2), uid(3)) == [GROUP]
@@ -119,20 +121,20 @@ async def test_groups_are_found_by_member(placement: Placement) -> None:
 
 async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(placement: Placement) -> None:
     await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    await take(placement, a_claim(1, on_hosts(1), parts=joining(GROUP)))
     assert await edit(placement, DropGroup(group=GROUP)) == InUse(what=GROUP, members=(uid(1),))
     assert await edit(placement, DropGroup(group=GROUP, force=True)) == GroupEdited(changed=True)
     assert await edit(placement, DropGroup(group=GROUP)) == GroupEdited()
-    assert (await placement.server_groups.find(FindGroups())).groups == ()
+    assert (await placement.of(ServerGroups).find(FindGroups())).groups == ()
     await make(placement)
-    await take(placement, a_claim(2, on_hosts(2), group=GROUP))
+    await take(placement, a_claim(2, on_hosts(2), parts=joining(GROUP)))
     await must_take(placement, a_claim(1, on_hosts(2), generation=1))
     assert (await found(placement)).members == {uid(2): (H2,)}
 
 
 async def test_a_group_without_members_can_be_dropped(placement: Placement) -> None:
     await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    await take(placement, a_claim(1, on_hosts(1), parts=joining(GROUP)))
     await release(placement, a_release(1, 1, "deleted", keep=100))  # its guest may still be there
     assert await edit(placement, DropGroup(group=GROUP)) == GroupEdited(changed=True)
 
@@ -142,7 +144,7 @@ async def test_a_group_without_members_can_be_dropped(placement: Placement) -> N
 
 async def test_a_claim_joins_its_group_once(placement: Placement) -> None:
     await make(placement)
-    claim = a_claim(1, on_hosts(1), group=GROUP)
+    claim = a_claim(1, on_hosts(1), parts=joining(GROUP))
     assert [type(result) for result in await take(placement, claim)] == [Claimed]
     assert (await found(placement)).members == {uid(1): (H1,)}
     [again] = await take(placement, claim)
@@ -153,7 +155,11 @@ async def test_a_claim_joins_its_group_once(placement: Placement) -> None:
 
 async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placement) -> None:
     await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    await take(
+        placement,
+        a_claim(1, on_hosts(1), parts=joining(GROUP)),
+        a_claim(2, on_hosts(2), parts=joining(GROUP)),
+    )
     swap = a_claim(1, on_hosts(2), on_hosts(3), generation=1, keep=100)
     [moved] = await take(placement, swap)
     assert isinstance(moved, Claimed)
@@ -161,18 +167,22 @@ async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placemen
     there = await found(placement)
     assert there.members == {uid(1): (H3,), uid(2): (H2,)}
     assert there.left == {uid(100): (H1,)}
-    [late] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
+    [late] = await take(placement, a_claim(3, on_hosts(1), parts=joining(GROUP)))
     assert late == Refused(refusals=(crowded(H1),))
     await release(placement, a_release(100, None, fenced=False))
-    await must_take(placement, a_claim(3, on_hosts(1), group=GROUP))
+    await must_take(placement, a_claim(3, on_hosts(1), parts=joining(GROUP)))
 
 
 async def test_released_consumers_leave_their_group(placement: Placement) -> None:
     await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    await take(
+        placement,
+        a_claim(1, on_hosts(1), parts=joining(GROUP)),
+        a_claim(2, on_hosts(2), parts=joining(GROUP)),
+    )
     await release(placement, a_release(1, 1), a_release(2, 1, "deleted"))
     assert (await found(placement)).members == {}
-    await take(placement, a_claim(3, on_hosts(1), group=GROUP))
+    await take(placement, a_claim(3, on_hosts(1), parts=joining(GROUP)))
     await must_take(placement, a_claim(1, on_hosts(1)))
     [gone] = await take(placement, a_claim(3, {}, generation=1))  # releases all allocations
     assert isinstance(gone, Claimed)
@@ -181,7 +191,11 @@ async def test_released_consumers_leave_their_group(placement: Placement) -> Non
 
 async def test_the_api_reports_a_violated_group_policy(url: str, placement: Placement) -> None:
     await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    await take(
+        placement,
+        a_claim(1, on_hosts(1), parts=joining(GROUP)),
+        a_claim(2, on_hosts(2), parts=joining(GROUP)),
+    )
     async with a_door(url) as door:
         body = claim_in_json((H2, {"VCPU": 1}), generation=1)
         answer = await door("PUT", f"/allocations/{uid(1)}", body)
@@ -206,11 +220,13 @@ async def test_an_audit_reports_broken_groups(
 ) -> None:
     await make(placement, "soft-affinity")
     await take(
-        placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(1), group=GROUP, type=type_)
+        placement,
+        a_claim(1, on_hosts(1), parts=joining(GROUP)),
+        a_claim(2, on_hosts(1), parts=joining(GROUP), type=type_),
     )
-    assert await breaches(placement.database) == []
+    assert await placement_breaches(placement.database) == []
     await _set_policy(placement, policy)
-    assert await breaches(placement.database) == ([said] if said else [])
+    assert await placement_breaches(placement.database) == ([said] if said else [])
     await _set_policy(placement, "soft-affinity")
 
 

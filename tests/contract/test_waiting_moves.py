@@ -27,6 +27,7 @@ from bus.resources import FindAllocations
 from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.groups.tests.support.group_parts import in_group
 from scheduler_worker.store import parked
 from scheduler_worker.waiting.moves import WaitingMoves
 from scheduler_worker.waiting.queue import Ended
@@ -500,7 +501,7 @@ async def a_member(world: WaitingWorld) -> BuildPlaced:
     await world.edit_group(make)
     await world.report(1, {"VCPU": Inventory(total=2)})
     await asyncio.sleep(0.2)
-    await world.ask(1, flavor=SMALL, hints=Hints(group=GROUP), wait="")
+    await world.ask(1, flavor=SMALL, parts=in_group(GROUP), wait="")
     await world.until(1, world.placed)
     await world.report(2, {"VCPU": Inventory(total=8)})
     await asyncio.sleep(0.2)
@@ -524,7 +525,7 @@ async def leaves(world: WaitingWorld, member: BuildPlaced) -> None:
 async def test_a_moved_group_member_wakes_waiting_affinity_requests(goes) -> None:  # type: ignore[no-untyped-def]
     async with waiting_world() as world:
         member = await a_member(world)
-        await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
+        await world.ask(2, flavor=LARGE, parts=in_group(GROUP))
         await asyncio.sleep(5.0)
         assert world.placed == []
         before = world.clock.monotonic()
@@ -553,7 +554,7 @@ async def test_a_new_instance_wakes_requests_with_same_host() -> None:
 async def test_a_request_waiting_for_a_deleted_group_ends() -> None:
     async with waiting_world() as world:
         await a_member(world)
-        await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
+        await world.ask(2, flavor=LARGE, parts=in_group(GROUP))
         await asyncio.sleep(5.0)
         assert world.unplaceable == []
         before = world.clock.monotonic()

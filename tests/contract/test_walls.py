@@ -35,6 +35,7 @@ from bus.reports import Inventory
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, ProvidersFound
 from bus.vocabulary import Message, Missing
 from bus.worker import Worker, answers, on
+from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take
@@ -213,7 +214,7 @@ FORGED_CLAIMS = {
     "somebody new without a fence": a_claim(14, on_hosts(1), fenced=False),
     "leaving its room to another cell's": a_claim(11, on_hosts(3), generation=1, keep=12),
     "leaving its room to a build to come": a_claim(11, on_hosts(3), generation=1, keep=14),
-    "to a server group": a_claim(11, on_hosts(3), generation=1, group=uid(1, "f")),
+    "to a server group": a_claim(11, on_hosts(3), generation=1, parts=joining(uid(1, "f"))),
 }
 
 

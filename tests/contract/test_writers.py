@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed, Held
 from bus.clock import Clock
 from bus.names import NameEditRequested, RenameName
@@ -28,7 +29,6 @@ from bus.resources import (
 )
 from placement_worker import Placement
 from placement_worker.store import changes
-from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -215,7 +215,7 @@ class Writer:
 async def audited(placement: Placement, writers: list[Writer]) -> None:
     living = asyncio.gather(*(writer.live() for writer in writers))
     while not living.done():
-        assert await breaches(placement.database) == []
+        assert await placement_breaches(placement.database) == []
         await asyncio.wait([living], timeout=0.05)
     await living
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from berth import worker_roles
+from features.maintenance import controller
+from features.maintenance.quorum import AgentQuorum
 from scheduler_worker import worker
-from scheduler_worker.maintenance import controller
-from scheduler_worker.maintenance.quorum import AgentQuorum
 from tests.integration.watched_agents import WatchingSupervisor
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, Held, Refused, Released, Retired
 from bus.reports import EXCLUDES_SIBLINGS, Inventory, ProviderReport
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.store import tree_reads
-from placement_worker.store.audit import breaches, holdings, retired
+from placement_worker.store.audit import holdings, retired
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -55,7 +56,7 @@ async def test_concurrent_claims_of_the_last_places_take_exactly_those(database_
         assert not any(isinstance(one, Contended) for one in told)
         assert sum(isinstance(one, Refused) for one in told) == 20 * WORKERS
         assert sum(isinstance(one, Held) for one in told) == 20 * (WORKERS - 1)
-        assert await breaches(racers[0].database) == []
+        assert await placement_breaches(racers[0].database) == []
 
 
 async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(database_url: str) -> None:
@@ -87,7 +88,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
                 assert isinstance(claim, Retired)
                 assert isinstance(release, Released)
                 assert uid(consumer) in over and uid(consumer) not in held
-        assert await breaches(racers[0].database) == []
+        assert await placement_breaches(racers[0].database) == []
 
 
 async def test_concurrent_reports_of_a_tree_end_at_the_highest_sequence(database_url: str) -> None:
@@ -114,7 +115,7 @@ async def test_concurrent_reports_of_a_tree_end_at_the_highest_sequence(database
             row = racers[0].memory.index.rows[uid(host, "a")]
             assert row.capacity == {"VCPU": 30, "CUSTOM_2": 1}
             assert row.traits == ("CUSTOM_T30",)
-        assert await breaches(racers[0].database) == []
+        assert await placement_breaches(racers[0].database) == []
 
 
 async def test_a_retried_report_keeps_concurrent_claims(
@@ -183,6 +184,6 @@ async def test_concurrent_claims_never_put_two_types_on_one_gpu(database_url: st
             assert all(isinstance(one, Claimed | Refused) for one in results.values()), results
             claimed = [one for one, result in results.items() if isinstance(result, Claimed)]
             assert len(claimed) == len(held) >= 8
-            assert await breaches(racers[0].database) == []
+            assert await placement_breaches(racers[0].database) == []
             await racers[1].claims.release_many([a_release(one, 1) for one in claimed])
         assert not await holdings(racers[0].database)

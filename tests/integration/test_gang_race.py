@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.reports import Inventory
 from placement_worker import Placement
-from placement_worker.store.audit import breaches, holdings
+from placement_worker.store.audit import holdings
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report, racing_placements
@@ -74,7 +75,7 @@ class GangWatch:
             self._check_domains(gang, roots)
             if there:
                 placed.add(gang.request)
-        assert await breaches(self._placement.database) == []
+        assert await placement_breaches(self._placement.database) == []
         self.checks += 1
         return placed
 

@@ -8,13 +8,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
 from bus.domains import DomainConstraints
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
+from bus.parts import ClaimParts
 from bus.sql.failures import explained
 from bus.vocabulary import Allocations, Contended
+from features.groups.messages import GroupClaim
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
-from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -49,14 +53,14 @@ async def processes(url: str, policy: GroupPolicy, most: int = 1) -> AsyncIterat
     async with racing_placements(url) as made:
         await made[0].reports.report_many([a_report(host) for host in range(HOSTS)])
         group = MakeGroup(group=GROUP, name="web", policy=policy, max_per_host=most, project="p1")
-        await made[0].server_groups.edit(GroupEditRequested(edit=group))
+        await made[0].of(ServerGroups).edit(GroupEditRequested(edit=group))
         yield made
 
 
 async def watched(placement: Placement, work: Awaitable[None]) -> None:
     async def look() -> None:
         while True:
-            assert await breaches(placement.database) == []
+            assert await placement_breaches(placement.database) == []
             await asyncio.sleep(0)
 
     looking = asyncio.ensure_future(look())
@@ -71,7 +75,7 @@ async def watched(placement: Placement, work: Awaitable[None]) -> None:
 
 
 async def group_of(placement: Placement) -> ServerGroup:
-    [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+    [group] = (await placement.of(ServerGroups).find(FindGroups(ids=(GROUP,)))).groups
     return group
 
 
@@ -92,7 +96,7 @@ async def test_concurrent_anti_affinity_claims_fill_the_hosts_exactly(
 
         async def all_at_once() -> None:
             orders = [
-                an_order(a_claim(number, *anywhere(random.Random(number)), group=GROUP))
+                an_order(a_claim(number, *anywhere(random.Random(number)), parts=joining(GROUP)))
                 for number in range(AT_ONCE)
             ]
             asked = [claimed(racers[number % len(racers)], order) for number, order in enumerate(orders)]
@@ -132,7 +136,7 @@ async def test_concurrent_claims_swaps_and_releases_of_a_group(
                         one,
                         *chance.sample(anywhere(chance), 3),
                         generation=generation,
-                        group=GROUP if generation is None and one % 5 else None,
+                        parts=ClaimParts(GroupClaim(group=GROUP) if generation is None and one % 5 else None),
                         keep=keep,
                     )
                 )
@@ -167,7 +171,9 @@ async def test_concurrent_claims_of_a_request_make_its_group_once(
     topology = DomainConstraints(spread="host")
     async with processes(database_url, "affinity") as racers:
         for number in range(200):
-            claim = a_claim(number, on_hosts(number % HOSTS), group=uid(number, "8"), topology=topology)
+            claim = a_claim(
+                number, on_hosts(number % HOSTS), parts=joining(uid(number, "8")), topology=topology
+            )
             results = await asyncio.gather(*(claimed(placement, an_order(claim)) for placement in racers))
             assert Counter(map(type, results)) == {Claimed: 1, Held: len(racers) - 1}, results
             await racers[0].claims.release_many([a_release(number, 1)])

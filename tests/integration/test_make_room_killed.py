@@ -13,12 +13,10 @@ import msgspec
 import pytest
 
 from berth.configuration import EFFECTIVE_ENV
-from berth.operations import rebalancing
 from berth.operations.audit import audit
 from berth.operations.following import MoveOutcome, moves_of
 from berth.operations.host_states import host_named, reported_hosts, state_of
 from berth.operations.making_room import MakingRoom, RoomListener
-from berth.operations.rebalancing import carry_out
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -28,6 +26,8 @@ from bus.moves import FindMoves, MoveProgress
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.room import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
+from features.planning import rebalancing
+from features.planning.rebalancing import carry_out
 from tests.support.berth_processes import LAYOUTS, ROOT, Running, running
 from tests.support.waiting import in_time, receive_all, until
 
@@ -49,7 +49,7 @@ DYING_BETWEEN_THE_MOVES = """
 import os, signal, sys
 import msgspec
 from berth.__main__ import main
-from berth.commands import rebalancing
+from features.planning import rebalance_command as rebalancing
 from berth.operations import planned_moves
 from bus.room import BalancePlanned
 

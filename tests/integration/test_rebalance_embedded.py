@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.operations import rebalancing
 from berth.operations.following import MoveListener
 from bus import topics
 from bus.room import PlanBalance, SwitchBalancing
+from features.planning import rebalancing
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 

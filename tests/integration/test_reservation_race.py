@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, RuleRefused
 from bus.requests import Flavor
 from bus.reservations import (
@@ -17,8 +18,9 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.vocabulary import Contended
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
-from placement_worker.store.audit import breaches, holdings
+from placement_worker.store.audit import holdings
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -40,7 +42,9 @@ async def reserve_all(placement: Placement) -> list[str]:
     """Reserve all eight processors of every host, as one slot for each host."""
     await placement.reports.report_many([a_report(host) for host in range(HOSTS)])
     reservation = Reservation(id=R1, name="all", project="p1", flavor=Flavor(name="m", vcpus=8), count=HOSTS)
-    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=reservation)))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=reservation))
+    )
     slots = [slot_consumer(R1, host) for host in range(HOSTS)]
     claims = [
         ConsumerClaim(
@@ -100,8 +104,8 @@ async def test_a_slot_is_never_drawn_twice_and_gets_everything_back(database_url
         slots = await reserve_all(racers[0])
         drawn, refused = await race(racers, slots)
         assert drawn > 50 and refused > 50
-        assert await breaches(racers[0].database) == []
-        found = await racers[0].reservations.find(FindReservations(ids=(R1,)))
+        assert await placement_breaches(racers[0].database) == []
+        found = await racers[0].of(ReservationOperations).find(FindReservations(ids=(R1,)))
         whole = {slot: on_hosts(host, VCPU=8) for host, slot in enumerate(slots)}
         assert {slot.consumer: slot.held for slot in found.slots[R1]} == whole
 
@@ -114,10 +118,10 @@ async def test_an_end_during_the_race_leaves_nothing_reserved(database_url: str)
         async def end_after_some_draws() -> None:
             while len(await holdings(racers[0].database)) <= HOSTS:
                 pass
-            await racers[0].reservations.edit(end)
+            await racers[0].of(ReservationOperations).edit(end)
 
         _, outcome = await asyncio.gather(end_after_some_draws(), race(racers, slots))
         assert outcome[0] > 0
-        await racers[1].reservations.edit(end)
+        await racers[1].of(ReservationOperations).edit(end)
         assert await holdings(racers[0].database) == {}
-        assert await breaches(racers[0].database) == []
+        assert await placement_breaches(racers[0].database) == []

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from berth.client import RestClient
@@ -15,6 +14,7 @@ from berth.rest.bodies import RequestState
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.messages import BuildEnded
+from bus.protocol import decode
 from deploy.processes import free_port
 from tests.support.berth_processes import Running, running
 from tests.support.rest_berth import a_boot, tokens_in
@@ -37,7 +37,7 @@ class Ends:
         async for event in client.events(after):
             self.numbers.append(event.number)
             if event.event == "build.ended":
-                self.builds[msgspec.json.decode(event.data, type=BuildEnded).build] += 1
+                self.builds[decode(BuildEnded, event.data).build] += 1
 
 
 async def kill_repeatedly(berth: Running, ends: Ends, counts: Sequence[int]) -> None:

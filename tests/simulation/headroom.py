@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from berth.composition import open_placement
+from berth.settings import Settings
 from bus.claims import HOLDER_TYPES
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.requests import Hints
+from bus.parts import RequestParts
 from bus.reservations import RESERVATION, FindHeadroom, Headroom, MakeReservation, ReservationEditRequested
 from compute_sim.machines import SimAgent
+from features.groups.messages import GroupPart
+from features.headroom.controller import HeadroomController
+from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase
 from tests.simulation.invariants import TYPES, Broken, capacity_left, holdings_by_consumer
@@ -71,7 +76,8 @@ def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
         request.flavor, name="small", vcpus=own.randint(1, 3), memory_mb=256, extra_specs={}
     )
     zone = own.choice(ZONES).name if zoned and own.random() < 0.5 else request.zone
-    return msgspec.structs.replace(request, flavor=flavor, hints=Hints(group=group), zone=zone)
+    parts = RequestParts(GroupPart(group=group) if group else None)
+    return msgspec.structs.replace(request, flavor=flavor, parts=parts, zone=zone)
 
 
 @dataclass
@@ -111,7 +117,7 @@ class HeadroomCheck:
         made = MakeReservation(
             reservation=msgspec.structs.replace(HEADROOM, levels=self.levels, returns=False)
         )
-        await placement.reservations.edit(ReservationEditRequested(edit=made))
+        await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=made))
         self.world.databases["placement"].on_commit = lambda: self.world.check(lambda _: self._on_commit())
 
     def check_gauges(self) -> None:
@@ -120,7 +126,7 @@ class HeadroomCheck:
         if answer is None or answer.kept or self.world.time() - self._lacks_since <= LONGEST_STALE:
             return
         for placement in self.world.placements():
-            turns = placement.headroom._turns.get(HEADROOM.id)
+            turns = placement.of(HeadroomController)._turns.get(HEADROOM.id)
             if turns and turns[-1].kept:
                 raise Broken(f"headroom is reported as kept, and was lost at {self._lacks_since}: {answer}")
 
@@ -147,11 +153,11 @@ class HeadroomCheck:
 
     async def _asked(self, database: SimulatedDatabase) -> Headroom:
         if self._observer is None:
-            self._observer = Placement(_QuietDatabase(database), self.world.clock)
+            self._observer = open_placement(Settings(), _QuietDatabase(database), self.world.clock)
             await self._observer.book.read_again(self._observer.database)
             await self._observer.memory.reload()
         await self._observer.memory.fresh()
-        [found] = (await self._observer.headroom.find(FindHeadroom())).headrooms
+        [found] = (await self._observer.of(HeadroomController).find(FindHeadroom())).headrooms
         return found
 
     def _replay(self, tables: sqlite3.Connection, number: int) -> None:

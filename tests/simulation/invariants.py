@@ -12,6 +12,7 @@ from bus.candidates import PlacedHost
 from bus.claims import CLEANUP, HOLDER_TYPES, MIGRATION, holder_consumer
 from bus.host_health import DISABLED, FORCED_DOWN
 from cell_conductor.core.build import Build
+from features.groups.messages import group_of
 from placement_worker.store import audit as stored
 from scheduler_worker.waiting.hosts import needs_of
 from tests.support.rule_builders import recent_builds
@@ -210,7 +211,7 @@ def _check_none_fits(changes: "HostChanges", placement: sqlite3.Connection) -> N
                 max((free.get(name, 0) // amount for free in providers.values()), default=0)
                 for name, amount in asked.items()
             )
-        if _fitting_in(groups.get(message.hints.group or ""), found) >= several:
+        if _fitting_in(groups.get(group_of(message.parts) or ""), found) >= several:
             raise Broken(f"{request} ({asked} × {several}) waits, and would fit on {found}")
 
 

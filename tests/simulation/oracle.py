@@ -44,6 +44,7 @@ _LEAST, _LONGEST = 0.001, 0.02  # seconds until a message arrives
 _CALM = FaultRates(reorder=0.0, duplicate=0.0, late_copies=0.0, crashes=0, waits=0.3)
 _TIME = re.compile(rf"{str(START)[:5]}\d{{5}}(?:\.\d+)?")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8,32}\b")
+_DIGEST = re.compile(r"[0-9a-f]{12}")  # of an equivalence class of requests
 # Surrogate keys of placement's tables: column → the table and the column that replace it.
 _KEYS = {
     "resource_provider_id": ("resource_providers", "uuid"),
@@ -156,7 +157,7 @@ class OracleWorld(SimulatedWorld):
     def record(self, envelope: Envelope) -> None:
         topic = topic_of(envelope.key)
         if topic and topic != topics.PLACEMENT_CHANGED.pattern:
-            body = json.loads(bytes(envelope.body))
+            body = canonical(json.loads(bytes(envelope.body)))
             text = self._masked(f"{envelope.key} {json.dumps(body, sort_keys=True)}")
             self.published.setdefault(topic, []).append((self.time(), text))
 
@@ -230,7 +231,37 @@ def _row(row: Mapping[str, object], keys: Mapping[str, Mapping[object, object]])
         for column, value in row.items()
         if not (column == "id" and isinstance(value, int)) and value not in (None, "")
     }
-    return json.dumps(shown, sort_keys=True, default=str)
+    return json.dumps(canonical(shown), sort_keys=True, default=str)
+
+
+def canonical(value: object) -> object:
+    """Return a JSON value in a form that does not depend on which fields of a message are parts of features:
+    the fields of `parts` and `hints` are in the object that has these. Fields that are empty or have their
+    default are left out, and JSON texts are decoded.
+    """
+    match value:
+        case str() if value[:1] in ("{", "["):
+            try:
+                return canonical(json.loads(value))
+            except ValueError:
+                return value
+        case list():
+            return [canonical(each) for each in value]
+        case dict():
+            found: dict[str, object] = {}
+            for name, each in value.items():
+                inner = canonical(each)
+                if name == "parts" and isinstance(inner, dict):
+                    for part in inner.values():
+                        found |= part
+                elif name == "hints" and isinstance(inner, dict):
+                    found |= inner
+                elif inner not in (None, "", 0, [], {}) and (name, inner) != ("cidr", "/24"):
+                    found[name] = inner
+            if any(_DIGEST.fullmatch(name) for name in found):  # their sequence depends on the digests
+                return sorted(found.values(), key=partial(json.dumps, sort_keys=True))
+            return found
+    return value
 
 
 def _share(*of: object) -> float:

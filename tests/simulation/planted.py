@@ -23,13 +23,14 @@ from cell_conductor.core import step as core_step
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.ownership import GuestState
 from compute_sim.disk import AgentDisk
+from features.groups.places import GroupPlaces
+from features.headroom import plan as headroom
+from features.headroom.controller import HeadroomController
 from features.moves import agent_moves
 from features.moves.core import guest_phases
 from features.moves.core.guest_phases import PhaseEnd
-from placement_worker.core import capacity, claim_world, headroom
+from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.group_places import GroupPlaces
-from placement_worker.headroom import HeadroomController
 from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
 from scheduler_worker.core.waiting_queues import WaitingQueues
@@ -273,7 +274,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         "placement_worker.core.capacity._refusal: no more than the capacity", _no_capacity_check
     ),
     "server-group": PlantedBug(
-        "placement_worker.core.group_places.GroupPlaces.refusal: policies of server groups", _no_group_check
+        "features.groups.places.GroupPlaces.refusal: policies of server groups", _no_group_check
     ),
     "leftover": PlantedBug(
         "cell_conductor.core.leftovers.add: resources of a guest that may still exist are held",
@@ -342,7 +343,8 @@ PLANTED: Mapping[str, PlantedBug] = {
         headroom=True, complaint="does not evacuate",
     ),
     "headroom-changes": PlantedBug(
-        "placement_worker.headroom.HeadroomController: slots are adjusted after a change", _changes_unnoticed,
+        "features.headroom.controller.HeadroomController: slots are adjusted after a change",
+        _changes_unnoticed,
         headroom=True, complaint="is reported as kept",
     ),
 }  # fmt: skip

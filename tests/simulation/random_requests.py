@@ -14,11 +14,13 @@ from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.groups import MakeGroup
 from bus.messages import BuildRequested
 from bus.moves import MoveKind, MoveRequested
+from bus.parts import RequestParts
 from bus.preemption import PriorityClass
 from bus.replication import PlacementChanged
-from bus.requests import Flavor, Hints, Image
+from bus.requests import Flavor, Image
 from bus.worker import On, Worker
 from compute_sim.machines import SimHost
+from features.groups.messages import GroupPart, group_of
 
 if TYPE_CHECKING:
     pass
@@ -75,7 +77,7 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
         at_least=chance.randint(1, count) if count > 1 and chance.random() < 0.4 else 0,
         zone=chance.choice(ZONES).name if chance.random() < 0.1 else "",
         forced_host=chance.choice(hosts).host if chance.random() < 0.1 else "",
-        hints=Hints(group=joins),
+        parts=RequestParts(GroupPart(group=joins) if joins else None),
         wait=wait,
         priority=chance.choice((0, 0, 5)) if wait else 0,
     )
@@ -87,7 +89,7 @@ def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> 
     """
     own = Random(request.request)
     vcpus = own.choice((2, 4)) if low else own.randint(4, 8)
-    group = request.hints.group if own.random() < 0.3 else None
+    group = group_of(request.parts) if own.random() < 0.3 else None
     if full:  # a request takes most of a host, and nothing but its size excludes a host
         vcpus, group = own.randint(5, 8), None
         few = request.instances[:2]  # there are two such hosts
@@ -101,7 +103,7 @@ def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> 
         request,
         priority=own.choice((0, 1)) if low else own.choice((1, 4, 7, 7)),
         flavor=request.flavor if is_metal(request) and not full else flavor,
-        hints=Hints(group=group),
+        parts=RequestParts(GroupPart(group=group) if group else None),
         forced_host="",
     )
 

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from berth.composition import open_placement
+from berth.settings import Settings
 from bus import topics
 from bus.aggregates import AggregateEditRequested
 from bus.clock import Clock
@@ -36,10 +38,11 @@ from cell_conductor.store import BuildStore
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
+from features.groups.operations import ServerGroups
+from features.preemption.priorities import PriorityClasses
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import undo_claim_id
-from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.waiting.host_changes import HostChanges
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
@@ -147,9 +150,9 @@ class SimulatedWorld:
         self.databases = await make_databases(
             CELLS, self._pause, StatementFaults(self.seed, self.faults.failing_statements, self._failed)
         )
-        placement = Placement(self.databases["placement"], self.clock)
+        placement = open_placement(Settings(), self.databases["placement"], self.clock)
         for group in GROUPS:
-            await placement.server_groups.edit(GroupEditRequested(edit=group))
+            await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
         # a trait of berth, which no placement has from the beginning
         await placement.classes_and_traits.edit(
             NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN))
@@ -400,7 +403,9 @@ class SimulatedWorld:
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         def placement(bus: Bus) -> Worker:
-            made = self._placements[bus.replica] = Placement(self.databases["placement"], self.clock)
+            made = self._placements[bus.replica] = open_placement(
+                Settings(), self.databases["placement"], self.clock
+            )
             return placement_worker(made, bus.publish, CELLS)
 
         def scheduler(bus: Bus) -> Worker:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
+from features.groups.places import GroupPlaces
+from features.groups.rule import GroupRule, GroupWorld
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
-from placement_worker.core.group_places import GroupPlaces
-from placement_worker.rules.groups import GroupRule, GroupWorld
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from berth.composition import cell_queries, parts_of_scheduler, placement_queries
+from berth.composition import cell_queries, open_placement, parts_of_scheduler, placement_queries
 from berth.databases import packages
 from berth.settings import Settings
 from bus import topics
@@ -16,7 +16,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, cell_conductor
-from placement_worker import BusReader, IndexedSource, Placement, placement_worker, replica
+from placement_worker import BusReader, IndexedSource, placement_worker, replica
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import Claims, PlacementQueries
 from scheduler_worker.waiting.host_changes import HostChanges
@@ -38,7 +38,9 @@ def of_one_cell(
         return cell_conductor(cell, builds, *asks, clock=clock, limits=limits, parts=parts)
 
     return {
-        "placement": lambda bus: placement_worker(Placement(placement, clock), bus.publish, (cell,)),
+        "placement": lambda bus: placement_worker(
+            open_placement(Settings(), placement, clock), bus.publish, (cell,)
+        ),
         "scheduler": lambda bus: a_scheduler(bus, clock),
         "conductor": conductor_of,
     }

@@ -13,14 +13,14 @@ from bus.requests import Flavor, ResourceGroup
 from bus.reservations import Reservation, ReservedSlot
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
+from features.reservations.core.drawing import draw_of, drawing_on
+from features.reservations.rule import ReservationRule
+from features.reservations.slots import ReservationWorld, SlotRecord
 from placement_worker import IndexedSource
 from placement_worker.core.capacity import claim
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 from placement_worker.core.index import Index
-from placement_worker.core.reservations import ReservationWorld, SlotRecord
-from placement_worker.rules.reservations import ReservationRule
 from placement_worker.store.numbered_names import Book
-from scheduler_worker.core.drawing import draw_of, drawing_on
 from scheduler_worker.core.fitting import ALL_WAYS
 from scheduler_worker.core.order import choices_of
 from scheduler_worker.core.rule import Alternative

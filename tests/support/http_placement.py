@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import httpx
 from starlette.applications import Starlette
 
+from berth.features import http_parts, http_rules
 from placement_worker import Placement
 from placement_worker.http import Options, http_app
+from placement_worker.http.access import AccessPolicy
 from tests.support.placement_builders import a_placement
 
 LATEST = 39
@@ -52,7 +54,8 @@ class HttpPlacement:
 @asynccontextmanager
 async def a_door(url: str, **options: Any) -> AsyncIterator[HttpPlacement]:
     async with a_placement(url) as placement:
-        app = http_app(placement, Options(**options))
+        policy = options.pop("policy", None) or AccessPolicy(of_features=http_rules())
+        app = http_app(placement, Options(policy=policy, parts=http_parts(), **options))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with (
             app.router.lifespan_context(app),

@@ -26,8 +26,6 @@ from berth.commands import (
     moves,
     past,
     priorities,
-    rebalancing,
-    replaying,
     rules,
     what_if,
     why,
@@ -44,6 +42,8 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.queries import FindWaiting, WaitingRequest
+from features.planning import rebalance_command as rebalancing
+from features.policies import replay_command as replaying
 from tests.support.command_line import CommandLine
 from tests.support.waiting import until
 

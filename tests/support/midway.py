@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from berth.features import modules
 from bus.replication import PlacementChanged
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from placement_worker.store import changes
-from placement_worker.store.audit import breaches_in
+from placement_worker.store.audit import breaches
 
 T = TypeVar("T")
 
@@ -59,7 +60,9 @@ class EveryCommit:
         self.commits += 1
         for row in await _OVERSOLD(tx):
             self.broken.append(f"{row['name']}: {row['used']} {row['class']} used of {tuple(row)[3:]}")
-        self.broken += await breaches_in(tx)
+        self.broken += await breaches(tx)
+        for module in modules("audit"):
+            self.broken += await module.breaches(tx)
         if self.kept:
             held: Held = {}
             for uuid, name, amount in await _HELD(tx):

@@ -9,7 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 from sqlalchemy import text
 
+from berth.composition import open_placement
 from berth.databases import packages
+from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import InventoryReported
@@ -107,11 +109,13 @@ def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **dem
 
 
 @asynccontextmanager
-async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> AsyncIterator[Placement]:
+async def a_placement(
+    url: str, clock: Clock | None = None, settings: Settings | None = None, **options: Any
+) -> AsyncIterator[Placement]:
     database = Database(url, namespace="placement" if url.startswith("postgresql") else "", **options)
     try:
         await migrate(database, *packages("placement"))
-        placement = Placement(database, clock or Clock())
+        placement = open_placement(settings or Settings(), database, clock or Clock())
         await placement.start()
         yield placement
     finally:
@@ -140,7 +144,7 @@ async def mark_published(placement: Placement) -> None:
 
 
 async def keeps_its_index(placement: Placement) -> None:
-    fresh = Placement(placement.database, placement.clock)
+    fresh = open_placement(Settings(), placement.database, placement.clock)
     await fresh.start()
     assert seen_by(placement) == seen_by(fresh)
     assert placement.memory.index.aggregate_facts == fresh.memory.index.aggregate_facts

@@ -13,6 +13,7 @@ from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import Resources
+from features.groups.messages import GroupPart
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
@@ -85,7 +86,7 @@ class Hall:
 
     def order(self, request: BuildRequested, group: ServerGroup | None = None) -> Order:
         if group is not None:
-            request = structs.replace(request, hints=structs.replace(request.hints, group=group.id))
+            request = structs.replace(request, parts=request.parts.having(GroupPart(group=group.id)))
         alternative = replace(self.alternative(request), group=group)
         return Order(
             request,

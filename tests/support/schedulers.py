@@ -14,6 +14,10 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.sql.database import Database
 from bus.vocabulary import Id
+from features.groups.operations import ServerGroups
+from features.preemption.operations import PreemptionRecords
+from features.quotas.operations import QuotaOperations
+from features.reservations.operations import ReservationOperations
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
@@ -105,15 +109,15 @@ def queries_of(placement: Placement) -> PlacementQueries:
         claim_many=placement.claims.claim_many,
         release=release,
         providers=placement.lookups.providers,
-        groups=placement.server_groups.find,
+        groups=placement.of(ServerGroups).find,
         allocations=placement.lookups.allocations,
         usages=_unused,
         edit=_unused,
         edit_name=_unused,
-        quotas=placement.quotas.find,
-        preemptions=placement.preemptions.find,
-        reservations=placement.reservations.find,
-        edit_reservation=placement.reservations.edit,
+        quotas=placement.of(QuotaOperations).find,
+        preemptions=placement.of(PreemptionRecords).find,
+        reservations=placement.of(ReservationOperations).find,
+        edit_reservation=placement.of(ReservationOperations).edit,
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -13,6 +13,7 @@ import httpx
 from berth import composition
 from berth.control_room_setup import opened_pages
 from berth.settings import Settings
+from bus.addressing import Query
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unroutable
@@ -100,7 +101,7 @@ async def nobody(_: Any) -> Any:
     raise Unroutable("no queue")
 
 
-def _telling(answer: Any) -> Any:
+def _telling(answer: Any) -> Callable[[Any], Awaitable[Any]]:
     async def say(_: Any) -> Any:
         return answer
 
@@ -116,9 +117,15 @@ def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]
     for name in vars(queries):
         if name in answers:
             setattr(queries, name, _telling(answers[name]))
-        elif name not in answered:
+        elif name not in answered and name != "bus":
             setattr(queries, name, nobody)
-    setattr(queries, "asker", lambda query: own(query) if query.name in answered else nobody)  # noqa: B010
+
+    def asker(query: Query[Any, Any]) -> Callable[[Any], Awaitable[Any]]:
+        if query.name in answers:
+            return _telling(answers[query.name])
+        return own(query) if query.name in answered else nobody
+
+    setattr(queries, "asker", asker)  # noqa: B010
     return queries
 
 

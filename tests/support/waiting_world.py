@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from berth.composition import open_placement
 from berth.databases import packages
+from berth.settings import Settings
 from bus import topics
 from bus.aggregates import AggregateEdit, AggregateEditRequested
 from bus.cells import CellEditRequested, RegisterCell
@@ -25,7 +27,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import Address
 from bus.vocabulary import Message
-from placement_worker import Placement, placement_worker
+from placement_worker import placement_worker
 from tests.support.cloud_workers import a_scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
@@ -143,7 +145,7 @@ async def waiting_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
     async with asyncio.TaskGroup() as group:
         async with Bus(LocalTransport(broker), clock) as bus:
             world = WaitingWorld(clock, broker, placement, kept, group, bus)
-            worker = placement_worker(Placement(placement, clock), bus.publish, ("c1",))
+            worker = placement_worker(open_placement(Settings(), placement, clock), bus.publish, ("c1",))
             world.lives["placement"] = group.create_task(bus.serve(worker, asyncio.Event()))
             await world.handle()
             await asyncio.sleep(0.05)

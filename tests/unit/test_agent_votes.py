@@ -3,7 +3,7 @@
 import pytest
 
 from bus.guests import ProbeResult
-from scheduler_worker.core.agent_votes import judge_votes, voters_for
+from features.maintenance.core.agent_votes import judge_votes, voters_for
 from tests.support.ids import uid
 
 DEAD = uid(99, "a")

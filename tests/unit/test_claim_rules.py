@@ -7,32 +7,35 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berth.composition import open_placement
+from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
+from bus.clock import Clock
 from bus.domains import DomainConstraints
 from bus.preemption import Preempts, Victim
 from bus.requests import Flavor
 from bus.reservations import Reservation
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
+from features.group_limits.rule import GroupLimitRule
+from features.groups.places import GroupPlaces
+from features.groups.rule import GROUP, GroupRule, GroupWorld
+from features.groups.tests.support.group_parts import joining
+from features.preemption.rule import PreemptionRule, PreemptionWorld
+from features.quotas.budgets import ProjectBudget, QuotaLimits
+from features.quotas.limits import CachedLimits
+from features.quotas.rule import QuotaRule, QuotaWorld
+from features.reservations.rule import ReservationRule
+from features.reservations.slots import ReservationWorld, SlotRecord
+from features.topology.rule import TopologyRule
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.group_places import GroupPlaces
-from placement_worker.core.quotas import ProjectBudget, QuotaLimits
-from placement_worker.core.reservations import ReservationWorld, SlotRecord
 from placement_worker.extension import LOCKS
-from placement_worker.rules import claim_rules
-from placement_worker.rules.group_limits import GroupLimitRule
-from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
-from placement_worker.rules.preemption import PreemptionRule, PreemptionWorld
-from placement_worker.rules.quotas import QuotaRule, QuotaWorld
-from placement_worker.rules.reservations import ReservationRule
-from placement_worker.rules.topology import TopologyRule
 from placement_worker.store.claims import claim_scope
-from placement_worker.store.numbered_names import Book
 from tests.support.claim_worlds import A, B, C, room, stock
 from tests.support.ids import uid
 
-RULES = claim_rules(Database("sqlite+aiosqlite://"), Book())
+RULES = open_placement(Settings(), Database("sqlite+aiosqlite://"), Clock()).claims.rules
 X, Y, VICTIM, SLOT, DRAWER = (uid(number) for number in range(1, 6))
 KEEP, REST, MOVE = uid(6), uid(7), uid(8)
 PROJECT = "p1"
@@ -98,10 +101,10 @@ def preempts() -> Preempts:
 CLAIMS: dict[str, Callable[[], ConsumerClaim]] = {
     "draws from a slot": lambda: wants(Y, Choice(on(C), draws_on=SLOT)),
     "preempts": lambda: wants(Y, on(B), preempts=preempts()),
-    "joins a group": lambda: wants(Y, on(C), group="group"),
-    "joins a group with a topology": lambda: wants(Y, on(C), group="racked"),
+    "joins a group": lambda: wants(Y, on(C), parts=joining("group")),
+    "joins a group with a topology": lambda: wants(Y, on(C), parts=joining("racked")),
     "moves in its group": lambda: wants(X, on(C), generation=1, keep=KEEP, begins=MOVE),
-    "joins another group": lambda: wants(X, on(C), generation=1, group="racked"),
+    "joins another group": lambda: wants(X, on(C), generation=1, parts=joining("racked")),
     "leaves": lambda: wants(X, {}, generation=1),
     "moves what it drew": lambda: wants(DRAWER, on(A), generation=1, keep=KEEP, begins=MOVE),
     "moves by two consumers": lambda: wants(X, on(A, C), generation=1, client=True),
@@ -127,10 +130,10 @@ def test_a_claim_leaves_no_trace_if_another_of_its_request_is_refused(
 
 
 REFUSED_LATER: dict[str, tuple[Choice, dict[str, Any]]] = {
-    "draws, and breaks the policy of its group": (Choice(on(C), draws_on=SLOT), {"group": "group"}),
+    "draws, and breaks the policy of its group": (Choice(on(C), draws_on=SLOT), {"parts": joining("group")}),
     "preempts, and breaks the topology of its group": (
         Choice(on(B)),
-        {"group": "racked", "preempts": preempts()},
+        {"parts": joining("racked"), "preempts": preempts()},
     ),
     "preempts too little": (Choice(on(B, vcpus=9)), {"preempts": preempts()}),
     "draws from another slot than it fits": (Choice(on(C, vcpus=9), draws_on=SLOT), {}),
@@ -189,11 +192,11 @@ def test_a_claim_is_refused_by_the_first_rule_that_it_breaks() -> None:
     there.state[QuotaRule] = QuotaWorld({PROJECT: ProjectBudget(PROJECT, {"VCPU": 1})}, {1: PROJECT})
     wrong = replace(preempts(), victims=(Victim(build=X, generation=9, attempt=1, holder=REST),))
     steps = (
-        wants(Y, Choice(on(A, vcpus=9), draws_on=VICTIM), group="group", preempts=wrong),
-        wants(Y, on(A, vcpus=9), group="group", preempts=wrong),
-        wants(Y, on(A, vcpus=9), group="group"),
-        wants(Y, on(A), group="group"),
-        wants(Y, on(C), group="group"),
+        wants(Y, Choice(on(A, vcpus=9), draws_on=VICTIM), parts=joining("group"), preempts=wrong),
+        wants(Y, on(A, vcpus=9), parts=joining("group"), preempts=wrong),
+        wants(Y, on(A, vcpus=9), parts=joining("group")),
+        wants(Y, on(A), parts=joining("group")),
+        wants(Y, on(C), parts=joining("group")),
     )
     codes = []
     for step in steps:
@@ -210,8 +213,8 @@ def test_a_plain_claim_calls_no_rule() -> None:
 
 
 def test_limits_of_other_projects_let_no_plain_claim_wait_for_a_lock() -> None:
-    book = Book()
-    book.quotas = QuotaLimits({"p2": {"VCPU": 1}})
+    placement = open_placement(Settings(), Database("sqlite+aiosqlite://"), Clock())
+    placement.of(CachedLimits).limits = QuotaLimits({"p2": {"VCPU": 1}})
     scope = claim_scope([wants(Y, on(A))], [A])
-    active = [rule.name for rule in claim_rules(Database("sqlite+aiosqlite://"), book) if rule.needs(scope)]
+    active = [rule.name for rule in placement.claims.rules if rule.needs(scope)]
     assert active == ["quotas"] and not scope.locks

@@ -22,11 +22,12 @@ from bus.claims import (
     holder_consumer,
 )
 from bus.moves import BEGUN, SHELVED
+from features.groups.places import GroupPlaces, no_group
+from features.groups.rule import GROUP
+from features.groups.tests.support.group_parts import joining
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.group_places import GroupPlaces, no_group
-from placement_worker.rules.groups import GROUP
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, join, order, room, stock, wants, world
 from tests.support.ids import uid
 
@@ -241,7 +242,7 @@ TAKEN: dict[str, tuple[ConsumerClaim, dict[str, str], Any, dict[str, str]]] = {
     "of itself": (takes_over(X), {}, is_held(B), {X: B, KEEP: A}),
     "kept by the same holder": (takes_over(keep=KEEP), {}, is_held(B), {X: B, KEEP: A}),
     "into an unknown group": (
-        takes_over(group="none"), {}, Refused(refusals=(no_group("none"),)), {X: B, KEEP: A}
+        takes_over(parts=joining("none")), {}, Refused(refusals=(no_group("none"),)), {X: B, KEEP: A}
     ),
 }  # fmt: skip
 

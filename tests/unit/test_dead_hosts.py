@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from scheduler_worker.core.dead_hosts import (
+from features.maintenance.core.dead_hosts import (
     EvacuationJudge,
     EvacuationLimits,
     MissingHost,

@@ -12,6 +12,7 @@ from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints, Image
 from bus.resources import AllocationsFound, Consumer, FindAllocations
+from features.groups.tests.support.group_parts import in_group
 from scheduler_worker import ChoicePolicy
 from scheduler_worker import orders as remembering
 from scheduler_worker.core.attributes import (
@@ -278,13 +279,13 @@ async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, Buil
 @pytest.mark.parametrize(
     ("well", "wrong"),
     [
-        (Hints(different_host=(GUEST,)), Hints(different_host=(BAD,))),
-        (Hints(group=uid(5, "d")), Hints(group=BAD)),
+        ({"hints": Hints(different_host=(GUEST,))}, {"hints": Hints(different_host=(BAD,))}),
+        ({"parts": in_group(uid(5, "d"))}, {"parts": in_group(BAD)}),
     ],
 )
-async def test_a_failed_lookup_concerns_its_request_only(well: Hints, wrong: Hints) -> None:
+async def test_a_failed_lookup_concerns_its_request_only(well: Any, wrong: Any) -> None:
     asked = Knowing()
-    requests = [a_request(number, hints=wrong if number == 11 else well) for number in range(BATCH)]
+    requests = [a_request(number, **(wrong if number == 11 else well)) for number in range(BATCH)]
     told = await said(asked, requests)
     without = [request for request, answer in told.items() if not isinstance(answer, BuildPlaced)]
     assert without == [requests[11].request]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bus.maintenance import HostEvacuation
-from scheduler_worker.maintenance.fencing import call_hook
+from features.maintenance.fencing import call_hook
 from tests.support.ids import uid
 from tests.support.waiting import until
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_worker.core.exchanges import ExchangeAct, MoveResult, next_act
+from features.planning.core.exchanges import ExchangeAct, MoveResult, next_act
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ import pytest
 
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
 from bus.groups import GroupPolicy
+from bus.parts import ClaimParts
 from bus.vocabulary import Allocations
+from features.groups.messages import GroupClaim
+from features.groups.places import GroupPlaces, no_group
+from features.groups.rule import GROUP, GroupRule, GroupWorld
+from features.groups.tests.support.group_parts import joining
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
-from placement_worker.core.group_places import GroupPlaces, no_group
-from placement_worker.rules.groups import GROUP, GroupRule, GroupWorld
 from tests.support.claim_worlds import join
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
@@ -173,13 +176,13 @@ def took(there: ClaimWorld, *claims: ConsumerClaim) -> list[int | None]:
 def test_the_claims_of_one_order_see_each_other_in_order() -> None:
     there = world(group("anti-affinity"))
     choices = (on(A), on(B), on(C))
-    assert took(there, *(wants(who, *choices, group="group-7") for who in (X, Y, Z))) == [0, 1, 2]
+    assert took(there, *(wants(who, *choices, parts=joining("group-7")) for who in (X, Y, Z))) == [0, 1, 2]
 
 
 def test_a_child_is_on_its_root_and_a_pool_is_nowhere() -> None:
     there = world(group("anti-affinity"))
-    first = wants(X, on("a1", "pool"), group="group-7")
-    second = wants(Y, on(A, "pool"), on("b1", "pool"), group="group-7")
+    first = wants(X, on("a1", "pool"), parts=joining("group-7"))
+    second = wants(Y, on(A, "pool"), on("b1", "pool"), parts=joining("group-7"))
     assert took(there, first, second) == [0, 1]
     assert groups_of(there)[7].places == {X: {A}, Y: {B}}
 
@@ -187,9 +190,9 @@ def test_a_child_is_on_its_root_and_a_pool_is_nowhere() -> None:
 def test_an_order_that_fails_leaves_its_groups_as_they_were() -> None:
     there, untouched = world(group("anti-affinity")), world(group("anti-affinity"))
     for one in (there, untouched):
-        took(one, wants(X, on(A), group="group-7"))
+        took(one, wants(X, on(A), parts=joining("group-7")))
     moved = wants(X, on(B), generation=1, keep=KEPT)
-    joins, fails = wants(Y, on(C), group="group-7"), wants(Z, {A: {"VCPU": 101}})
+    joins, fails = (wants(Y, on(C), parts=joining("group-7")), wants(Z, {A: {"VCPU": 101}}))
     assert took(there, moved, joins, fails) == [None, None, None]
     assert groups_of(there) == groups_of(untouched)
     assert {holder.uuid: holder.marks.get(GROUP) for holder in there.holders.values()} == {
@@ -199,8 +202,8 @@ def test_an_order_that_fails_leaves_its_groups_as_they_were() -> None:
 
 def test_a_member_may_join_another_group_with_another_claim() -> None:
     there = world(group("anti-affinity"), group("affinity", {Z: (B,)}, number=8))
-    took(there, wants(X, on(A), group="group-7"))
-    assert took(there, wants(X, on(A), on(B), generation=1, group="group-8")) == [1]
+    took(there, wants(X, on(A), parts=joining("group-7")))
+    assert took(there, wants(X, on(A), on(B), generation=1, parts=joining("group-8"))) == [1]
     assert (groups_of(there)[7].places, groups_of(there)[8].places) == (
         {},
         {Z: frozenset((B,)), X: frozenset((B,))},
@@ -209,9 +212,9 @@ def test_a_member_may_join_another_group_with_another_claim() -> None:
 
 def test_a_consumer_that_releases_everything_leaves_its_group() -> None:
     there = world(group("anti-affinity"))
-    took(there, wants(X, on(A), group="group-7"))
+    took(there, wants(X, on(A), parts=joining("group-7")))
     assert took(there, wants(X, {}, generation=1)) == [0]
-    assert took(there, wants(X, on(A)), wants(Y, on(A), group="group-7")) == [0, 0]
+    assert took(there, wants(X, on(A)), wants(Y, on(A), parts=joining("group-7"))) == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +222,7 @@ def test_a_consumer_that_releases_everything_leaves_its_group() -> None:
     [("group-7", PROJECT, True), ("group-9", PROJECT, False), ("group-7", "p2", False)],
 )
 def test_a_group_of_another_project_is_refused(name: str, project: str, there: bool) -> None:
-    order = ClaimRequested(claims=(wants(X, on(A), on(B), group=name, project=project),))
+    order = ClaimRequested(claims=(wants(X, on(A), on(B), parts=joining(name), project=project),))
     results = claim(order, world(group("anti-affinity")))
     assert results is not None
     assert isinstance(results[0], Claimed) if there else results == (Refused(refusals=(no_group(name),) * 2),)
@@ -299,7 +302,7 @@ def test_random_claims_moves_and_releases_go_as_on_paper(policy: GroupPolicy, se
                 who,
                 *(on(chance.choice((root, root.replace("aaaa", "a1")))) for root in wanted),
                 generation=generations.get(who),
-                group="group-7" if not swaps or chance.random() < 0.5 else None,
+                parts=ClaimParts(GroupClaim(group="group-7") if not swaps or chance.random() < 0.5 else None),
                 keep=keep,
             ),
         )

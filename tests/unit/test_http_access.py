@@ -322,7 +322,7 @@ LIMITED = Identity("u", "p", frozenset({"admin"}), cells=("c1",), projects=("p1"
     [
         ("placement:allocations:update", {}, False),
         ("placement:resource_providers:list", {}, False),
-        ("berth:quotas:list", {}, False),
+        ("berth:aggregates:list", {}, False),
         ("placement:usages", {"project_id": "p1"}, True),
         ("placement:usages", {"project_id": "p"}, False),
         ("berth:control_room:show", {}, True),
@@ -336,13 +336,9 @@ LEAST = {
     "berth:changes:list": "reader",
     "berth:aggregates:list": "reader",
     "berth:aggregates:show": "reader",
-    "berth:quotas:list": "reader",
-    "berth:quotas:show": "reader",
     "berth:aggregates:create": "operator",
     "berth:aggregates:update": "operator",
     "berth:aggregates:delete": "operator",
-    "berth:quotas:update": "admin",
-    "berth:quotas:delete": "admin",
     "berth:providers:load": "admin",
 }
 

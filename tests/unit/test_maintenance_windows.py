@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from bus.maintenance import HostPhase, MaintenanceWindow
-from scheduler_worker.core.maintenance import (
+from features.maintenance.core.maintenance import (
     UNMEASURED,
     DrainedHost,
     MeasuredMove,

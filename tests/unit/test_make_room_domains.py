@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bus.candidates import Ints
-from scheduler_worker.core.make_room import RoomPlan, plan_room
-from scheduler_worker.core.moved_cloud import CloudState, MovableInstance
-from scheduler_worker.core.room_demand import DomainLimit, RoomDemand, RoomPart
+from features.planning.core.make_room import RoomPlan, plan_room
+from features.planning.core.moved_cloud import CloudState, MovableInstance
+from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from tests.support.ids import uid
 
 WHOLE = 16.0

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from bus.candidates import Floats
-from scheduler_worker.core.make_room import RoomPlan, cost_of, plan_room
-from scheduler_worker.core.moved_cloud import CloudState, MovableInstance
-from scheduler_worker.core.room_demand import DomainLimit, RoomDemand, RoomPart
+from features.planning.core.make_room import RoomPlan, cost_of, plan_room
+from features.planning.core.moved_cloud import CloudState, MovableInstance
+from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from tests.support.ids import uid
 
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))

@@ -16,6 +16,8 @@ from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
+from features.groups.messages import claimed_group
+from features.groups.tests.support.group_parts import in_group
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.move_start import undo_claim_id
 from scheduler_worker.placing import Scheduler
@@ -108,7 +110,8 @@ async def test_a_move_claims_a_new_host_and_a_holder_keeps_the_old_one() -> None
     assert (placed.spec.project, placed.spec.name, placed.spec.metadata) == ("p", "web-1", {"a": "b"})
     assert placed.decision.record is not None and placed.decision.scores
     (order,) = cloud.placement.orders
-    assert (order.claims[0].group, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
+    [claim] = order.claims
+    assert (claimed_group(claim.parts), claim.project, claim.user) == (None, "p", "u")
 
 
 async def test_fields_of_a_move_that_are_not_known_are_noted_in_its_decision() -> None:
@@ -207,7 +210,7 @@ async def test_group_members_exclude_hosts_but_the_instance_itself_does_not() ->
     grouped(cloud, "anti-affinity", {BUILD: 1, uid(8, "b"): 2}, {KEEP: 3})
     placed = await cloud.placed(a_move())
     assert placed.chosen is not None and placed.chosen.root == root(3)
-    assert cloud.placement.orders[0].claims[0].group is None  # it stays in the group it is in
+    assert claimed_group(cloud.placement.orders[0].claims[0].parts) is None  # it stays in the group it is in
 
 
 async def test_a_single_member_of_an_affinity_group_may_go_anywhere() -> None:
@@ -232,20 +235,21 @@ def shelved(cloud: MovingCloud, asked: AlsoAsked | None = None) -> None:
 async def test_a_shelved_instance_holds_nothing_and_rejoins_its_group() -> None:
     cloud = a_cloud()
     grouped(cloud, "anti-affinity", {uid(8, "b"): 2, uid(9, "b"): 3, uid(10, "b"): 1})
-    shelved(cloud, AlsoAsked(hints=Hints(group=GROUP)))
+    shelved(cloud, AlsoAsked(parts=in_group(GROUP)))
     placed = await cloud.placed(a_move(1, "unshelve"))
     assert placed.chosen is not None and placed.chosen.root == root(4)
     assert (placed.attempt, placed.generation) == (0, 1)
     [claim] = cloud.placement.orders[0].claims
-    assert (claim.generation, claim.keep, claim.begins, claim.group) == (None, None, MOVE, GROUP)
+    assert (claim.generation, claim.keep, claim.begins) == (None, None, MOVE)
+    assert claimed_group(claim.parts) == GROUP
     assert {question.cell for question in cloud.cells.questions} == {"cell1"}
 
 
 async def test_a_deleted_group_does_not_prevent_an_unshelve() -> None:
     cloud = a_cloud()
-    shelved(cloud, AlsoAsked(hints=Hints(group=GROUP)))
+    shelved(cloud, AlsoAsked(parts=in_group(GROUP)))
     await cloud.placed(a_move(1, "unshelve"))
-    assert cloud.placement.orders[0].claims[0].group is None
+    assert claimed_group(cloud.placement.orders[0].claims[0].parts) is None
 
 
 async def test_a_shelve_and_a_rebuild_claim_nothing_and_begin_once() -> None:

@@ -10,6 +10,8 @@ from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
+from features.groups.messages import claimed_group
+from features.groups.tests.support.group_parts import in_group
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import Order
@@ -156,16 +158,16 @@ async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
 )
 async def test_instances_of_a_request_count_in_their_group(policy: GroupPolicy, placed: int) -> None:
     placement = FakePlacement(*(a_candidate(number) for number in range(3)))
-    request = a_request(instances=3, hints=Hints(group=GROUP))
+    request = a_request(instances=3, parts=in_group(GROUP))
     found, ended = await said(a_scheduler(placement, policy), request)
     assert ended == []
     assert len({placed.chosen.root for placed in found}) == placed
-    assert all(claim.group == GROUP for order in placement.orders for claim in order.claims)
+    assert all(claimed_group(claim.parts) == GROUP for order in placement.orders for claim in order.claims)
 
 
 async def test_requests_of_a_batch_count_in_their_group() -> None:
     placement = FakePlacement(*(a_candidate(number) for number in range(3)))
-    requests = [a_request(number, hints=Hints(group=GROUP)) for number in range(4)]
+    requests = [a_request(number, parts=in_group(GROUP)) for number in range(4)]
     scheduler = a_scheduler(placement, "anti-affinity")
     found, _ = await said(scheduler, *requests)
     roots = [placed.chosen.root for placed in found]
@@ -179,7 +181,7 @@ async def test_a_refused_choice_is_no_group_member() -> None:
     placement = FakePlacement(a_candidate(1), a_candidate(2, free=FEW))
     placement.source.lag = True
     placement.take(uid(1, "c"), ROOM)
-    request = a_request(instances=2, hints=Hints(group=GROUP))
+    request = a_request(instances=2, parts=in_group(GROUP))
     found, _ = await said(a_scheduler(placement, "affinity"), request)
     assert [placed.chosen.root for placed in found] == [uid(2, "c")] * 2
 
@@ -188,19 +190,19 @@ async def test_a_refused_choice_is_no_group_member() -> None:
 async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
     """An empty group may go anywhere, also where its members were before."""
     placement = FakePlacement(a_candidate(1), a_candidate(2, free=FEW))
-    scheduler, hints = a_scheduler(placement, policy), Hints(group=GROUP)
-    (first,), _ = await said(scheduler, a_request(1, hints=hints))
+    scheduler, parts = a_scheduler(placement, policy), in_group(GROUP)
+    (first,), _ = await said(scheduler, a_request(1, parts=parts))
     placement.held.clear()
     for root, left in placement.free.items():
         if (root == first.chosen.root) == (policy == "affinity"):
             left["VCPU"] = 0
-    (second,), _ = await said(scheduler, a_request(2, hints=hints))
+    (second,), _ = await said(scheduler, a_request(2, parts=parts))
     assert (second.chosen.root == first.chosen.root) == (policy == "anti-affinity")
 
 
 async def test_a_group_that_there_is_not_is_named() -> None:
     placement = FakePlacement(a_candidate(1))
-    _, (ended,) = await said(a_scheduler(placement), a_request(hints=Hints(group=GROUP)))
+    _, (ended,) = await said(a_scheduler(placement), a_request(parts=in_group(GROUP)))
     assert ended.reason == f"hints.group: there is no server group {GROUP} in this project"
     assert placement.orders == []
 

@@ -8,7 +8,6 @@ import tracemalloc
 from functools import cache
 from time import process_time
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from bus.clock import Clock
 from bus.groups import ServerGroup
 from bus.host_health import DISABLED, HELD
 from bus.moves import MoveRequested
+from bus.protocol import decode, encode
 from bus.quotas import Quota
 from bus.requests import Flavor, Image
 from bus.vocabulary import capacity_of
@@ -25,11 +25,12 @@ from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned, with_quota
+from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if import questions as what_if
+from features.what_if.questions import WhatIfs
 from placement_worker.core.trees import Tree
-from scheduler_worker import help_search, what_if
+from scheduler_worker import help_search
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_moves import WhatIfsOfMoves
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.move_builders import BUILD, a_build_that_stands, a_move
@@ -458,7 +459,7 @@ async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> No
     ]  # 8: as many as io_ops admits
     scheduler = a_scheduler(source_of(hosts))
     question = WhatIf(request=a_request(flavor=ON_A_CELL), count=count)
-    received = msgspec.json.decode(msgspec.json.encode(question), type=WhatIf)
+    received = decode(WhatIf, encode(question))
     answer = await WhatIfs(scheduler).answer(received)
     assert (answer.fits, sum(there.instances for there in answer.placed)) == (fits, count if fits else 0)
 

@@ -6,6 +6,8 @@ from msgspec import structs
 from bus.claims import ConsumerClaim, Held, Retired
 from bus.messages import BuildUnplaceable
 from bus.reservations import RESERVATION
+from features.nova.selecting import SelectPurpose
+from features.reservations.filling import SlotPurpose
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
@@ -14,8 +16,6 @@ from scheduler_worker.core.order import Order, claims_of
 from scheduler_worker.core.placing import PATIENCE, step
 from scheduler_worker.extension import Purpose
 from scheduler_worker.orders import Orders
-from scheduler_worker.reservations import SlotPurpose
-from scheduler_worker.selecting import SelectPurpose
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import a_hall
@@ -71,7 +71,7 @@ def test_an_instance_that_ended_is_reported_again(purpose: Purpose) -> None:
 
 def claim_after(purpose: Purpose, result: Held) -> ConsumerClaim:
     order, _ = answered(purpose, result)
-    [claim] = claims_of(chosen(order), {})
+    [claim] = claims_of(chosen(order), {}, ())
     return claim
 
 

@@ -7,8 +7,8 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from scheduler_worker.core.moved_cloud import CloudState, MovableInstance
-from scheduler_worker.core.rebalancing import BalanceLimits, ImbalanceWatch, plan_balance
+from features.planning.core.moved_cloud import CloudState, MovableInstance
+from features.planning.core.rebalancing import BalanceLimits, ImbalanceWatch, plan_balance
 from tests.support.ids import uid
 
 

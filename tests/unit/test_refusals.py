@@ -12,16 +12,18 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS, REFUSED_CLAIMS
+from bus.decisions import OF_HOSTS, OF_THE_WHOLE, REASONS, ReasonTable
 from bus.host_health import DISABLED, HELD
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
 from bus.what_if import WhatIf
+from features.what_if import questions as what_if
+from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
-from scheduler_worker import ChoicePolicy, help_search, what_if
+from scheduler_worker import ChoicePolicy, help_search
 from scheduler_worker.core import helping, relaxing
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
@@ -32,7 +34,6 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.extension import HostLimit, NoNarrowing
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory, source_of
 from tests.support.provider_trees import SHARES, an_index, state, tree
@@ -178,7 +179,7 @@ def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> Non
 
 
 ROOT = Path(__file__).parents[2]
-SAYING = ("scheduler_worker", "placement_worker/core", "placement_worker/source.py")
+SAYING = ("features", "scheduler_worker", "placement_worker/core", "placement_worker/source.py")
 
 
 def literal_codes() -> set[str]:
@@ -199,21 +200,17 @@ def literal_codes() -> set[str]:
 
 def test_every_reason_code_is_in_the_table() -> None:
     codes = {rule.code for name, make in RULES.items() if (rule := make()).code != name}
-    known = CONSTRAINTS.keys() | ENDS.keys()
-    assert literal_codes() | codes <= known | MOVES.keys() | PLANS.keys() | REFUSED_CLAIMS.keys()
-    assert not MOVES.keys() & known
-    assert known & RULES.keys() == {"zone"}
-    assert not CONSTRAINTS.keys() & ENDS.keys()
+    known = {code for table in REASONS.values() for code in table.codes}
+    assert literal_codes() | codes <= known
+    assert {*REASONS[OF_HOSTS].codes, *REASONS[OF_THE_WHOLE].codes} & RULES.keys() == {"zone"}
+    assert sum(len(table.codes) for table in REASONS.values()) == len(known)  # none is in two tables
 
 
-@pytest.mark.parametrize(
-    ("table", "title"),
-    [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole"), (MOVES, "Of moves"), (REFUSED_CLAIMS, "Of refused")],
-)
-def test_the_docs_have_the_same_table(table: dict[str, str], title: str) -> None:
+@pytest.mark.parametrize("table", [pytest.param(table, id=title) for title, table in REASONS.items()])
+def test_the_docs_have_the_same_table(table: ReasonTable) -> None:
     text = (ROOT / "docs" / "reasons.md").read_text()
-    part = text.partition(f"### {title}")[2].partition("\n### ")[0]
-    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE)) == table
+    part = text.partition(f"### {table.title}\n")[2].partition("\n### ")[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE)) == table.codes
 
 
 FREE: Resources = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
@@ -527,7 +524,7 @@ def relaxed(said: str, request: BuildRequested) -> BuildRequested:
 def check_figures(world: RandomCloud, request: BuildRequested, short: Shortage) -> None:
     lacks, left = world.lacks(request), len(world.trees)
     assert short.considered == left
-    assert short.code in {*CONSTRAINTS, *ENDS}
+    assert short.code in {*REASONS[OF_HOSTS].codes, *REASONS[OF_THE_WHOLE].codes}
     for removal in short.removals:
         left -= removal.removed
         assert removal.left == left

@@ -2,7 +2,7 @@
 
 from bus.requests import Flavor
 from bus.reservations import Reservation, ReservedSlot, slot_consumer
-from scheduler_worker.core.reserved_slots import HeldSlots
+from features.reservations.core.reserved_slots import HeldSlots
 from tests.support.ids import uid
 
 R1 = uid(1, "7")

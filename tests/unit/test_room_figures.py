@@ -42,6 +42,7 @@ from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alar
 from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
+from features.groups.tests.support.group_parts import in_group
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 
@@ -384,7 +385,8 @@ def test_the_address_of_a_request_asks_for_the_same() -> None:
         instances=(uid(2), uid(3)),
         flavor=flavor,
         zone="z 1",
-        hints=Hints(group=uid(9), reservation=uid(8)),
+        hints=Hints(reservation=uid(8)),
+        parts=in_group(uid(9)),
         ignore_hosts=("h1", "h2"),
         priority=7,
         topology=DomainConstraints(pack="row", spread="rack", max_per_domain=2),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from bus import moves
+from bus import moves, parts
 from bus.messages import Attempt
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Message, Value
@@ -283,6 +283,6 @@ def move_state(move: BuildMove) -> moves.MoveStands:
     )
 
 
-encode_move = msgspec.json.Encoder().encode
-decode_move = msgspec.json.Decoder(BuildMove).decode
-decode_placed = msgspec.json.Decoder(moves.MovePlaced).decode
+encode_move = parts.stored_encoder().encode
+decode_move = parts.stored_decoder(BuildMove).decode
+decode_placed = parts.stored_decoder(moves.MovePlaced).decode

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from bus.groups import GroupPolicy, MakeGroup
 from bus.messages import BuildRequested, HostsAsked
+from bus.parts import RequestParts
 from bus.requests import Hints, ResourceGroup
 from bus.vocabulary import UNSAID_ID
+from features.groups.messages import GroupPart
 from features.nova.core.cloud import DISCOVER, NovaCloud, NovaHost
 from features.nova.core.guest import flavor_of, image_of, root_traits_of
 from features.nova.core.request_spec import RequestedDestination, RequestedGroup, RequestSpec
@@ -75,7 +77,8 @@ def translated(
         aggregates=place.aggregates,
         not_aggregates=place.not_aggregates,
         alternates=options.alternates if wants_alternates and not spec.is_rebuild else 0,
-        hints=_hints(spec, group, instances),
+        hints=_hints(spec, instances),
+        parts=_parts(spec, group),
         forced_host=place.forced,
         wanted_host=place.wanted,
         ignore_hosts=_ignored(spec, cloud),
@@ -85,8 +88,7 @@ def translated(
         root_forbidden=forbidden,
         not_cells=cloud.other_cells,
     )
-    members = tuple(spec.instance_group.members or ()) if group and spec.instance_group else ()
-    asked = HostsAsked(request=build, members=members, do="check" if spec.is_rebuild else "claim")
+    asked = HostsAsked(request=build, do="check" if spec.is_rebuild else "claim")
     return Translated(asked, group)
 
 
@@ -169,12 +171,18 @@ def _group(spec: RequestSpec) -> MakeGroup | None:
     )
 
 
-def _hints(spec: RequestSpec, group: MakeGroup | None, instances: Sequence[str]) -> Hints:
+def _parts(spec: RequestSpec, group: MakeGroup | None) -> RequestParts:
+    if group is None or spec.is_rebuild:
+        return RequestParts()
+    members = tuple((spec.instance_group.members if spec.instance_group else None) or ())
+    return RequestParts(GroupPart(group=group.group, members=members))
+
+
+def _hints(spec: RequestSpec, instances: Sequence[str]) -> Hints:
     """Return the hints of a request; a moving instance may be named by its own hint."""
     if spec.is_rebuild:  # the instance stays where it is
         return Hints()
     return Hints(
-        group=None if group is None else group.group,
         same_host=tuple(other for other in spec.hint("same_host") if other not in instances),
         different_host=tuple(other for other in spec.hint("different_host") if other not in instances),
         build_near_host_ip=_first(spec, "build_near_host_ip"),

@@ -21,9 +21,9 @@ from features.nova.core.request_spec import decoded
 from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
 from features.nova.databases import NovaDatabases
 from features.nova.mirror import Mirror, MirrorQueries
+from features.nova.selecting import HostSelection
 from placement_worker import Placement, placement_worker
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.selecting import HostSelection
 from tests.support.placement_builders import a_placement
 from tests.support.schedulers import scheduler_of
 

@@ -166,7 +166,7 @@ def test_demands_in_a_notification_are_translated(fields: dict[str, Any], expect
     )
     request = request_of(spec_of(**fields), zoned)
     assert {name: getattr(request, name) for name in expected} == expected
-    assert request.hints.group is None
+    assert not request.parts
 
 
 @pytest.mark.parametrize(

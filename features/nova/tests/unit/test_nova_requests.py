@@ -9,6 +9,7 @@ import pytest
 from bus.claims import Choice
 from bus.messages import BuildPlaced, HostsAsked, Selection
 from bus.requests import BuildSpec, Flavor, Hints, ResourceGroup
+from features.groups.messages import GroupPart
 from features.nova.core.cloud import NovaCell, NovaCloud
 from features.nova.core.objects import plain, versioned
 from features.nova.core.request_spec import MalformedSpec, decoded, from_legacy
@@ -215,8 +216,8 @@ def test_a_server_group_is_created_with_its_policy_and_limit() -> None:
     found = translate(a_spec(instance_group=group))
     assert found.group is not None
     assert (found.group.group, found.group.policy, found.group.max_per_host) == (uid(9), "anti-affinity", 3)
-    assert found.question.request.hints.group == uid(9)
-    assert found.question.members == (uid(7), uid(1))
+    part = found.question.request.parts.get(GroupPart)
+    assert part == GroupPart(group=uid(9), members=(uid(7), uid(1)))
 
 
 def test_the_owner_trait_is_required_once_all_computes_set_it() -> None:

@@ -1,0 +1,195 @@
+"""The acts of features whose messages are not in their folders yet; `bus.acts.add` describes the tables."""
+
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from bus import topics
+from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, describe, sent
+from bus.clients import BuildPlace, ProjectsFound
+from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
+from bus.maintenance import AddWindow, CancelWindow, ChangeWindow, FindMaintenance, MaintenanceEditRequested
+from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
+from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
+from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
+from bus.reservations import FillReservation, FindReservations, ReservationEdited, ReservationEditRequested
+from bus.room import GuardExchange, HoldHosts, SwitchBalancing
+from bus.vocabulary import Message
+
+# Adoption
+
+add([Act("adopt", "admin", "adopt instances that were created without berth", sent(topics.BUILD_ADOPT))], {})
+
+
+# Moves
+
+
+def _of_move(message: MoveRequested, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
+    """Return the target of a move with the cell of the build, or without a cell if the move names another."""
+    place = owners.places.get(message.build) or BuildPlace(cell="")
+    is_there = message.to_cell in ("", place.cell) and message.source in ("", place.root, place.host)
+    project = owners.projects.get(message.build, "")
+    return replace(target, cell=place.cell if is_there else "", project=project)
+
+
+def _bound_move(message: MoveRequested, real: Target, owners: ProjectsFound) -> MoveRequested:
+    place = owners.places.get(message.build)
+    if place is None or not place.root:
+        return message
+    return structs.replace(message, cell=place.cell, source=place.root)
+
+
+def _of_steering(
+    message: MoveSteered, target: Target, owners: ProjectsFound, state: Message | None
+) -> Target:
+    moves = state.moves if isinstance(state, MovesFound) else ()
+    is_there = [(move.build, move.cell, move.in_cell) for move in moves] == [
+        (message.build, message.cell, "")
+    ]
+    project = owners.projects.get(message.build, "")
+    return replace(target, cell=message.cell if is_there else "", project=project)
+
+
+add(
+    [
+        Act(
+            "move",
+            "operator",
+            "move, resize, evacuate, shelve or rebuild instances",
+            sent(topics.MOVE_REQUESTED),
+            limited_by=BOTH,
+        ),
+        Act(
+            "steer move",
+            "operator",
+            "confirm, revert, abort or force a move",
+            sent(topics.MOVE_STEER),
+            limited_by=("cells",),
+        ),
+    ],
+    {
+        MoveRequested: Requested(
+            state=lambda message: allocations_of(message.build),
+            ids=lambda message: ({message.move}, {message.build}),
+            real=_of_move,
+            bound=_bound_move,
+        ),
+        MoveSteered: Requested(
+            state=lambda message: (topics.FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
+            ids=lambda message: (set(), {message.build}),
+            real=_of_steering,
+            by_owner=False,  # its cell's record of the move decides
+        ),
+    },
+)
+
+
+# Server groups
+
+
+def _new_group(message: GroupEditRequested) -> tuple[set[str], set[str]]:
+    return ({message.edit.group} if isinstance(message.edit, MakeGroup) else set()), set()
+
+
+def _of_group(
+    message: GroupEditRequested, target: Target, owners: ProjectsFound, state: Message | None
+) -> Target:
+    is_new = isinstance(message.edit, MakeGroup) and isinstance(state, GroupsFound) and not state.groups
+    unproven = replace(target, cell="", project="")
+    return target if is_new else unproven if state is None else completed(unproven, state)
+
+
+add(
+    [Act("server group", "operator", "server groups", sent(topics.EDIT_GROUP), limited_by=("projects",))],
+    {
+        GroupEditRequested: Requested(
+            state=lambda message: (topics.GROUPS, FindGroups(ids=(message.edit.group,))),
+            ids=_new_group,
+            real=_of_group,
+            targets=("group",),
+        )
+    },
+    [GroupEdited],
+)
+
+
+# Reservations and headroom
+
+
+def _reservation_state(message: Any) -> Any:
+    return topics.RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
+
+
+add(
+    [
+        Act(
+            "reserve",
+            "operator",
+            "reservations and failover headroom",
+            sent(topics.EDIT_RESERVATION, topics.FILL_RESERVATION),
+        )
+    ],
+    {
+        ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
+        FillReservation: Requested(targets=("reservation",)),
+    },
+    [ReservationEdited],
+)
+
+# Quotas
+
+add(
+    [Act("quota", "admin", "limits and weights of projects", sent(topics.EDIT_QUOTA))],
+    {
+        QuotaEditRequested: Requested(
+            state=lambda message: (topics.QUOTAS, FindQuotas(project=message.edit.project)),
+            id=lambda message: "" if message.edit.project else "default",
+        )
+    },
+    [QuotaEdited],
+)
+
+# Preemption
+
+add(
+    [Act("priority", "admin", "priority classes", sent(topics.EDIT_PRIORITY))],
+    {
+        PriorityEditRequested: Requested(
+            state=lambda message: (topics.PRIORITIES, FindPriorities()), targets=("priority", "name")
+        )
+    },
+    [PriorityEdited],
+)
+
+# Maintenance
+
+
+def _window_state(message: MaintenanceEditRequested) -> Any:
+    if not isinstance(message.edit, AddWindow | ChangeWindow | CancelWindow):
+        return None
+    return topics.MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
+
+
+add(
+    [Act("maintain", "operator", "maintenance windows, and held evacuations", sent(topics.EDIT_MAINTENANCE))],
+    {MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))},
+)
+
+# Planning
+
+add(
+    [
+        Act(
+            "rebalance",
+            "operator",
+            "stop or permit rebalancing, and hold hosts for a plan of moves",
+            sent(topics.SWITCH_BALANCING, topics.HOLD_HOSTS, topics.GUARD_EXCHANGE),
+        )
+    ],
+    {
+        SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
+        HoldHosts: Requested(targets=("roots", "plan")),
+        GuardExchange: Requested(targets=("exchange",)),
+    },
+)

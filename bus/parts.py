@@ -1,0 +1,302 @@
+"""Parts: what features add to messages of the kernel.
+
+A message that features may extend has a field `parts`. On the wire the field is an object with a value for
+each feature, such as `{"groups": {"group": "..."}}`. Clients may write the fields of a request's parts like
+fields of the kernel instead, such as `"wait": "30m"` (`bus.unknown_fields`).
+
+Each feature adds its types of parts to TYPES, before the process makes a bus. A value of a feature that is
+not in the list is refused in messages; stored messages keep it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+
+import msgspec
+
+from bus.vocabulary import Value
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The base class of parts of messages. A part whose fields all have their defaults is left out."""
+
+    # Fields that clients may write like fields of the kernel: field → the object of the request that has it,
+    # such as `hints`; empty: the request itself.
+    flat: ClassVar[Mapping[str, str]] = {}
+
+    def recorded(self) -> "Part | None":
+        """Return what the record of a decision keeps of this part of a request, for later moves of the
+        instance; None: nothing.
+        """
+        return None
+
+
+class Parts:
+    """Values of features, at most one of a type. Immutable."""
+
+    __slots__ = ("_unknown", "_values")
+
+    def __init__(self, *values: Any) -> None:
+        self._values: dict[type[Any], Any] = {type(value): value for value in values if value is not None}
+        self._unknown: Mapping[str, Any] = {}  # stored values of features that are not in the list
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values.values())
+
+    def __contains__(self, type_: object) -> bool:
+        return type_ in self._values
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._values.values()))})"
+
+    def get(self, type_: type[P]) -> P | None:
+        value: P | None = self._values.get(type_)
+        return value
+
+    def having(self, *values: Any) -> Self:
+        """Return these parts with each of `values` in place of the value of its type."""
+        if not values:
+            return self
+        return self._with({**self._values, **{type(value): value for value in values}}.values())
+
+    def without(self, *types: type[Any]) -> Self:
+        """Return these parts without the values of these types."""
+        if self._values.keys().isdisjoint(types):
+            return self
+        return self._with(value for type_, value in self._values.items() if type_ not in types)
+
+    def _with(self, values: Iterable[Any]) -> Self:
+        parts = type(self)(*values)
+        parts._unknown = self._unknown
+        return parts
+
+
+class RequestParts(Parts):
+    """Parts of a request to build or move instances."""
+
+    __slots__ = ()
+
+
+class ClaimParts(Parts):
+    """Parts of the claim of a consumer."""
+
+    __slots__ = ()
+
+
+class ChoiceParts(Parts):
+    """Parts of a set of allocations to claim."""
+
+    __slots__ = ()
+
+
+class PlacedParts(Parts):
+    """Parts of the message that a build is placed."""
+
+    __slots__ = ()
+
+
+OWNERS: tuple[type[Parts], ...] = (RequestParts, ClaimParts, ChoiceParts, PlacedParts)
+_NONE = {owner: owner() for owner in OWNERS}
+
+
+def none_of(owner: type[T]) -> T:
+    """Return the default of a field `parts` of a message: a value without parts, shared by messages."""
+    none: T = msgspec.field(default_factory=repeat(_NONE[owner]).__next__)  # type: ignore[index, assignment]
+    return none
+
+
+class PartTypes:
+    """The types of parts of all features in the list. They are added before the process makes a bus."""
+
+    def __init__(self) -> None:
+        self._types: dict[type[Parts], dict[str, type[Part]]] = {owner: {} for owner in OWNERS}
+        self._features: dict[type[Part], str] = {}
+        self._is_frozen = False
+
+    def add(self, feature: str, owner: type[Parts], part: type[Part]) -> None:
+        """Add the part of a feature in messages with parts of the type `owner`."""
+        if self._is_frozen:
+            raise ValueError(f"{part.__name__}: too late, this process reads messages already")
+        if feature in self._types[owner] or self._features.get(part, feature) != feature:
+            raise ValueError(f"{part.__name__}: {feature} has a part in {owner.__name__}, or {part} is added")
+        self._types[owner][feature] = part
+        self._features[part] = feature
+
+    def freeze(self) -> None:
+        """Permit no further types."""
+        self._is_frozen = True
+
+    def of(self, owner: type[Parts]) -> Mapping[str, type[Part]]:
+        """Return the types of parts by feature."""
+        return self._types[owner]
+
+    def read(self, owner: type[Parts], fields: Any) -> Parts:
+        """Return the parts of a message; raise ValueError with the path of what is wrong."""
+        parts, unknown = self._read(owner, fields)
+        if unknown:
+            raise ValueError(f"no such feature - at `$.{next(iter(unknown))}`")
+        return parts
+
+    def read_stored(self, owner: type[Parts], fields: Any) -> Parts:
+        """Return the parts of a stored message, which may have parts of features that were deleted since."""
+        parts, unknown = self._read(owner, fields)
+        if unknown:
+            parts._unknown = unknown
+        return parts
+
+    def _read(self, owner: type[Parts], fields: Any) -> tuple[Parts, dict[str, Any]]:
+        if not isinstance(fields, dict):
+            raise ValueError("Expected `object`")
+        if not fields:
+            return _NONE[owner], {}
+        types, values, unknown = self._types[owner], [], {}
+        for name, value in fields.items():
+            if (type_ := types.get(name)) is None:
+                unknown[name] = value
+            else:
+                values.append(_converted(value, type_, name))
+        return owner(*values), unknown
+
+    def read_flat(self, owner: type[Parts], fields: Mapping[str, Any]) -> list[Part]:
+        """Return the parts whose fields a client has written like the kernel's fields of a request."""
+        found = []
+        for type_ in self._types[owner].values():
+            given = {}
+            for name, object_ in type_.flat.items():
+                inside = fields.get(object_) if object_ else fields
+                if isinstance(inside, dict) and name in inside:
+                    given[name] = inside[name]
+            if given and (part := _converted(given, type_, "", type_.flat)) != type_():
+                found.append(part)
+        return found
+
+    def flat_parts(self, owner: type[Parts], within: str = "") -> dict[str, Any]:
+        """Return the fields of parts that clients may write in an object of a request, with their types."""
+        found: dict[str, Any] = {}
+        for type_ in self._types[owner].values():
+            hints = get_type_hints(type_, include_extras=True)
+            found |= {name: hints[name] for name, object_ in type_.flat.items() if object_ == within}
+        return found
+
+    def written(self, parts: Parts) -> dict[str, Any]:
+        return {self._features[type_]: value for type_, value in parts._values.items()}
+
+
+TYPES = PartTypes()
+
+
+def _converted(value: Any, type_: type[Part], where: str, flat: Mapping[str, str] | None = None) -> Part:
+    """Return a part; raise ValueError with the path of what is wrong: below `where` or, if the fields are
+    `flat`, below the objects that have them.
+    """
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as problem:
+        text, _, path = str(problem).partition(" - at `$")
+        path = path.removesuffix("`")
+        if flat is not None:
+            where = flat.get(_FIELD.match(path)[1], "")  # type: ignore[index]
+        raise ValueError(f"{text} - at `${f'.{where}' if where else ''}{path}`") from None
+
+
+_FIELD = re.compile(r"\.?([A-Za-z_]*)")
+
+
+# Encoding and decoding of messages
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, Parts):
+        return TYPES.written(value) if value._values else {}
+    raise NotImplementedError(f"{type(value).__name__} cannot be encoded")
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, Parts):
+        return {**value._unknown, **TYPES.written(value)}
+    raise NotImplementedError(f"{type(value).__name__} cannot be encoded")
+
+
+def _decoded(type_: type[Any], value: Any) -> Any:
+    return TYPES.read(type_, value)
+
+
+def _restored(type_: type[Any], value: Any) -> Any:
+    return TYPES.read_stored(type_, value)
+
+
+def encoder(**options: Any) -> msgspec.json.Encoder:
+    """Return an encoder of messages."""
+    return msgspec.json.Encoder(enc_hook=_encoded, **options)
+
+
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return a decoder of messages that refuses parts of unknown features."""
+    return msgspec.json.Decoder(kind, dec_hook=_decoded)
+
+
+def stored_encoder(**options: Any) -> msgspec.json.Encoder:
+    """Return an encoder of messages to store."""
+    return msgspec.json.Encoder(enc_hook=_stored, **options)
+
+
+def stored_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return a decoder of stored messages, which keeps parts of features that were deleted since."""
+    return msgspec.json.Decoder(kind, dec_hook=_restored)
+
+
+_TWO_PATHS = re.compile(r" - at `\$([^`]*)` - at `\$([^`]*)`$")
+
+
+def problem_of(error: msgspec.ValidationError) -> str:
+    """Return the text of a decoding error, with one path if it is about a field of a part."""
+    return _TWO_PATHS.sub(r" - at `$\2\1`", str(error))
+
+
+def builtins_of(message: Any) -> Any:
+    """Return a message as dictionaries, lists and texts."""
+    return msgspec.to_builtins(message, enc_hook=_encoded)
+
+
+# Descriptions for OpenAPI and AsyncAPI
+
+
+def schema_components(kinds: Sequence[Any], ref_template: str) -> dict[str, Any]:
+    """Return the JSON schemas of message types by name, with those of the types that they hold."""
+
+    def described(type_: type[Any]) -> dict[str, Any]:
+        known = {name: ref_template.format(name=part.__name__) for name, part in TYPES.of(type_).items()}
+        properties = {name: {"$ref": reference} for name, reference in known.items()}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+
+    parts = {part: None for owner in OWNERS for part in TYPES.of(owner).values()}
+    _, schemas = msgspec.json.schema_components(
+        [*kinds, *parts], schema_hook=described, ref_template=ref_template
+    )
+    for kind in kinds:
+        if kind.__struct_fields__ and get_type_hints(kind).get("parts") is RequestParts:
+            _describe_flat(schemas, schemas[kind.__name__], ref_template)
+    return schemas
+
+
+def _describe_flat(schemas: dict[str, Any], request: dict[str, Any], ref_template: str) -> None:
+    """Add the fields that clients may write like those of the kernel to the schema of a request."""
+    for part in TYPES.of(RequestParts).values():
+        for name, object_ in part.flat.items():
+            inside = request
+            if object_:
+                inside = schemas[request["properties"][object_]["$ref"].rpartition("/")[2]]
+            inside["properties"][name] = schemas[part.__name__]["properties"][name]

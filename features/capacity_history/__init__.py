@@ -1,0 +1,1 @@
+"""The capacity of the cloud over time."""

@@ -1,0 +1,12 @@
+"""Declares the feature capacity_history."""
+
+from bus.feature import Feature
+
+FEATURE = Feature(
+    name="capacity_history",
+    says="records used, free, stranded and waiting capacity over time, and forecasts when it is used up",
+    needs=("waiting",),
+    commands={"Builds": {"capacity": "commands"}},
+    command_groups={"capacity": "Used, free, stranded and waiting capacity over time (docs/capacity.md)."},
+    pages={"/capacity": "Capacity"},
+)

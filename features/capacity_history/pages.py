@@ -1,0 +1,61 @@
+"""The page about the capacity over time: history and forecast of each resource class and flavor."""
+
+import asyncio
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from control_room.core.now import Reply
+from control_room.pages import frame
+from control_room.queries import query
+from features.capacity_history.history import CapacityHistory, capacity_samples, histories, in_words
+from features.capacity_history.messages import CAPACITY, CapacityKind, FindCapacity
+
+SECONDS = 60.0  # between two updates: samples are taken every five minutes
+PERIODS = {"2d": 2, "30d": 30, "1y": 366}
+USUAL = "30d"
+
+
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = CapacityHistoryPages(context, renderer)
+    yield Route("/capacity", pages.page, methods=["GET"])
+    yield Route("/capacity/events", pages.events, methods=["GET"])
+
+
+class CapacityHistoryPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        self._updates = frame.PageUpdates(SECONDS)
+
+    async def page(self, request: Request) -> Response:
+        part = await frame.soon(request, self._part(request)) or self._rendered(request, None)
+        return self._renderer.page(request, "capacity_history.html", part=part, query=request.url.query)
+
+    async def events(self, request: Request) -> Response:
+        return self._updates.stream(request, lambda: self._part(request))
+
+    async def _part(self, request: Request) -> str:
+        since = self._context.clock.now() - PERIODS[self._period(request)] * 86400.0
+        zone = frame.parameter(request, "zone") or None
+        kinds: tuple[CapacityKind, ...] = ("class", "flavor")
+        read = [
+            query("a scheduler", self._read, FindCapacity(since=since, kind=kind, zone=zone))
+            for kind in kinds
+        ]
+        return self._rendered(request, await asyncio.gather(*read))
+
+    async def _read(self, question: FindCapacity) -> list[CapacityHistory]:
+        samples = await capacity_samples(self._context.queries.asker(CAPACITY), question)
+        return await asyncio.to_thread(histories, samples)  # forecasts take computation
+
+    def _period(self, request: Request) -> str:
+        period = frame.parameter(request, "since")
+        return period if period in PERIODS else USUAL
+
+    def _rendered(self, request: Request, replies: list[Reply[list[CapacityHistory]]] | None) -> str:
+        return self._renderer.part(
+            "capacity_history_part.html", replies=replies, period=self._period(request), periods=PERIODS,
+            zone=frame.parameter(request, "zone"), in_words=in_words,
+        )  # fmt: skip

@@ -1,0 +1,32 @@
+"""The groups' part of placement: the rule, and operations on server groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bus import topics
+from bus.worker import WorkerRows, answers, every, prune_period
+from features.groups.operations import ServerGroups
+from features.groups.rule import GroupRule
+from features.groups.settings import GroupSettings
+from placement_worker.extension import PlacementNeeds, PlacementPart
+
+if TYPE_CHECKING:
+    from placement_worker.extension import Placement
+
+
+def part(needs: PlacementNeeds, settings: GroupSettings) -> PlacementPart:
+    operations = ServerGroups(*needs.operations, settings)
+
+    def rows(placement: Placement) -> WorkerRows:
+        async def prune() -> None:
+            await operations.prune(placement.oldest_kept())
+
+        return WorkerRows(
+            answers=[answers(topics.GROUPS, operations.find), answers(topics.EDIT_GROUP, operations.edit)],
+            timers=[every(prune_period(placement.keep), prune)],
+        )
+
+    return PlacementPart(
+        rules=[GroupRule()], objects={"server_groups": "t.project"}, offers=(operations,), rows=rows
+    )

@@ -1,0 +1,10 @@
+"""The settings of server groups."""
+
+from bus.feature import SettingsGroup
+
+
+class GroupSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"max_{name}"):
+    """The largest numbers of server groups. Lowered limits delete nothing."""
+
+    groups: int = 200_000  # server groups
+    groups_project: int = 10_000  # server groups of one project

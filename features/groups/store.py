@@ -1,0 +1,227 @@
+"""SQL for server groups: create, delete, read with members, and lock during a claim.
+
+A consumer's row has its group; its allocations give its hosts. Claims lock the groups of hard policies after
+the consumers and before the providers, and then read the hosts of the members: of two concurrent claims for a
+group the second sees the first. A release locks no group: the removal of a member violates no policy, and the
+member's holder consumer is written in the same commit.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import msgspec
+
+from bus.claims import HOLDER_TYPES, ConsumerClaim
+from bus.domains import NO_TOPOLOGY, DomainConstraints
+from bus.groups import FindGroups, ServerGroup
+from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
+from bus.vocabulary import MAX_INT
+from features.groups.messages import claimed_group
+from features.groups.places import HARD, GroupPlaces
+from placement_worker.extension import IS_SHARING, SHARES, labels_of, roots_of
+
+_COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host, g.topology"
+_IS_HARD = f"(g.policy IN ({', '.join(repr(policy) for policy in HARD)}) OR g.topology_required)"
+# Groups with a soft policy are not locked, because they refuse no claim. A group that is deleted while this
+# statement waits for its lock counts as missing.
+_LOCK = sql(f"""
+    WITH known AS (SELECT s.* FROM {{n: uuid str, id int}} JOIN server_groups s ON s.uuid = n.uuid
+    UNION SELECT s.* FROM {{n}} JOIN server_groups s ON s.id = n.id),
+    held AS (SELECT g.id FROM server_groups g WHERE g.id IN (SELECT k.id FROM known k)
+    AND {_IS_HARD} ORDER BY g.id FOR UPDATE OF g)
+    SELECT {_COLUMNS} FROM known g WHERE NOT {_IS_HARD} OR g.id IN (SELECT h.id FROM held h)
+""")
+_PLACES = sql(f"""
+    SELECT DISTINCT c.group_id, c.uuid, c.keeps_for, r.uuid AS root, {IS_SHARING} AS shares, k.name AS type
+    FROM {{n: id int}} JOIN consumers c ON c.group_id = n.id
+    JOIN allocations a ON a.consumer_id = c.id
+    JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+""")
+_COUNT = sql("""
+    SELECT count(*) AS total, count(CASE WHEN g.project = CAST(:project AS text) THEN 1 END) AS of_project,
+        count(CASE WHEN g.uuid = CAST(:uuid AS text) THEN 1 END) AS stored
+    FROM server_groups g WHERE NOT g.of_request
+""")
+JOIN = sql("""
+    UPDATE consumers SET group_id = n.joined FROM {n: id int, joined int} WHERE consumers.id = n.id
+""")
+
+_FIND = f"SELECT {_COLUMNS} FROM server_groups g WHERE g.uuid > :after"
+_FIND_ALL = sql(f"""
+    {_FIND} AND NOT g.of_request AND (CAST(:project AS text) = '' OR g.project = CAST(:project AS text))
+    AND (CAST(:called AS text) = '' OR g.name = CAST(:called AS text)) ORDER BY g.uuid LIMIT :most
+""")
+_FIND_THESE = sql(f"{_FIND} AND g.uuid IN (SELECT n.uuid FROM {{n: uuid str}}) ORDER BY g.uuid LIMIT :most")
+_FIND_OF = sql(f"""
+    {_FIND} AND g.id IN (SELECT c.group_id FROM {{n: uuid str}} JOIN consumers c ON c.uuid = n.uuid)
+    ORDER BY g.uuid LIMIT :most
+""")
+_FIND_HARD = sql(f"SELECT {_COLUMNS} FROM server_groups g WHERE {_IS_HARD} ORDER BY g.uuid")
+_MAKE = sql("""
+    INSERT INTO server_groups (uuid, name, project, policy, max_per_host, topology, topology_required,
+    of_request, created_at, updated_at)
+    SELECT n.uuid, n.called, n.project, n.policy, n.most, n.topology, n.required, false, :NOW, :NOW
+    FROM {n: uuid str, called str, project str, policy str, most int, topology str, required bool}
+    WHERE true ON CONFLICT DO NOTHING RETURNING id
+""")
+# Renew the time of existing groups, so that PRUNE_OF_REQUESTS does not delete them before their claims.
+_RENEW_OF_REQUEST = sql("""
+    UPDATE server_groups SET updated_at = :NOW WHERE id IN (
+    SELECT g.id FROM {n: uuid str} JOIN server_groups g ON g.uuid = n.uuid ORDER BY g.uuid FOR UPDATE OF g)
+    RETURNING uuid
+""")
+# No conflict target: of two transactions that insert the same group at once, PostgreSQL can find the
+# duplicate name before the duplicate uuid.
+_MAKE_OF_REQUEST = sql("""
+    INSERT INTO server_groups (uuid, name, project, policy, max_per_host, topology, topology_required,
+    of_request, created_at, updated_at)
+    SELECT n.uuid, n.uuid, n.project, 'topology', 1, n.topology, n.required, true, :NOW, :NOW
+    FROM {n: uuid str, project str, topology str, required bool} WHERE true ORDER BY n.uuid
+    ON CONFLICT DO NOTHING
+""")
+PRUNE_OF_REQUESTS = sql("""
+    DELETE FROM server_groups WHERE of_request AND updated_at < :before
+    AND NOT EXISTS (SELECT 1 FROM consumers c WHERE c.group_id = server_groups.id)
+""")
+_LOCK_ONE = sql("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
+_MEMBERS = sql(f"""
+    SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+    WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({", ".join(map(repr, HOLDER_TYPES))})
+    ORDER BY c.uuid LIMIT :most
+""")
+_DROP = sql("DELETE FROM server_groups WHERE id = :id")
+
+decode_topology = msgspec.json.Decoder(DomainConstraints).decode
+
+SOME = 20  # maximum number of members that a refusal names
+
+
+async def lock(tx: Transaction, named: Collection[str], joined: Collection[int]) -> list[GroupPlaces]:
+    """Lock and return server groups, given by uuid (`named`) and by database id (`joined`), without their
+    members.
+    """
+    wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
+    return [_group(row) for row in await _LOCK(tx, wanted)]
+
+
+async def read_places(tx: Transaction, groups: Iterable[GroupPlaces]) -> None:
+    """Read the hosts of the members of server groups."""
+    by_id = {group.id: group for group in groups}
+    if not by_id:
+        return
+    found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
+    for row in await _PLACES(tx, [(id_,) for id_ in by_id], shares=SHARES):
+        # `keeps_for` is empty if a process of the previous version wrote the holder consumer.
+        keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in HOLDER_TYPES else None
+        found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
+    for (number, consumer, keeps_for), places in found.items():
+        by_id[number].put(consumer, roots_of(places), keeps_for)
+
+
+async def count(tx: Transaction, group: ServerGroup) -> tuple[int, int, bool]:
+    """Return the number of all server groups, of those of the project of `group`, and whether it exists."""
+    [row] = await _COUNT(tx, project=group.project, uuid=group.id)
+    return row["total"], row["of_project"], bool(row["stored"])
+
+
+async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
+    after, most, members, ids = query.after, query.limit or MAX_INT, query.members, query.ids
+    if ids or members:
+        statement = _FIND_OF if members else _FIND_THESE
+        rows = await statement(tx, [(uuid,) for uuid in members or ids], after=after, most=MAX_INT)
+        rows = [
+            row
+            for row in rows
+            if query.project in ("", row["project"])
+            and query.name in ("", row["name"])
+            and (not ids or row["uuid"] in ids)
+        ][:most]
+    else:
+        rows = await _FIND_ALL(tx, project=query.project, called=query.name, after=after, most=most)
+    groups = [_group(row) for row in rows]
+    await read_places(tx, groups)
+    return [_server_group(group) for group in groups]
+
+
+def _server_group(group: GroupPlaces) -> ServerGroup:
+    places = {consumer: tuple(sorted(roots)) for consumer, roots in sorted(group.places.items())}
+    holders = group.holder_consumers
+    return ServerGroup(
+        id=group.uuid,
+        name=group.name,
+        project=group.project,
+        policy=group.policy,
+        max_per_host=group.max_per_host,
+        topology=group.topology,
+        members={member: roots for member, roots in places.items() if member not in holders},
+        left={holder: roots for holder, roots in places.items() if holder in holders},
+    )
+
+
+async def hard(tx: Transaction) -> list[GroupPlaces]:
+    """Return the server groups with a hard policy or a required topology, with their members' hosts."""
+    groups = [_group(row) for row in await _FIND_HARD(tx)]
+    await read_places(tx, groups)
+    await read_labels(tx, groups)
+    return groups
+
+
+async def read_labels(tx: Transaction, groups: Iterable[GroupPlaces], roots: Iterable[str] = ()) -> None:
+    """Read the labels of the members' hosts and of the given roots into each group with a required topology,
+    because claims are checked against them.
+    """
+    checked = [group for group in groups if group.topology.is_required]
+    if checked:
+        places = {root for group in checked for on in group.places.values() for root in on}
+        labels = await labels_of(tx, places.union(roots))
+        for group in checked:
+            group.labels = labels
+
+
+def _group(row: Any) -> GroupPlaces:
+    id_, uuid, name, project, policy, most, topology = row
+    limits = decode_topology(topology) if topology else NO_TOPOLOGY
+    return GroupPlaces(id_, uuid, name, project, policy, most, limits)
+
+
+async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now: float) -> None:
+    """Create the server groups that requests with a topology name, if they do not exist yet."""
+    rows = {
+        group: (group, each.project, _encoded(each.topology), each.topology.is_required)
+        for each in claims
+        # a topology without a group has no effect
+        if each.topology is not None and (group := claimed_group(each.parts)) is not None
+    }
+    if rows:
+        renewed = {uuid for (uuid,) in await _RENEW_OF_REQUEST(tx, [(uuid,) for uuid in rows], now=now)}
+        if missing := [row for uuid, row in rows.items() if uuid not in renewed]:
+            await _MAKE_OF_REQUEST(tx, missing, now=now)
+
+
+def _encoded(topology: DomainConstraints) -> str:
+    return msgspec.json.encode(topology).decode() if topology.levels else ""
+
+
+async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
+    """Create a server group; return False if its id, or its name within its project, is in use."""
+    topology = _encoded(group.topology), group.topology.is_required
+    row = (group.id, group.name, group.project, group.policy, group.max_per_host, *topology)
+    return bool(await _MAKE(tx, [row], now=now))
+
+
+async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
+    """Delete a server group and return []; return None if there is no such group. If the group has members,
+    and `force` is not set, return some of the members and do not delete the group.
+    """
+    rows = await _LOCK_ONE(tx, uuid=id_)
+    if not rows:
+        return None
+    [(number,)] = rows
+    members = [] if force else [uuid for (uuid,) in await _MEMBERS(tx, id=number, most=SOME)]
+    if not members:
+        await _DROP(tx, id=number)
+    return members

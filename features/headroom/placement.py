@@ -1,0 +1,27 @@
+"""The headroom's part of placement: the controller of the held capacity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bus import topics
+from bus.worker import WorkerRows, answers, every
+from features.headroom.controller import HeadroomController
+from placement_worker.extension import PlacementNeeds, PlacementPart
+
+if TYPE_CHECKING:
+    from placement_worker.extension import Placement
+
+ADJUST_SECONDS = 5.0
+
+
+def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
+    def rows(placement: Placement) -> WorkerRows:
+        controller = HeadroomController(*needs.operations, placement.claims)
+        needs.offers.add(controller)
+        return WorkerRows(
+            answers=[answers(topics.HEADROOM, controller.find)],
+            timers=[every(ADJUST_SECONDS, controller.adjust)],
+        )
+
+    return PlacementPart(rows=rows)

@@ -1,0 +1,220 @@
+"""Runs maintenance windows and automatic evacuations in one scheduler at a time, and answers queries about
+them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+from prometheus_client import Gauge
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.maintenance import (
+    AddWindow,
+    CancelWindow,
+    ChangeWindow,
+    FindMaintenance,
+    FinishHosts,
+    MaintenanceEdited,
+    MaintenanceEditRequested,
+    MaintenanceEvent,
+    MaintenanceFound,
+    MaintenanceWindow,
+    ReleaseEvacuations,
+    WindowHost,
+    WindowPlan,
+)
+from bus.moves import MoveRequested
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
+from bus.vocabulary import LimitReached, page_after
+from features.maintenance import store as stored
+from features.maintenance.core.maintenance import OVER
+from features.maintenance.departures import Departures
+from features.maintenance.evacuations import Confirm, DeadHosts
+from features.maintenance.fencing import call_hook
+from features.maintenance.hosts import HostView
+from features.maintenance.options import MaintenanceOptions
+from features.maintenance.quorum import AgentQuorum
+from features.maintenance.windows import MaintenanceWindows
+from scheduler_worker.extension import CellQueries, HostBook, PlacementQueries, Publish, leaders
+
+STEP_SECONDS = 2.0
+LEAD_SECONDS = 6.0  # seconds after which another scheduler leads if the leader is silent: three steps
+WORK = "maintenance"
+PAGE_BYTES = 500_000  # approximate size of an answer; a message is limited to 1 MiB
+LATE = Gauge("berth_maintenance_late_hosts", "Hosts of maintenance windows that are not empty in time")
+HELD = Gauge("berth_evacuation_held_hosts", "Missing hosts that the rate limit keeps from being evacuated")
+UNFENCED = Gauge("berth_evacuation_unfenced_hosts", "Missing hosts that were not confirmed as off")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintenanceNeeds:
+    database: Database
+    placement: PlacementQueries
+    cells: CellQueries
+    source: CandidateSource
+    book: HostBook
+    clock: Clock
+    publish: Publish
+
+
+class MaintenanceController:
+    def __init__(self, needs: MaintenanceNeeds, options: MaintenanceOptions) -> None:
+        self._needs = needs
+        self.most_windows = options.most_windows
+        self._name = needs.clock.uuid()
+        departures = Departures(needs.database, needs.placement, needs.cells, needs.clock)
+        parts = needs.database, needs.placement, departures, needs.clock
+        self.windows = MaintenanceWindows(*parts, options.lead)
+        evacuation = options.evacuation
+        self.quorum = AgentQuorum(needs.source, needs.book, needs.publish, needs.clock, evacuation.quorum)
+        confirm: Confirm | None = self.quorum.confirm if evacuation.quorum.votes else None
+        if evacuation.hook:
+            confirm = partial(call_hook, evacuation.hook, evacuation.hook_seconds)
+        self.dead_hosts = DeadHosts(*parts, evacuation, confirm)
+
+    async def step(self) -> Sequence[MoveRequested]:
+        """If this scheduler leads, advance maintenance windows and evacuations by a step; return the moves to
+        request.
+        """
+        needs, now = self._needs, self._needs.clock.now()
+        async with needs.database.write() as tx:
+            leads = await leaders.lead(tx, WORK, self._name, now, now + LEAD_SECONDS)
+        requests: list[MoveRequested] = []
+        if leads:
+            await needs.source.fresh()
+            view = HostView.take(needs.source, needs.book, needs.clock)
+            requests += await self.windows.step(view)
+            requests += await self.dead_hosts.step(view, self.windows.closed)
+        LATE.set(self.windows.late if leads else 0)
+        HELD.set(self.dead_hosts.held if leads else 0)
+        UNFENCED.set(self.dead_hosts.unfenced if leads else 0)
+        return requests
+
+    async def stop(self) -> None:
+        """End this scheduler's lead of the maintenance work, so that another can lead immediately."""
+        async with self._needs.database.write() as tx:
+            await leaders.resign(tx, WORK, self._name)
+
+    async def prune(self, keep: float) -> None:
+        async with self._needs.database.write() as tx:
+            await stored.prune(tx, self._needs.clock.now() - keep)
+
+    async def find(self, asked: FindMaintenance) -> MaintenanceFound:
+        if asked.plan is not None:
+            return MaintenanceFound(planned=await self._planned(asked.plan))
+        every = asked.ended or bool(asked.subject or asked.build)
+        async with self._needs.database.read() as tx:
+            windows = await stored.windows(tx, ended=every, begin=asked.subject)
+            dead = await stored.evacuations(tx, over=every, begin=asked.subject)
+            moves = await stored.moves(tx, build=asked.build) if asked.build else []
+            if asked.build:
+                subjects = {move.row.subject for move in moves}
+                windows = [each for each in windows if each.state.window.id in subjects]
+                dead = [each for each in dead if each.id in subjects or not each.is_over]
+            sizes = {each.state.window.id: len(_encode(each.state)) for each in windows}
+            sizes |= {each.id: len(_encode(each)) for each in dead}
+            ids, last = page_after(asked.after, sizes, PAGE_BYTES)
+            if asked.subject:
+                moves = await stored.moves(tx, subjects=ids)
+            events = await stored.events(tx, ids) if asked.subject or asked.build else []
+        return MaintenanceFound(
+            windows=tuple(each.state for each in windows if each.state.window.id in ids),
+            evacuations=tuple(each for each in dead if each.id in ids),
+            events=tuple(events),
+            moves=tuple(move.row for move in moves),
+            evacuates=self.dead_hosts.confirm is not None,
+            last=last,
+        )
+
+    async def _planned(self, window: MaintenanceWindow) -> WindowPlan:
+        needs = self._needs
+        async with needs.database.read() as tx:
+            if refused := self._unknown(window) or await self._refusal(tx, window):
+                return WindowPlan(refused=refused)
+            others = [each.state for each in await stored.windows(tx)]
+        return await self.windows.plan(HostView.take(needs.source, needs.book, needs.clock), window, others)
+
+    async def edit(self, asked: MaintenanceEditRequested) -> MaintenanceEdited:
+        edit = asked.edit
+        async with self._needs.database.write() as tx:
+            if isinstance(edit, AddWindow):
+                return await self._add(tx, edit.window)
+            if isinstance(edit, ChangeWindow):
+                return await self._change(tx, edit.window)
+            if isinstance(edit, CancelWindow):
+                return MaintenanceEdited(changed=await stored.cancel(tx, edit.window))
+            if isinstance(edit, FinishHosts):
+                return MaintenanceEdited(changed=await stored.finish(tx, edit.roots))
+            return MaintenanceEdited(changed=await self._release(tx, edit))
+
+    async def _release(self, tx: Transaction, edit: ReleaseEvacuations) -> int:
+        held = [each for each in await stored.evacuations(tx) if each.state == "held"]
+        ids = [each.id for each in held if each.root in edit.roots or (edit.cell and each.cell == edit.cell)]
+        now = self._needs.clock.now()
+        await stored.record(tx, [MaintenanceEvent(subject=id_, at=now, event="released") for id_ in ids])
+        return await stored.release(tx, ids)
+
+    async def _add(self, tx: Transaction, window: MaintenanceWindow) -> MaintenanceEdited:
+        """Store a window, unless its hosts are unknown or in another window at the same time."""
+        now = self._needs.clock.now()
+        hosts = {host.uuid: host.host for host in self._needs.source.hosts()}
+        if refused := self._unknown(window) or await self._refusal(tx, window):
+            return MaintenanceEdited(refused=refused)
+        limit, others = self.most_windows, await stored.windows(tx)
+        if len(others) >= limit and all(each.state.window.id != window.id for each in others):
+            what = "maintenance windows that are not over"
+            return MaintenanceEdited(refused=str(LimitReached(setting="max_windows", limit=limit, what=what)))
+        rows = [WindowHost(root=root, host=hosts[root], since=now) for root in window.roots]
+        added = await stored.add_window(tx, window, rows)
+        if added:
+            await self._record(tx, window, "added")
+        return MaintenanceEdited(changed=int(added))
+
+    def _unknown(self, window: MaintenanceWindow) -> str:
+        """Return why a window cannot have its hosts: some do not exist; "" if it can."""
+        hosts = {host.uuid for host in self._needs.source.hosts()}
+        unknown = [root for root in window.roots if root not in hosts]
+        return f"there are no hosts {', '.join(unknown[:5])}" if unknown else ""
+
+    async def _change(self, tx: Transaction, window: MaintenanceWindow) -> MaintenanceEdited:
+        known = {each.state.window.id: each.state.window for each in await stored.windows(tx)}
+        before = known.get(window.id, window)
+        if before.roots != window.roots:
+            return MaintenanceEdited(
+                refused="the hosts of a window cannot be changed; cancel it, and add one"
+            )
+        if refused := await self._refusal(tx, window):
+            return MaintenanceEdited(refused=refused)
+        if not await stored.change_window(tx, window):
+            return MaintenanceEdited(refused=f"window {window.id} is over or cancelled, or does not exist")
+        if window != before:
+            await self._record(tx, window, "changed")
+        return MaintenanceEdited(changed=int(window != before))
+
+    async def _record(self, tx: Transaction, window: MaintenanceWindow, event: str) -> None:
+        now = self._needs.clock.now()
+        made = MaintenanceEvent(subject=window.id, at=now, event=event, detail=window.reason)
+        await stored.record(tx, [made])
+
+    async def _refusal(self, tx: Transaction, window: MaintenanceWindow) -> str:
+        """Return why a window cannot have its times: they are past or reversed, or at these times a host is
+        in another window; "" if it can.
+        """
+        if not self._needs.clock.now() < window.ends or not window.begins < window.ends:
+            return "the window must end after its begin, and after now"
+        for each in await stored.windows(tx):
+            other = each.state.window
+            apart = other.ends <= window.begins or window.ends <= other.begins
+            if other.id == window.id or each.state.cancelled or apart:
+                continue
+            for host in each.state.hosts:
+                if host.root in window.roots and host.phase not in OVER:
+                    return f"host {host.host} is in window {other.id} at the same time"
+        return ""
+
+
+_encode = msgspec.json.Encoder().encode

@@ -1,0 +1,254 @@
+"""Carries maintenance windows out: closes and drains their hosts in time, and opens them at the end."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.errors import UNANSWERED
+from bus.maintenance import (
+    HostPhase,
+    MaintenanceEvent,
+    MaintenanceWindow,
+    WindowHost,
+    WindowPlan,
+    WindowState,
+)
+from bus.moves import MoveRequested
+from bus.reservations import RESERVATION
+from bus.resources import FindAllocations, FindProviders
+from bus.sql.database import Database
+from bus.vocabulary import Id
+from features.maintenance import store as stored
+from features.maintenance.core.maintenance import CLOSED, OVER, DrainedHost, WindowPlanner, after_the_window
+from features.maintenance.departures import Departures, HostDeparture
+from features.maintenance.hosts import HostView
+from features.maintenance.store import StoredWindow
+from scheduler_worker.extension import PlacementQueries, cause_trait, close_host, open_host
+
+CAUSE = "maintenance"
+TRAIT = cause_trait(CAUSE)
+ESTIMATE_SECONDS = 300.0  # seconds after which the instances of a host that is not drained yet are read again
+ESTIMATES_A_STEP = 50
+HORIZON_SECONDS = 7 * 86400.0  # seconds before its begin, from which a window's drains are estimated
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class MaintenanceWindows:
+    """Advances all open windows; each step continues where the last one of any scheduler ended."""
+
+    database: Database
+    placement: PlacementQueries
+    departures: Departures
+    clock: Clock
+    lead: float
+    late: int = field(default=0, init=False)  # number of late hosts in the last step
+    closed: frozenset[Id] = field(default=frozenset(), init=False)  # hosts in maintenance in the last step
+    _sizes: dict[Id, tuple[float, list[int]]] = field(default_factory=dict, init=False)
+
+    async def step(self, view: HostView) -> list[MoveRequested]:
+        """Advance all open maintenance windows; return the moves of instances to request now."""
+        async with self.database.read() as tx:
+            windows = {each.state.window.id: each for each in await stored.windows(tx)}
+        requests: list[MoveRequested] = []
+        for id_, window in windows.items():
+            state = window.state
+            try:
+                others = [each.state for key, each in windows.items() if key != id_]
+                step = _WindowStep(self, view, window, others)
+                state, moves = await step.run()
+            except UNANSWERED as problem:
+                log.warning("maintenance window %s: %s", id_, problem)
+                continue
+            requests += moves
+            windows[id_] = StoredWindow(state, window.finished)
+        open_ = [host for each in windows.values() for host in each.state.hosts]
+        self.late = sum(host.late for host in open_)
+        self.closed = frozenset(host.root for host in open_ if host.phase in CLOSED)
+        self._sizes = {root: known for root, known in self._sizes.items() if root in view.hosts}
+        return requests
+
+    async def plan(self, view: HostView, window: MaintenanceWindow, others: list[WindowState]) -> WindowPlan:
+        """Return which hosts of a window that is not stored would be drained first, and when."""
+        names = {root: host.host for root, host in view.hosts.items()}
+        rows = [WindowHost(root=root, host=names.get(root, root)) for root in window.roots]
+        state = WindowState(window=window, hosts=tuple(rows))
+        return await _WindowStep(self, view, StoredWindow(state, frozenset()), others).trial()
+
+    async def sizes(
+        self, view: HostView, roots: Iterable[Id], most: int = ESTIMATES_A_STEP
+    ) -> Mapping[Id, list[int]]:
+        """Return the memory in MB of the instances on each host, by root, at most ESTIMATE_SECONDS old; [] if
+        not read yet. At most this many hosts are read.
+        """
+        now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
+        old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]
+        for root in old[:most]:
+            there = await self.departures.instances(view.hosts[root].cell, root)
+            memory = await self.departures.memory(instance.build for instance in there)
+            self._sizes[root] = now, [memory.get(instance.build, 0) for instance in there]
+        return {root: self._sizes[root][1] if root in self._sizes else [] for root in asked}
+
+
+class _WindowStep:
+    def __init__(
+        self, windows: MaintenanceWindows, view: HostView, window: StoredWindow, others: list[WindowState]
+    ) -> None:
+        self.all, self.view, self.state, self.finished = windows, view, window.state, window.finished
+        self.window = window.state.window
+        self.others = others
+        self.now = windows.clock.now()
+        self.events: list[MaintenanceEvent] = []
+        self.hosts = {host.root: host for host in window.state.hosts}
+
+    async def run(self) -> tuple[WindowState, list[MoveRequested]]:
+        before = dict(self.hosts)
+        over = self.state.cancelled or self.now >= self.window.ends
+        for root, host in before.items():
+            if host.phase not in OVER:
+                await self._advance(root, over or root in self.finished)
+        requests: list[MoveRequested] = []
+        drain_begins = self.state.drain_begins
+        if not all(host.phase in OVER for host in self.hosts.values()):
+            departing, requests = await self._drain()
+            drain_begins = await self._plan(departing)
+        changed = [host for root, host in self.hosts.items() if host != before[root]]
+        ended = self.now if all(host.phase in OVER for host in self.hosts.values()) else 0.0
+        if ended:
+            self._event("ended", "cancelled" if self.state.cancelled else "")
+        state = replace(self.state, hosts=tuple(self.hosts.values()), drain_begins=drain_begins, ended=ended)
+        if changed or state != self.state:
+            async with self.all.database.write() as tx:
+                await stored.put_window(tx, state, changed)
+                await stored.record(tx, self.events)
+        return state, requests
+
+    async def trial(self) -> WindowPlan:
+        """Return which hosts of this window, whose drain has not begun, will be drained first, and when."""
+        sizes = await self.all.sizes(self.view, self.hosts, len(self.hosts))
+        planner = await self._planner({}, sizes)
+        first = {*planner.next_hosts()}
+        hosts = [
+            replace(host, phase="closing" if root in first else "planned", instances=len(sizes.get(root, ())))
+            for root, host in self.hosts.items()
+        ]
+        return WindowPlan(
+            hosts=tuple(hosts),
+            drain_seconds=planner.first_drain_seconds(),
+            drain_begins=planner.drain_begins(),
+        )
+
+    async def _advance(self, root: Id, over: bool) -> None:
+        """Close a host to new instances, open it, or leave it unchanged, as its phase requires. `over`: its
+        maintenance has ended.
+        """
+        host, placed = self.hosts[root], self.view.hosts.get(root)
+        if placed is None:
+            self._put(root, "ended", "placement no longer has it")
+        elif over:
+            phase = after_the_window(self.window, host.phase)
+            if phase == "ended" and host.phase in CLOSED and not self._closed_elsewhere(root):
+                await open_host(self.all.placement, root, CAUSE)
+            self._put(root, phase)
+        elif host.phase == "closing":
+            await close_host(self.all.placement, root, CAUSE)
+            self._put(root, "draining")
+        elif host.phase in CLOSED and TRAIT not in placed.traits:
+            self._put(root, "opened", "an operator has enabled it")
+
+    def _closed_elsewhere(self, root: Id) -> bool:
+        return any(host.root == root and host.phase in CLOSED for each in self.others for host in each.hosts)
+
+    async def _drain(self) -> tuple[dict[Id, HostDeparture], list[MoveRequested]]:
+        draining = [root for root, host in self.hosts.items() if host.phase == "draining"]
+        if not draining:
+            return {}, []
+        states, requests = await self.all.departures.step(
+            self.window.id,
+            "migrate" if self.window.cold else "live",
+            self.window.moves,
+            [(self.view.hosts[root].cell, root) for root in draining],
+        )
+        for root, left in states.items():
+            note = "; ".join(f"{build}: {why}" for build, why in sorted(left.failed.items())[:5])
+            self.hosts[root] = replace(self.hosts[root], instances=len(left.instances), note=note)
+            if not left.instances:
+                if others := await self._other_consumers(root):
+                    note = f"{others} other consumers hold resources: `berth drain` lists them"
+                    self.hosts[root] = replace(self.hosts[root], note=note)
+                else:
+                    self._put(root, "empty")
+        return states, requests
+
+    async def _other_consumers(self, root: Id) -> int:
+        """Return how many consumers, such as clean-ups, hold resources of a host that has no instances."""
+        tree = (await self.all.placement.providers(FindProviders(in_tree=root, parts=()))).providers
+        question = FindAllocations(providers=tuple(provider.id for provider in tree))
+        consumers = (await self.all.placement.allocations(question)).consumers
+        return sum(consumer.type != RESERVATION for consumer in consumers)
+
+    async def _plan(self, departing: Mapping[Id, HostDeparture]) -> float:
+        """Close the hosts that must begin to drain, and mark the late hosts. Return when drains begin; 0 if
+        not known yet.
+        """
+        if self.now < self.window.begins - HORIZON_SECONDS:
+            return 0.0
+        planned = [root for root, host in self.hosts.items() if host.phase in ("planned", "closing")]
+        planner = await self._planner(departing, await self.all.sizes(self.view, planned))
+        for root in planner.to_close(self.now):
+            self._put(root, "closing")
+        late = planner.late(self.now)
+        for root, host in self.hosts.items():
+            why = late.get(root, "")
+            if why and not host.late:
+                self._event(f"late: {host.host}", why)
+            note = host.note or why
+            self.hosts[root] = replace(self.hosts[root], late=bool(why), note=note)
+        return planner.drain_begins()
+
+    async def _planner(
+        self, departing: Mapping[Id, HostDeparture], sizes: Mapping[Id, list[int]]
+    ) -> WindowPlanner:
+        """Return an object that decides, from the present state, which hosts of the window to drain and when.
+        `departing` has the instances left on each host being drained; `sizes`, for the other hosts, the
+        memory in MB of each instance.
+        """
+        domains = self.view.labels(self.window.level) if self.window.level else {}
+        async with self.all.database.read() as tx:
+            measured = await stored.measured(tx)
+        drained = []
+        for root, host in self.hosts.items():
+            left = departing.get(root, HostDeparture())
+            memory = left.memory_mb if root in departing else sizes.get(root, ())
+            facts = root, host.phase, host.since, domains.get(root, "")
+            drained.append(DrainedHost(*facts, memory, len(left.failed)))
+        return WindowPlanner(self.window, drained, measured, self.all.lead, self._unavailable(domains))
+
+    def _unavailable(self, domains: Mapping[Id, str]) -> dict[str, set[Id]]:
+        """Return the hosts of each domain that are closed for a window, or down."""
+        closed = {host.root for host in self.hosts.values() if host.phase in CLOSED}
+        closed |= {host.root for each in self.others for host in each.hosts if host.phase in CLOSED}
+        found: dict[str, set[Id]] = {}
+        for root in closed.union(self.view.down):
+            found.setdefault(domains.get(root, ""), set()).add(root)
+        if "" in found:  # of the hosts without a label, only those of this window count
+            found[""] &= {*self.hosts}
+        return found
+
+    def _put(self, root: Id, phase: HostPhase, note: str = "") -> None:
+        host = self.hosts[root]
+        if phase != host.phase:
+            instances = 0 if phase == "empty" else host.instances
+            self.hosts[root] = replace(
+                host, phase=phase, since=self.now, note=note, instances=instances, late=False
+            )
+            self._event(f"{phase}: {host.host}", note)
+
+    def _event(self, event: str, detail: str) -> None:
+        self.events.append(
+            MaintenanceEvent(subject=self.window.id, at=self.now, event=event[:255], detail=detail[:1000])
+        )

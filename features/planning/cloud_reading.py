@@ -1,0 +1,140 @@
+"""Reads the instances of hosts that could move, and the free capacity of all hosts, for planners of moves."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from bus.candidates import Bools, CandidateSearch, PlacedHost
+from bus.moves import MoveRequested
+from bus.room import PlannedStep
+from bus.vocabulary import Id
+from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
+from scheduler_worker.core.move_purpose import asked_by
+from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.extension import (
+    Alternative,
+    CellQueries,
+    Choosing,
+    HostArrays,
+    Order,
+    Scheduler,
+    active_instances,
+    amounts_on_host,
+)
+from scheduler_worker.move_lookups import MoveLookups
+
+DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})
+_PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest uses directly
+
+
+@dataclass(eq=False)
+class CloudReading:
+    """The instances that were on some hosts when read; for each instance, the data for a move, and the order
+    that finds its destination.
+    """
+
+    scheduler: Scheduler
+    lookups: MoveLookups
+    cells: CellQueries
+    cold: bool  # instances are stopped to be moved (cold migration)
+    fixed: Collection[Id]  # instances that must not move
+    hosts: set[str] = field(default_factory=set)  # roots of the hosts whose instances were read
+    starts: dict[Id, MoveStart] = field(default_factory=dict)
+    orders: dict[Id, Order] = field(default_factory=dict)
+    names: dict[Id, str] = field(default_factory=dict)
+    forbidden: dict[Id, set[str]] = field(default_factory=dict)  # build → roots of hosts that refused it
+
+    async def read(self, hosts: Sequence[PlacedHost]) -> None:
+        """Read the instances of further hosts. Instances in cells that do not reply cannot move."""
+        new = [host for host in hosts if host.uuid not in self.hosts and host.cell]
+        self.hosts |= {host.uuid for host in hosts}
+        found = await active_instances(self.cells, new)
+        clock, kind = self.scheduler.clock, "migrate" if self.cold else "live"
+        requests = [
+            MoveRequested(move=clock.uuid(), build=each.build, kind=kind, cell=each.cell)  # type: ignore[arg-type]
+            for each in found
+            if each.build not in self.fixed
+        ]
+        self.names |= {each.build: each.name for each in found}
+        looked_up = await self.lookups.look_up(requests)
+        starts = [each for each in looked_up if isinstance(each, MoveStart) and each.source is not None]
+        orders = await self.scheduler.resolved_for(list(map(asked_by, starts)))
+        for start, order in zip(starts, orders, strict=True):
+            if not order.verdict.invalid and order.attempts:
+                self.starts[start.asked.build], self.orders[start.asked.build] = start, order
+
+    def state(self, choosing: Choosing, classes: Sequence[str], *searches: CandidateSearch) -> CloudState:
+        """Return the state of the cloud at one moment (without await): the free amounts and capacities of all
+        hosts, by position in the index, and the movable instances on the hosts that were read.
+        """
+        arrays = HostArrays(self.scheduler.source.size, classes)
+        for search in searches:
+            arrays.put(search)
+        accepted: dict[object, Bools] = {}
+        instances: dict[int, list[MovableInstance]] = {}
+        for root in self.hosts:
+            if (at := self.scheduler.source.position(root)) is not None:
+                instances[at] = []
+        builds = list(self.orders)
+        for build, order in zip(builds, self.scheduler.limit(list(self.orders.values())), strict=True):
+            start, alternative = self.starts[build], order.preferred
+            at = self.scheduler.source.position(start.source.root) if start.source is not None else None
+            if at is None:
+                continue
+            alone, alternative = alternative.group is None, _of_any_source(alternative)
+            kind = self.scheduler.policy.kind(alternative) if alone else build
+            if kind not in accepted:
+                accepted[kind] = arrays.accepting(choosing, alternative)
+            instances[at].append(self._movable(start, arrays, accepted[kind]))
+        position = self.scheduler.source.position
+        forbidden = {
+            build: {at for root in roots if (at := position(root)) is not None}
+            for build, roots in self.forbidden.items()
+        }
+        return CloudState(arrays.free, arrays.whole, instances, forbidden)
+
+    def _movable(self, start: MoveStart, arrays: "HostArrays", accepted: Bools) -> MovableInstance:
+        held = amounts_of(start, self.scheduler.source.sharing)
+        group = self.orders[start.asked.build].preferred.group
+        apart = group.id if group is not None and group.policy == "anti-affinity" else None
+        lives = not self.cold and not any(
+            name in DEVICES or name.startswith(_PASSED_THROUGH) for name in held
+        )
+        return MovableInstance(start.asked.build, arrays.vector(held), accepted, lives, apart)
+
+    def step(self, move: PlannedMove, host_at: Mapping[int, PlacedHost]) -> PlannedStep:
+        start = self.starts[move.instance.build]
+        source, destination = host_at[move.source], host_at[move.destination]
+        return PlannedStep(
+            build=start.asked.build,
+            name=self.names.get(start.asked.build, ""),
+            kind="live" if move.instance.lives else "migrate",
+            cell=start.cell,
+            source=source.uuid,
+            source_host=source.host,
+            destination=destination.uuid,
+            destination_host=destination.host,
+            holder=start.keep or "",
+            wave=move.wave,
+            amounts=amounts_of(start, self.scheduler.source.sharing),
+        )
+
+
+def of_any_source(order: Order) -> Order:
+    """Return a copy of a move's order without its source host."""
+    return order.changed(_of_any_source)
+
+
+def _of_any_source(alternative: Alternative) -> Alternative:
+    """Return a copy of a move's flavor without its source host, so that moves from several hosts are judged
+    together. The source is then accepted: planners must exclude it.
+    """
+    left = tuple([root for root in alternative.question.not_roots if root not in alternative.current_roots])
+    question = structs.replace(alternative.question, not_roots=left)
+    return replace(alternative, question=question, current_roots=frozenset())
+
+
+def amounts_of(start: MoveStart, sharing: Collection[str]) -> dict[str, int]:
+    """Return what an instance to be moved holds on its host, by resource class, without shares of pools."""
+    return amounts_on_host(start.source.choice.allocations if start.source is not None else {}, sharing)

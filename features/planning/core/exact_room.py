@@ -1,0 +1,337 @@
+"""Searches all sequences of moves in a small cloud for the least disruptive plan that makes room.
+
+The search (A*) goes on from the state with the least cost so far plus a lower bound of the rest. The bound is
+the least over all layouts, which are the possible hosts of the builds: the instances that must leave these
+hosts. Instances with equal amounts and destinations are exchangeable, so a state counts them by host.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Ints
+from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, PlannedMove
+from features.planning.core.room_demand import RoomDemand
+
+MOST_HOSTS = 12
+MOST_LAYOUTS = 3000
+MOST_STATES = 30_000  # states reached by moves: about a second
+HASTE = 3  # weight of the lower bound if the least plan is not found among so many states
+MOVE = 10_000.0  # weight of a move in a cost; the sizes of all moves of a plan are less together
+Counts = tuple[int, ...]  # by kind: the instances on one host
+State = tuple[Counts, ...]  # by host
+Loads = tuple[float, ...]  # what the builds on one host hold together
+Cost = tuple[float, int]  # moves, weighted, with their size; stopped instances
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRoom:
+    """The result of a search: the moves, and the host of each build in the sequence of the demand's parts.
+    Without `found`, `complete` says that there is no such plan.
+    """
+
+    found: bool
+    complete: bool
+    moves: tuple[PlannedMove, ...] = ()
+    targets: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Instances that are exchangeable in a plan, with the hosts to which they may move."""
+
+    amounts: tuple[float, ...]
+    size: float
+    lives: bool
+    group: str | None  # an anti-affinity group
+    hosts: list[int]  # numbers of hosts in the search
+    there: dict[int, list[MovableInstance]] = field(default_factory=dict)  # by host, before the first move
+
+
+def search_all(
+    cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools, below: tuple[int, float, int] | None
+) -> ExactRoom | None:
+    """Return the least disruptive plan of at most `budget` moves with a cost less than `below`; None if the
+    cloud is too large for this search. Hosts in `closed` are neither targets nor destinations.
+    """
+    rows = _rows(cloud, demand, closed)
+    if len(rows) > MOST_HOSTS:
+        return None
+    needed = np.sum([part.amounts * part.count for part in demand.parts], axis=0)
+    # Moves do not add to what is free in all.
+    if (np.maximum(cloud.free[rows], 0.0).sum(axis=0) < needed - SLACK).any():
+        return ExactRoom(found=False, complete=True)
+    layouts = list(_layouts(cloud, demand, rows))
+    if len(layouts) > MOST_LAYOUTS:
+        return None
+    search = _Search(cloud, demand, rows, layouts)
+    result = search.run(budget, below, 1)
+    return result if result.complete or below is not None else search.run(budget, below, HASTE)
+
+
+def _rows(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Ints:
+    """Return the hosts that can receive a build or an instance, or that have a movable instance. If there are
+    more than MOST_HOSTS, return only enough of them to show it.
+    """
+    concerned = demand.could_hold(cloud) & ~closed
+    concerned[[host for host, there in cloud.instances.items() if there and not closed[host]]] = True
+    judged = set[object]()
+    for there in cloud.instances.values():
+        for each in there:
+            if concerned.sum() > MOST_HOSTS:
+                return np.flatnonzero(concerned)
+            kind = id(each.accepted), each.amounts.tobytes()
+            if kind not in judged:
+                judged.add(kind)
+                concerned |= each.accepted & ~closed & (cloud.whole >= each.amounts - SLACK).all(axis=1)
+    return np.flatnonzero(concerned)
+
+
+def _layouts(cloud: CloudState, demand: RoomDemand, rows: Ints) -> Iterator[tuple[int, ...]]:
+    """Yield the possible hosts of all builds, as indices in `rows` in the sequence of the demand's parts. At
+    most one more than MOST_LAYOUTS are yielded.
+    """
+    builds = [number for number, part in enumerate(demand.parts) for _ in range(part.count)]
+    masks = [part.could_hold(cloud)[rows] for part in demand.parts]
+    left = cloud.whole[rows].copy()
+    chosen: list[int] = []
+    yielded = 0
+
+    def extend(at: int) -> Iterator[tuple[int, ...]]:
+        nonlocal yielded
+        if at == len(builds):
+            yielded += 1
+            yield tuple(chosen)
+            return
+        part, hosts = demand.parts[builds[at]], masks[builds[at]]
+        first = chosen[-1] if at and builds[at - 1] == builds[at] else 0  # builds of a part are alike
+        if demand.packed is not None:
+            domains = demand.packed[rows]
+            hosts = hosts & (domains == domains[chosen[0]] if chosen else domains > 0)
+        open_ = np.zeros(len(cloud.free), np.bool_)
+        open_[rows] = hosts
+        open_ = demand.open_to(open_, [int(rows[each]) for each in chosen])
+        for host in np.flatnonzero(open_[rows]).tolist():
+            if host < first or yielded > MOST_LAYOUTS or (left[host] < part.amounts - SLACK).any():
+                continue
+            left[host] -= part.amounts
+            chosen.append(host)
+            yield from extend(at + 1)
+            chosen.pop()
+            left[host] += part.amounts
+
+    return extend(0)
+
+
+class _Search:
+    """One search: the kinds of instances, the layouts, and what was computed about hosts."""
+
+    def __init__(
+        self, cloud: CloudState, demand: RoomDemand, rows: Ints, layouts: Sequence[tuple[int, ...]]
+    ) -> None:
+        self._rows = rows.tolist()
+        self._scale = cloud.scale.tolist()
+        self._kinds = _kinds(cloud, self._rows)
+        self._first: State = tuple(
+            [tuple([len(kind.there.get(host, ())) for kind in self._kinds]) for host in range(len(rows))]
+        )
+        free = cloud.free[rows].tolist()
+        # Capacity of each host for movable instances and builds: what cannot move is subtracted.
+        self._room = [
+            [has + held for has, held in zip(row, self._held(counts), strict=True)]
+            for row, counts in zip(free, self._first, strict=True)
+        ]
+        self._loads: list[list[Loads]] = [[(0.0,) * len(self._scale)] for _ in self._rows]
+        numbers = self._numbered_loads(demand, layouts)
+        fits = [self._fits_empty(row) for row in numbers.tolist()]
+        self._layouts = [layout for layout, can in zip(layouts, fits, strict=True) if can]
+        self._numbers = numbers[fits]
+        self._needs: dict[tuple[int, Counts], Floats] = {}  # host and its instances → need for each layout
+        self._free: dict[tuple[int, Counts], list[float]] = {}
+
+    def _numbered_loads(self, demand: RoomDemand, layouts: Sequence[tuple[int, ...]]) -> Ints:
+        """Return for each layout and host the number of the host's load in `_loads`."""
+        amounts = [part.amounts for part in demand.parts for _ in range(part.count)]
+        numbers = np.zeros((len(layouts), len(self._rows)), np.intp)
+        known: list[dict[Loads, int]] = [{loads[0]: 0} for loads in self._loads]
+        for at, layout in enumerate(layouts):
+            for host in set(layout):
+                each = [amounts[build] for build, on in enumerate(layout) if on == host]
+                load = tuple(np.sum(each, axis=0).tolist())
+                if load not in known[host]:
+                    known[host][load] = len(self._loads[host])
+                    self._loads[host].append(load)
+                numbers[at, host] = known[host][load]
+        return numbers
+
+    def _fits_empty(self, layout: Sequence[int]) -> bool:
+        """Return whether the builds of a layout (by host: the number of its load) fit if all instances that
+        can move leave.
+        """
+        return all(
+            needed <= has + SLACK
+            for host, load in enumerate(layout)
+            for needed, has in zip(self._loads[host][load], self._room[host], strict=True)
+        )
+
+    def run(self, budget: int, below: tuple[int, float, int] | None, weight: int) -> ExactRoom:
+        """Search with the bound of the rest counted `weight` times: with 1, the plan that is found is the
+        best; with more, a plan is found sooner.
+        """
+        if not self._layouts:
+            return ExactRoom(found=False, complete=True)
+        limit = (MOVE * below[0] + below[1] - 1e-6, below[2]) if below is not None else (np.inf, 0)
+        best: dict[State, Cost] = {self._first: (0.0, 0)}
+        parents: dict[State, tuple[State, int, int, int]] = {}
+        bounds = {self._first: _least(self._total(self._first))}
+        heap = [(bounds[self._first], 0, 0.0, self._first)]
+        while heap:
+            _, stopped, done, state = heappop(heap)
+            done = -done
+            if best[state] != (done, stopped):
+                continue  # reached at a lower cost meanwhile
+            if not bounds[state]:
+                return self._result(state, parents)
+            if len(bounds) > MOST_STATES:
+                return ExactRoom(found=False, complete=False)
+            total = self._total(state)
+            for after, step in self._steps(state):
+                kind = self._kinds[step[0]]
+                cost = round(done + MOVE + kind.size, 8), stopped + (not kind.lives)
+                if after in best and best[after] <= cost:
+                    continue
+                if after not in bounds:
+                    bounds[after] = _least(total + self._difference(state, after, step[1:]))
+                least = round(cost[0] + bounds[after], 7)
+                if least >= MOVE * (budget + 1) or (least, cost[1]) >= limit:
+                    continue
+                best[after], parents[after] = cost, (state, *step)
+                heappush(heap, (cost[0] + weight * bounds[after], cost[1], -cost[0], after))
+        return ExactRoom(found=False, complete=True)
+
+    def _total(self, state: State) -> Floats:
+        """Return for each layout a lower bound of the cost of the moves until its builds fit."""
+        total: Floats = np.sum([self._need(host, counts) for host, counts in enumerate(state)], axis=0)
+        return total
+
+    def _difference(self, state: State, after: State, hosts: Sequence[int]) -> Floats:
+        source, host = hosts
+        before = self._need(source, state[source]) + self._need(host, state[host])
+        return self._need(source, after[source]) + self._need(host, after[host]) - before
+
+    def _steps(self, state: State) -> Iterator[tuple[State, tuple[int, int, int]]]:
+        """Yield the states after one move, each with the kind of instance and the two hosts."""
+        free = [self._free_on(host, counts) for host, counts in enumerate(state)]
+        for source, counts in enumerate(state):
+            for number, count in enumerate(counts):
+                if not count:
+                    continue
+                kind = self._kinds[number]
+                left = _changed(counts, number, -1)
+                for host in kind.hosts:
+                    if host == source or not self._takes(state, free, host, kind):
+                        continue
+                    after = list(state)
+                    after[source], after[host] = left, _changed(state[host], number, 1)
+                    yield tuple(after), (number, source, host)
+
+    def _takes(self, state: State, free: Sequence[Sequence[float]], host: int, kind: _Kind) -> bool:
+        for has, amount in zip(free[host], kind.amounts, strict=True):
+            if amount and has < amount - SLACK:
+                return False
+        return kind.group is None or not any(
+            count and self._kinds[number].group == kind.group for number, count in enumerate(state[host])
+        )
+
+    def _need(self, host: int, counts: Counts) -> Floats:
+        """Return for each layout the least cost of the moves that must leave a host with these instances."""
+        key = host, counts
+        if key not in self._needs:
+            free = self._free_on(host, counts)
+            there = [
+                kind.amounts for kind, count in zip(self._kinds, counts, strict=True) for _ in range(count)
+            ]
+            costs = np.array([self._cost(load, free, there) for load in self._loads[host]])
+            self._needs[key] = costs[self._numbers[:, host]]
+        return self._needs[key]
+
+    def _cost(self, load: Sequence[float], free: Sequence[float], there: Sequence[Sequence[float]]) -> float:
+        fewest, size = 0, 0.0
+        for column, (needed, has) in enumerate(zip(load, free, strict=True)):
+            lack = needed - has
+            if lack <= SLACK:
+                continue
+            size += lack / self._scale[column]
+            released, number = 0.0, 0
+            for amount in sorted([each[column] for each in there], reverse=True):
+                released, number = released + amount, number + 1
+                if released >= lack - SLACK:
+                    break
+            fewest = max(fewest, number)
+        return MOVE * fewest + size
+
+    def _free_on(self, host: int, counts: Counts) -> list[float]:
+        key = host, counts
+        if key not in self._free:
+            used = self._held(counts)
+            self._free[key] = [a - b for a, b in zip(self._room[host], used, strict=True)]
+        return self._free[key]
+
+    def _held(self, counts: Counts) -> list[float]:
+        return [
+            sum(
+                kind.amounts[column] * count for kind, count in zip(self._kinds, counts, strict=True) if count
+            )
+            for column in range(len(self._scale))
+        ]
+
+    def _result(self, state: State, parents: dict[State, tuple[State, int, int, int]]) -> ExactRoom:
+        layout = self._layouts[int(np.argmin(self._total(state)))]
+        targets = tuple([self._rows[host] for host in layout])
+        steps = []
+        while state in parents:
+            state, *step = parents[state]
+            steps.append(step)
+        return ExactRoom(found=True, complete=True, moves=self._named(steps[::-1]), targets=targets)
+
+    def _named(self, steps: Sequence[Sequence[int]]) -> tuple[PlannedMove, ...]:
+        """Return the moves of instances for steps of kinds. Instances that have not moved yet move first."""
+        there = [{host: list(some) for host, some in kind.there.items()} for kind in self._kinds]
+        moves: list[PlannedMove] = []
+        for number, source, host in steps:
+            instance = there[number][source].pop(0)
+            there[number].setdefault(host, []).append(instance)
+            # It waits for the moves away from its destination, and for its own former move.
+            waves = [
+                move.wave + 1
+                for move in moves
+                if move.source == self._rows[host] or move.instance is instance
+            ]
+            moves.append(PlannedMove(instance, self._rows[source], self._rows[host], max(waves, default=0)))
+        return tuple(moves)
+
+
+def _least(total: Floats) -> float:
+    """Return the least of the bounds of all layouts, without the error of adding and subtracting sizes."""
+    least = float(total.min())
+    return least if least > MOVE / 2 else 0.0
+
+
+def _kinds(cloud: CloudState, rows: Sequence[int]) -> list[_Kind]:
+    found: dict[object, _Kind] = {}
+    for number, host in enumerate(rows):
+        for each in cloud.instances.get(host, ()):
+            forbidden = {*cloud.forbidden.get(each.build, ())}
+            hosts = [at for at, row in enumerate(rows) if each.accepted[row] and row not in forbidden]
+            key = each.amounts.tobytes(), tuple(hosts), each.lives, each.apart
+            if key not in found:
+                size = float((each.amounts / cloud.scale).sum())
+                found[key] = _Kind(tuple(each.amounts.tolist()), size, each.lives, each.apart, hosts)
+            found[key].there.setdefault(number, []).append(each)
+    return list(found.values())
+
+
+def _changed(counts: Counts, kind: int, by: int) -> Counts:
+    return (*counts[:kind], counts[kind] + by, *counts[kind + 1 :])

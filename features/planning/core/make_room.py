@@ -1,0 +1,263 @@
+"""Plans the least disruptive moves of instances after which a number of builds of one flavor fit.
+
+The order of plans: fewest moves, then least total size, then fewest stopped instances. The size of an
+instance is the sum of its amounts as fractions of the largest host. A target is a host that gets a build of
+the flavor. Instances leave a target for hosts with enough free capacity; if no host has enough, for a host
+that other instances leave first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bus.candidates import Bools, Floats
+from features.planning.core.exact_room import search_all
+from features.planning.core.leaving_sets import TRIED_SETS, LeavingSearch, LeavingSet
+from features.planning.core.moved_cloud import (
+    SLACK,
+    CloudState,
+    MovableInstance,
+    MovedCloud,
+    PlannedMove,
+    lacking,
+)
+from features.planning.core.room_demand import RoomDemand
+
+TRIED_DEEPER = 40  # sets of one size for which other hosts are made free
+TRIED_BETTER = 40  # further sets that are tried for a better plan with as many moves
+BOTH_ORDERS = 2  # instances of a set that is moved in both orders
+TARGETS_AT_ONCE = 256  # targets compared in one search
+TARGETS_DEEPER = 64  # hosts compared that are made free for a leaving instance
+Cost = tuple[int, float, int]  # plans are compared by it
+DEPTH = 2  # a host that is made free for a leaving instance may need such a host too
+
+
+@dataclass(frozen=True, eq=False)
+class RoomPlan:
+    """Moves, and the host of each build after the moves, in the sequence of the demand's parts. If `code` is
+    not empty, only some builds fit: the plan covers these builds, and `code` is the reason why a further
+    build does not fit.
+    """
+
+    moves: tuple[PlannedMove, ...] = ()
+    targets: tuple[int, ...] = ()
+    code: str = ""
+    hosts: int = 0  # hosts that would fit the build if they were empty
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Moves after which a build fits on a target."""
+
+    target: int
+    moves: Sequence[PlannedMove]
+    cost: Cost
+
+
+def cost_of(moves: Sequence[PlannedMove], scale: Floats) -> Cost:
+    """Return the number of moves, their total size, and the number of stopped instances."""
+    size = sum(float((move.instance.amounts / scale).sum()) for move in moves)
+    return len(moves), round(size, 9), sum(not move.instance.lives for move in moves)
+
+
+def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools | None = None) -> RoomPlan:
+    """Return the least disruptive plan with at most `budget` moves, or the part of it that is possible.
+
+    Hosts in `closed` are neither targets nor destinations.
+    """
+    closed = np.zeros(len(cloud.free), np.bool_) if closed is None else closed
+    hosts = int((demand.could_hold(cloud) & ~closed).sum())
+    best: RoomPlan | None = None
+    for domain, kept, shared in _attempts(cloud, demand, closed):
+        if shared and best is not None and not best.code:
+            continue
+        most = budget if best is None or best.code else len(best.moves)
+        plan = _plan_within(cloud, demand, domain & ~closed, closed | kept, most, shared=shared)
+        if best is None or _disruption(plan, cloud.scale) < _disruption(best, cloud.scale):
+            best = plan
+        if not best.code and not best.moves:
+            break
+    best = best or RoomPlan(code="no_host")
+    if best.code or best.moves:
+        below = None if best.code else cost_of(best.moves, cloud.scale)
+        exact = search_all(cloud, demand, budget, closed, below)
+        if exact is not None and exact.found:
+            best = RoomPlan(exact.moves, exact.targets)
+    return replace(best, hosts=hosts)
+
+
+def _attempts(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Iterator[tuple[Bools, Bools, bool]]:
+    """Yield for each attempt the hosts that may be targets, hosts that are no destinations, and whether
+    instances may move to targets. In a packed domain, moves to a host can prevent a further build there, so
+    other destinations are tried first. Targets are closed while a plan is carried out, unless an instance
+    moves there, so they are tried last.
+    """
+    nowhere = np.zeros_like(closed)
+    for domain in demand.domains(cloud):
+        if demand.packed is not None and demand.count > 1:
+            yield domain, domain, False
+        yield domain, nowhere, False
+    if demand.count > 1:
+        for domain in demand.domains(cloud):
+            yield domain, nowhere, True
+
+
+def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, Cost]:
+    """Return a sort key of plans. The best plan has the smallest key: the most builds, then the least
+    cost.
+    """
+    return bool(plan.code), -len(plan.targets), cost_of(plan.moves, scale)
+
+
+def _plan_within(
+    cloud: CloudState, demand: RoomDemand, hosts: Bools, closed: Bools, budget: int, *, shared: bool
+) -> RoomPlan:
+    """Return a plan with targets among `hosts`, no destination in `closed`, and at most `budget` moves. With
+    `shared`, instances may move to targets. If not all builds fit, the plan covers the first builds, up to
+    the one that does not fit.
+    """
+    moved = MovedCloud(cloud, closed)
+    for part in demand.parts:
+        holds = part.could_hold(cloud) & hosts
+        for _ in range(part.count):
+            usable = demand.open_to(holds, moved.targets).copy()
+            if not shared:
+                usable[[move.destination for move in moved.moves]] = False
+            left = budget - len(moved.moves)
+            target, code = _make_room(moved, part.amounts, usable, left, DEPTH)
+            if target is None:
+                return RoomPlan(tuple(moved.moves), tuple(moved.targets), code)
+            moved.build(target, part.amounts, closing=not shared)
+    return RoomPlan(tuple(moved.moves), tuple(moved.targets))
+
+
+def _make_room(
+    moved: MovedCloud, demand: Floats, usable: Bools, budget: int, depth: int
+) -> tuple[int | None, str]:
+    """Find and record in `moved` at most `budget` moves after which the demand fits on a usable host;
+    destinations may be made free first, `depth` levels deep. Return the host and "", or None and a reason
+    code if no plan exists.
+    """
+    if not usable.any():
+        return None, "no_host"
+    lack = lacking(demand, moved.free, moved.scale)
+    fits = np.flatnonzero(usable & (lack <= SLACK))
+    if fits.size:
+        left = ((moved.free[fits] - demand) / moved.scale).sum(axis=1)
+        return int(fits[np.argmin(left)]), ""
+    targets = np.flatnonzero(usable & moved.known)
+    most = TARGETS_AT_ONCE if depth == DEPTH else TARGETS_DEEPER
+    if len(targets) > most:  # sorting all hosts takes longer
+        targets = targets[lack[targets] <= np.partition(lack[targets], most - 1)[most - 1]]
+    targets = targets[np.argsort(lack[targets], kind="stable")][:most]
+    search = LeavingSearch(moved, demand, targets)
+    if not search.least:
+        return None, "immovable"
+    if min(search.least.values()) > budget:
+        return None, "budget"
+    open_ = usable | ~moved.closed
+    if (np.maximum(moved.free[open_], 0.0).sum(axis=0) < demand - SLACK).any():
+        return None, "destinations"  # moves do not add to what is free in all
+    for total in range(1, budget + 1):
+        best = _placed(search, total)
+        if depth:
+            best = _placed_deeper(search, total, depth, best)
+        if best is not None:
+            moved.repeat(best.moves)
+            return best.target, ""
+    return None, "destinations"
+
+
+def _placed(search: LeavingSearch, number: int) -> _Way | None:
+    """Return the best set of `number` instances that all find destinations, with its moves; None without such
+    a set.
+    """
+    for leaving in search.sets(number, TRIED_SETS, placeable=True):
+        if search.moved.is_exhausted:
+            return None
+        with search.moved.closing(leaving.target):
+            before = len(search.moved.moves)
+            if search.moved.place_all(leaving.instances, leaving.target):
+                return _withdrawn(search.moved, leaving.target, before)
+    return None
+
+
+def _placed_deeper(search: LeavingSearch, total: int, depth: int, best: _Way | None) -> _Way | None:
+    """Return the better of `best` and the best moves of at most `total` instances in which other instances
+    first leave the destinations, up to `depth` levels deep.
+    """
+    more = TRIED_BETTER
+    for number in range(1, total):
+        for leaving in search.sets(number, TRIED_DEEPER, placeable=False):
+            if best is not None and (round(leaving.size, 9) >= best.cost[1] or not more):
+                break
+            if search.moved.is_exhausted:
+                return best
+            more -= best is not None
+            for found in _ways_deeper(search.moved, leaving, total, depth - 1):
+                best = found if best is None else min(best, found, key=lambda way: way.cost)
+    return best
+
+
+def _ways_deeper(moved: MovedCloud, leaving: LeavingSet, total: int, depth: int) -> Iterator[_Way]:
+    """Yield at most two ways to move a set: the largest instance first, and the smallest first. The first
+    instance can take the only destination of the next.
+    """
+    largest_first = sorted(leaving.instances, key=lambda each: -moved.size(each.amounts))
+    orders = [largest_first]
+    if 1 < len(largest_first) <= BOTH_ORDERS:
+        orders.append(largest_first[::-1])
+    for ordered in orders:
+        before = len(moved.moves)
+        with moved.closing(leaving.target):
+            if _place_deeper(moved, leaving.target, ordered, total, depth):
+                yield _withdrawn(moved, leaving.target, before)
+
+
+def _withdrawn(moved: MovedCloud, target: int, kept: int) -> _Way:
+    """Undo the moves after the first `kept` moves; return them as moves that let a build fit on `target`."""
+    moves = moved.moves[kept:]
+    moved.undo(kept)
+    return _Way(target, moves, cost_of(moves, moved.scale))
+
+
+def _place_deeper(
+    moved: MovedCloud, source: int, leaving: Sequence[MovableInstance], total: int, depth: int
+) -> bool:
+    before, waiting = len(moved.moves), len(leaving)
+    for instance in leaving:
+        waiting -= 1
+        found: int | None
+        if direct := moved.destinations(instance, 1):
+            found = direct[0]
+        else:
+            left = total - (len(moved.moves) - before) - waiting - 1
+            found = _room_for(moved, instance, left, depth) if left > 0 else None
+        if found is None:
+            moved.undo(before)
+            return False
+        moved.move(instance, source, found)
+    return True
+
+
+def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: int) -> int | None:
+    """Make room for an instance that leaves its host, with moves up to `depth` levels deep; return its
+    destination, or None if no moves within `budget` make room. Searches repeat with a larger budget, so the
+    result for each state of the cloud is kept.
+    """
+    key, before = (moved.state, moved.kind(instance), depth), len(moved.moves)
+    known: tuple[int, int | None, list[PlannedMove]] | None = moved.memo.get(key)
+    if known is not None and (known[1] is not None or budget <= known[0]):
+        needed, found, moves = known
+        if found is None or budget < needed:
+            return None
+        moved.repeat(moves)
+        return found
+    usable = instance.accepted & ~moved.closed
+    usable[list(moved.cloud.forbidden.get(instance.build, ()))] = False
+    usable &= (moved.cloud.whole >= instance.amounts - SLACK).all(axis=1)
+    found, _ = _make_room(moved, instance.amounts, usable, budget, depth)
+    moves = moved.moves[before:]
+    moved.memo[key] = (budget if found is None else len(moves)), found, moves
+    return found

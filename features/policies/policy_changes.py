@@ -1,0 +1,123 @@
+"""Parses changes of the scheduling policy, such as `weights.ram=2`, and applies them to settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from berth.choice import policy, rule_options
+from berth.configuration import read
+from berth.operations.quotas import parsed_limits, project_to_edit
+from berth.settings import BadSetting, Settings
+from bus.quotas import WEIGHT
+from features.policies.messages import TrialPolicy
+from features.policies.stored_policy_changes import StoredChanges
+from scheduler_worker.core.policy import BadChoice, filter_names, with_changes
+
+_FORMS = (
+    "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near=,"
+    " quota.PROJECT.RESOURCE=LIMIT, priority.NAME.OPTION=VALUE, reservation.NAME=none,"
+    " reservation.NAME=NxCLASS:AMOUNT,..."
+)
+_NOT_RECORDED = (
+    "weights of projects (fair share) decide when a request is served, not where, and the backlog of that"
+    " time is not recorded"
+)
+
+
+@dataclass(frozen=True)
+class ChangedPolicy:
+    """A policy to test. If decision records alone show the effect of its changes, `only_numbers` has them."""
+
+    trial: TrialPolicy
+    # The changed multipliers, `near` and `subset`; None: other values are changed, too
+    only_numbers: "ChangedNumbers | None" = None
+    # project ("": the default) → changed limits; empty: quotas are not tested
+    quotas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    stored: StoredChanges = field(default_factory=StoredChanges)
+
+
+@dataclass
+class ChangedNumbers:
+    """Changed multipliers and options. A decision record alone suffices to compute their effect."""
+
+    multipliers: dict[str, float] = field(default_factory=dict)
+    subset: int | None = None
+    near: float | None = None
+
+
+def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
+    """Return the policy of the settings with the given changes. A change without `=` is a settings file: its
+    policy replaces the policy of the settings. Raise BadSetting for a change that is not understood.
+    """
+    files = [change for change in changes if "=" not in change]
+    for path in files:
+        if not Path(path).is_file():
+            raise BadSetting(f"--with {path}: no such file, and no change: {_FORMS}")
+        scheduler = read(file=Path(path), environment={}).settings.scheduler
+        settings = structs.replace(settings, scheduler=scheduler)
+    present = policy(settings)
+    filters = filter_names(settings.scheduler.filters or None, rule_options(settings))
+    weighers = {weigher.name: weigher.multiplier for weigher in present.weighers}
+    options: dict[str, dict[str, Any]] = rule_options(settings)
+    quotas: dict[str, dict[str, int]] = {}
+    stored, numbers, others = StoredChanges(), ChangedNumbers(), bool(files) or not changes
+    subset, near = settings.scheduler.subset, settings.scheduler.near
+    for change in changes:
+        name, equals, value = change.partition("=")
+        first, _, rest = name.partition(".")
+        if not equals or stored.take(change):
+            continue
+        if first in ("weight", "share") or (first == "quota" and rest.endswith(f".{WEIGHT}")):
+            raise BadSetting(f"--with {change}: {_NOT_RECORDED}")
+        if first == "weights" and rest:
+            numbers.multipliers[rest] = weighers[rest] = _number(change, value)
+        elif name == "subset":
+            numbers.subset = subset = max(int(_number(change, value)), 1)
+        elif name == "near":
+            numbers.near = near = _number(change, value)
+        elif name == "rules.filters":
+            filters, others = _filters(filters, value), True
+        elif first == "quota" and "." in rest:
+            project, _, resource = rest.rpartition(".")
+            limits = quotas.setdefault(project_to_edit(project), {})
+            limits |= parsed_limits([f"{resource}={value}"])
+        elif first == "rules" and "." in rest:
+            rule, _, option = rest.partition(".")
+            options.setdefault(rule, {})[option] = _value(value)
+            others = True
+        else:
+            raise BadSetting(f"--with {change}: is not one of: {_FORMS}")
+    trial = TrialPolicy(
+        filters=tuple(filters), weighers=weighers, subset=subset, near=near,
+        options={name: msgspec.json.encode(given).decode() for name, given in options.items()},
+    )  # fmt: skip
+    others = others or stored.of_reservations
+    return ChangedPolicy(trial, None if others else numbers, quotas, stored)
+
+
+def _filters(present: Sequence[str], value: str) -> list[str]:
+    try:
+        return with_changes(present, [name.strip() for name in value.split(",") if name.strip()])
+    except BadChoice as problem:
+        raise BadSetting(f"--with rules.filters={value}: {problem}") from None
+
+
+def _number(change: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise BadSetting(f"--with {change}: {value!r} is no number") from None
+
+
+def _value(text: str) -> Any:
+    """Return the value that a text has as JSON. A text that is no JSON is returned unchanged: filters convert
+    it.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

@@ -1,0 +1,99 @@
+"""`berth replay`: replays a past period from the history of placement and the recorded decisions."""
+
+from dataclasses import dataclass, replace
+
+from rich.markup import escape
+
+from berth.commands.options import Commands, option
+from berth.commands.terminal import Cli, complain, plain_table, progress_bar
+from berth.operations.past import moment_of
+from berth.settings import BadSetting, Settings
+from bus.clock import Clock, moment_text
+from bus.errors import OperationRefused, Unavailable, Unroutable
+from bus.masking import printable
+from control_room.core.words import duration
+from features.policies.commands import CHANGES, NOT_POSSIBLE, show_test
+from features.policies.policy_changes import ChangedNumbers, ChangedPolicy, changed_policy
+from features.policies.policy_tests import recorded_decisions
+from features.policies.replay import Replay, ReplayResult
+
+commands = Commands()
+
+BUILD_SECONDS = 60.0  # from a decision until the build begins, which its cell records
+
+_TIMES = "2026-03-29T14:30 (UTC, or with an offset), or how long ago (90s, 30m, 12h, 7d)."
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    begin: str = option("1h", f"Begin of the period: {_TIMES}", "--from", metavar="TIME")
+    end: str = option("0s", f"End of the period: {_TIMES}", "--to", metavar="TIME")
+    changes: list[str] | None = option(None, f"{CHANGES}; may be repeated.", "--with", metavar="CHANGE")
+    project: str = option("", "Only decisions of this project.")
+    allow: float = option(0.0, "Exit with 0 if at most this percentage differs.", min=0, max=100)
+    limit: int = option(1000, "The number of decisions, the newest.", min=1)
+    listed: int = option(20, "The number of differences listed; --json lists all decisions.", "--list", min=0)
+
+
+@commands.command("replay")
+async def replay_command(cli: Cli, options: ReplayOptions) -> int:
+    """Replay a past period: does each recorded decision choose the same host, as recorded or with a changed
+    policy?
+
+    Example: `berth replay --from 2h --to 1h --with rules.filters=+num_instances`. The numbered changes of
+    placement are applied in their order. Each decision is made again from its record or, if the record does
+    not show the effect of the change, on all hosts as they were at that time. Nothing is claimed.
+
+    Exit code: 0 no difference, or within --allow; 1 differences; 2 the replay is not possible.
+    """
+    now = Clock().now()
+    begin, end = moment_of(options.begin, now), moment_of(options.end, now)
+    if begin.number is not None or end.number is not None:
+        raise BadSetting("--from and --to are times, not change numbers")
+    if begin.at >= end.at:
+        raise BadSetting("--from must be earlier than --to")
+    changed = policy_of(cli.settings, options.changes or [])
+    async with cli.bus("replay") as bus:
+        try:
+            found = await recorded_decisions(
+                bus, cli.settings, begin.at, options.project, options.limit, end.at + BUILD_SECONDS
+            )
+            replay = Replay(bus, cli.settings, changed, found.decisions)
+            began = Clock().monotonic()
+            with progress_bar() as bar:
+                shown = bar.add_task("changes", total=None)
+                result = await replay.run(begin, end.at, lambda _: bar.advance(shown))
+        except (OperationRefused, Unavailable, Unroutable) as problem:
+            complain.print(escape(printable(f"the replay is not possible: {problem}")), style="red")
+            return NOT_POSSIBLE
+    if not cli.as_json:
+        cli.line(f"from {moment_text(begin.at)} to {moment_text(end.at)}")
+        _show_changes(cli, result, end.at - begin.at, Clock().monotonic() - began)
+    show_test(cli, result.test, options.listed, found.omitted)
+    return 0 if result.test.passes(options.allow) else 1
+
+
+def policy_of(settings: Settings, changes: list[str]) -> ChangedPolicy:
+    """Return the policy to replay: the settings' policy with the changes. Without changes, each decision is
+    made again from its record alone.
+    """
+    changed = changed_policy(settings, changes)
+    if changed.quotas or changed.stored.priorities or changed.stored.of_reservations:
+        raise BadSetting(
+            "quotas, priority classes and reservations of a past time are not recorded: `berth rules test`"
+            " tests them on the present ones"
+        )
+    return changed if changes else replace(changed, only_numbers=ChangedNumbers())
+
+
+def _show_changes(cli: Cli, result: ReplayResult, period: float, took: float) -> None:
+    changes = result.last - result.first
+    speed = f" ({period / took:,.0f} × real time)" if took > 0 else ""
+    cli.line(
+        f"{changes:,} changes in {duration(took)}{speed}; consumers: {result.placed:,} placed,"
+        f" {result.changed:,} changed, {result.deleted:,} deleted"
+    )
+    rows = [(name, before, after, f"{after - before:+}") for name, (before, after) in result.used.items()]
+    cli.say.print(plain_table(("class", "used before", "used after", "difference"), rows))
+    if result.is_proven:
+        cli.line("the state at the end equals the one that a stored snapshot leads to", "dim")

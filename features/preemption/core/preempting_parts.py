@@ -1,0 +1,101 @@
+"""The parts of a request that may preempt instances, as arrays: what each host lacks, and its limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Ints
+from bus.domains import HOST
+from features.preemption.core.victims import UNLIMITED, CrowdedHost, Replaceable, RequestedParts
+from scheduler_worker.extension import DomainRules, RolePart
+
+
+@dataclass(frozen=True, eq=False)
+class PreemptingParts:
+    """The parts of a request, and the hosts that would accept them if they were empty."""
+
+    parts: Sequence[RolePart]
+    rules: DomainRules
+    free: Floats  # free amounts by position of the host and resource class
+    whole: Floats
+    demands: Floats  # requested amounts by part and resource class
+    accepted: Bools  # by part and position: whether the host would accept the part if it were empty
+
+    @cached_property
+    def scale(self) -> Floats:
+        """Return the largest capacity of each class, the unit in which amounts of classes are compared."""
+        scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
+        return scale
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        return tuple([len(part.instances) for part in self.parts])
+
+    @cached_property
+    def lacking(self) -> Floats:
+        """Return an array by part and position: how much the host lacks for one instance of the part, as the
+        sum of the lacking amounts in fractions of `scale`.
+        """
+        lacking: Floats = np.zeros(self.accepted.shape)
+        for row, demand in zip(lacking, self.demands, strict=True):
+            lacks = np.where(demand > 0, np.maximum(demand - self.free, 0.0), 0.0)
+            row += (lacks / self.scale).sum(axis=1)
+        return lacking
+
+    @cached_property
+    def limits(self) -> tuple[Ints, Ints, dict[int, int] | None]:
+        """Return for each host, by its position, how many instances it may take and the number of its spread
+        domain; and for each spread domain how many it may take, or None if the request has no spread."""
+        size = len(self.rules.domains)
+        hosts, spread, left = np.full(size, UNLIMITED), np.zeros(size, np.intp), None
+        for level, most in self.rules.spreads:
+            free = np.full(len(level.labels), most)
+            for domain, there in self.rules.counts(level).items():
+                free[domain] = max(most - there, 0)
+            if level.name == HOST:
+                hosts = np.minimum(hosts, free[level.ids])
+            else:
+                spread, left = level.ids, dict(enumerate(free.tolist()))
+        return hosts, spread, left
+
+    @property
+    def wanted(self) -> RequestedParts:
+        return RequestedParts(self.demands, self.counts, self.limits[2])
+
+    def crowded(self, at: int, instances: Sequence[Replaceable], accepts: Bools) -> CrowdedHost:
+        hosts, spread, _ = self.limits
+        most = tuple([count if yes else 0 for count, yes in zip(self.counts, accepts, strict=True)])
+        domain = int(self.rules.domains[at])
+        return CrowdedHost(at, self.free[at], instances, most, int(hosts[at]), domain, int(spread[at]))
+
+    def nearest(self) -> list[int]:
+        """Return the positions of the hosts that accept any part, in the order in which to search them: first
+        the domains whose hosts lack little. Within a domain, the nearest host of each spread domain comes
+        first, then the second nearest of each, and so on.
+        """
+        domains, spread = self.rules.domains, self.limits[1]
+        far = np.zeros(len(self.rules.names) + 1)
+        for count, lacks, accepted in zip(self.counts, self.lacking, self.accepted, strict=True):
+            rows = np.flatnonzero(accepted)
+            rows = rows[_ranks(domains[rows], lacks[rows]) < count]
+            several = np.bincount(domains[rows], minlength=len(far))
+            sums = np.bincount(domains[rows], weights=lacks[rows], minlength=len(far))
+            far += np.where(several > 0, count * sums / np.maximum(several, 1), np.inf)
+        turns = np.full(len(domains), len(domains))
+        for lacks, accepted in zip(self.lacking, self.accepted, strict=True):
+            rows = np.flatnonzero(accepted & np.isfinite(far[domains]))
+            turn = _ranks(spread[rows], lacks[rows]) if spread.any() else np.zeros(len(rows))
+            rows = rows[np.lexsort((lacks[rows], turn, domains[rows], far[domains[rows]]))]
+            turns[rows] = np.minimum(turns[rows], np.arange(len(rows)))
+        rows = np.flatnonzero(turns < len(domains))
+        return list(rows[np.argsort(turns[rows], kind="stable")].tolist())
+
+
+def _ranks(groups: Ints, values: Floats) -> Ints:
+    """Return the rank of each value within its group: 0 for the lowest value."""
+    order = np.lexsort((values, groups))
+    ranks = np.empty(len(order), np.intp)
+    ranks[order] = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
+    return ranks

@@ -1,0 +1,14 @@
+"""Declares the feature quotas."""
+
+from bus.feature import Feature
+from features.quotas.settings import QuotaSettings
+
+FEATURE = Feature(
+    name="quotas",
+    says="limits how much the instances of a project may hold",
+    settings=QuotaSettings,
+    clouds=("quota_cloud",),
+    commands={"Hosts": {"quota": "commands"}},
+    command_groups={"quota": "Limits for what the instances of a project may hold (docs/quotas.md)."},
+    pages={"/projects": "Projects"},
+)

@@ -1,0 +1,197 @@
+"""Pages about projects: usage, limits and instances; operators set and unset limits."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from berth.operations.quotas import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
+from berth.operations.refusing import operations_refused
+from bus.errors import OperationRefused
+from bus.queries import FindInstances, FindWaiting
+from bus.quotas import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
+from bus.replication import PlacementChanged
+from control_room.core import words
+from control_room.pages import frame
+from control_room.pages.frame import PageRefused, is_project
+from control_room.placement_watch import PlacementWatch
+from control_room.queries import query
+from features.quotas.projects import project_instances, projects_listed, projects_of
+
+log = logging.getLogger(__name__)
+
+SECONDS = 2.0  # between two updates without changes of quotas: usage also grows
+PAGE_SIZE = 50  # projects
+INSTANCES = 100  # instances on a page
+
+
+@dataclass(frozen=True)
+class ProjectsQuery:
+    """The parameters in the URL of the page of projects: project (empty: all), and `after`: the project after
+    which to begin.
+    """
+
+    project: str = ""
+    after: str = ""
+
+    def address(self, path: str = "/projects", after: str | None = None) -> str:
+        after = self.after if after is None else after
+        return words.address(path, {"project": self.project, "after": after})
+
+
+@dataclass(frozen=True)
+class QuotaForm:
+    """The fields of the form that sets and unsets limits, as they were entered."""
+
+    project: str = ""
+    limits: str = ""
+    resources: str = ""
+    act: str = ""
+    problem: str = ""  # why the operation was refused
+
+
+@dataclass(frozen=True)
+class ProjectsData:
+    part: str  # rendered
+    from_keystone: bool = False
+
+
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = ProjectPages(context, renderer)
+    yield Route("/projects", pages.page, methods=["GET"])
+    yield Route("/projects", pages.edit, methods=["POST"])
+    yield Route("/projects/events", pages.events, methods=["GET"])
+    yield Route("/projects/instances", pages.instances, methods=["GET"])
+
+
+class ProjectPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        self._data, self._updates = frame.live_data(context, self._read, context.events.projects, SECONDS)
+        self._watch = PlacementWatch(context.operations.placement_changes, context.tasks, self._on_change)
+
+    async def page(self, request: Request) -> Response:
+        wanted, done = _wanted(request), request.query_params.get("done", "")
+        given = frame.parameter(request, "project")
+        form = QuotaForm(project=given if wanted.project or given == NAME_OF_DEFAULT else "")
+        return await self._page(request, wanted, form, done if form.project else "")
+
+    async def events(self, request: Request) -> Response:
+        wanted = _wanted(request)
+
+        async def part() -> str:
+            return (await self._data.latest(wanted)).part
+
+        return self._updates.stream(request, part, self._watch.following())
+
+    async def edit(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        act = fields.get("act", "")
+        if act not in ("set", "unset"):
+            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on quotas.")
+        project = fields.get("project", "").strip()
+        limits, resources = fields.get("limits", ""), fields.get("resources", "")
+        try:
+            if not is_project(project):
+                raise OperationRefused("Enter the id of a project, or default for the default limits.")
+            if act == "set":
+                state = await self._set(project, limits)
+            else:
+                state = await self._unset(project, resources)
+        except OperationRefused as refused:
+            wanted = ProjectsQuery(project if is_project(project) and project != NAME_OF_DEFAULT else "")
+            form = QuotaForm(project, limits, resources, act, str(refused))
+            return await self._page(request, wanted, form, status=409)
+        finally:
+            self._data.forget()
+        log.info("%s: %s limits of project %s: %s", frame.user_of(request), act, project, state)
+        done = words.address("/projects", {"project": project, "done": act})
+        return RedirectResponse(done, status_code=303)
+
+    async def instances(self, request: Request) -> Response:
+        wanted = _wanted(request)
+        if not wanted.project:
+            return RedirectResponse("/projects", status_code=303)
+        ask, cells = self._context.queries.instances, await self._context.status.cells()
+        replies = await asyncio.gather(
+            *(
+                query(
+                    f"cell {cell}",
+                    ask,
+                    FindInstances(
+                        cell=cell, project=wanted.project, after=wanted.after, limit=INSTANCES, count=True
+                    ),
+                )
+                for cell in cells
+            )
+        )
+        return self._renderer.page(
+            request, "project_instances.html", wanted=wanted, found=project_instances(replies, INSTANCES)
+        )
+
+    async def _page(
+        self, request: Request, wanted: ProjectsQuery, form: QuotaForm, done: str = "", status: int = 200
+    ) -> Response:
+        data = await frame.soon(request, self._data.get(wanted))
+        return self._renderer.page(
+            request,
+            "projects.html",
+            status=status,
+            part=data.part if data else self._renderer.part("projects_part.html", wanted=wanted, found=None),
+            from_keystone=data is not None and data.from_keystone,
+            live=wanted.address("/projects/events"),
+            wanted=wanted,
+            form=form,
+            done=done if done in ("set", "unset") else "",
+        )
+
+    async def _set(self, project: str, limits: str) -> str:
+        """Set limits of a project from a text such as `VCPU=40 instances=10`; return them as text."""
+        with operations_refused():
+            parsed = parsed_limits(limits.replace(",", " ").split())
+            if not parsed:
+                raise OperationRefused("No limit was entered; limits are such as VCPU=40 instances=10.")
+            await set_quota(self._context.queries.bus, project_to_edit(project), parsed)
+        return limits
+
+    async def _unset(self, project: str, resources: str) -> str:
+        """Delete a project's limits of the resources in a text such as `VCPU instances` ("": all); return
+        what was deleted, as text.
+        """
+        with operations_refused():
+            id_, names = project_to_edit(project), resources.replace(",", " ").split()
+            [before] = await quotas_of(self._context.queries.bus, id_)
+            if missing := [name for name in names if name not in before.limits]:
+                raise OperationRefused(
+                    f"{project} has no limit of its own of {words.listed(missing)};"
+                    f" it has limits of: {words.listed(sorted(before.limits), 20) or 'nothing'}"
+                )
+            await unset_quota(self._context.queries.bus, id_, names)
+        return " ".join(names) or "all"
+
+    async def _read(self, wanted: ProjectsQuery) -> ProjectsData:
+        ask = self._context.queries
+        find = FindQuotas(project=wanted.project or None, used=True, after=wanted.after, limit=PAGE_SIZE)
+        found, default = await asyncio.gather(
+            query("placement", ask.quotas, find), query("placement", ask.quotas, FindQuotas(project=DEFAULT))
+        )
+        count = FindWaiting(projects=projects_of(found), limit=1)
+        listed = projects_listed(found, default, await query("the scheduler", ask.waiting, count))
+        with self._data.interval.rendering():
+            part = self._renderer.part("projects_part.html", wanted=wanted, found=listed)
+        return ProjectsData(part, listed.from_keystone)
+
+    def _on_change(self, change: PlacementChanged) -> None:
+        if change.wakes:
+            self._context.events.projects.notify()
+
+
+def _wanted(request: Request) -> ProjectsQuery:
+    project, after = frame.parameter(request, "project"), frame.parameter(request, "after")
+    if (project and not is_project(project)) or (after and not is_project(after)):
+        raise PageRefused(400, "That is not an id", "It is not the id of a project.")
+    return ProjectsQuery(project_named(project), after)

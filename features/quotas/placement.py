@@ -1,0 +1,39 @@
+"""The quotas' part of placement: the rule, its queries and edits, and the limits of Keystone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from bus import topics
+from bus.worker import WorkerRows, answers
+from features.quotas.limits import CachedLimits
+from features.quotas.operations import QuotaOperations
+from features.quotas.rule import QuotaRule
+from features.quotas.settings import QuotaSettings
+from placement_worker.extension import PlacementNeeds, PlacementPart
+
+if TYPE_CHECKING:
+    from placement_worker.extension import Placement
+
+
+def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
+    cache = CachedLimits(needs.database, needs.book)
+    operations = QuotaOperations(
+        *needs.operations, cache, needs.offers, "keystone" if settings.cloud else "berth"
+    )
+
+    def rows(placement: Placement) -> WorkerRows:
+        return WorkerRows(
+            answers=[answers(topics.QUOTAS, operations.find), answers(topics.EDIT_QUOTA, operations.edit)],
+            runs=[_copying(settings.cloud, operations)] if settings.cloud else [],
+        )
+
+    return PlacementPart(rules=[QuotaRule(needs.book, cache)], offers=(cache, operations), rows=rows)
+
+
+def _copying(cloud: str, operations: QuotaOperations) -> Callable[[], Coroutine[Any, Any, None]]:
+    # imports an HTTP client, which loads slowly
+    from features.quotas.keystone_limits import copying_limits
+
+    return copying_limits(cloud, operations)

@@ -1,0 +1,11 @@
+"""The settings of quotas."""
+
+from bus.feature import SettingsGroup
+
+
+class QuotaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"quota_{name}"):
+    """The quotas of projects (docs/quotas.md)."""
+
+    # entry of clouds.yaml with a user that may read Keystone's unified limits, which are the quotas then;
+    # envvars: the OS_* variables; empty: `berth quota` sets the quotas
+    cloud: str = ""

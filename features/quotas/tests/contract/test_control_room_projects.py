@@ -1,0 +1,313 @@
+"""The control room's page of projects: usage, limits, waiting requests, instances, and the form."""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from berth.settings import Settings
+from bus.claims import ClaimRequested
+from bus.queries import FindInstances, FindWaiting, Instance, InstancesFound, WaitingFound
+from bus.quotas import DEFAULT, INSTANCES, FindQuotas, Quota, QuotaEditRequested, QuotasFound, SetQuota
+from bus.replication import PlacementChanged
+from bus.reports import Inventory
+from features.quotas import pages
+from features.quotas.operations import QuotaOperations
+from placement_worker import Placement
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
+from tests.support.placement_calls import claim, report, silent_placement
+from tests.support.virtual_time import in_virtual_time
+from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
+from tests.support.waiting import until
+
+INVENTORIES = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192)}
+
+
+@pytest.fixture
+async def placement() -> AsyncIterator[Placement]:
+    async with a_placement("sqlite+aiosqlite://") as made:
+        assert await report(made, a_report(1, inventories=INVENTORIES)) == [""]
+        yield made
+
+
+async def some_wait(question: FindWaiting) -> WaitingFound:
+    """Answer as a scheduler in which three requests of p1 wait."""
+    by_project = {project: 3 for project in question.projects if project == "p1"}
+    backlog, shares = {"p1": 1200}, {"p1": 0.75, "p9": 0.25}
+    return WaitingFound(waiting=(), count=9, by_project=by_project, backlog=backlog, shares=shares)
+
+
+@asynccontextmanager
+async def a_room(
+    placement: Placement, answers: Mapping[str, Any] | None = None
+) -> AsyncIterator[VisitedRoom]:
+    told = {"waiting": some_wait} if answers is None else answers
+    async with a_visited_room(silent_placement(placement), answered=("quotas",), told=told) as room:
+        yield room
+
+
+@pytest.fixture
+async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
+    async with a_room(placement) as visited:
+        await visited.sign_in("admin")
+        yield visited
+
+
+async def limit(placement: Placement, project: str = "p1", /, **limits: int) -> None:
+    await placement.of(QuotaOperations).edit(
+        QuotaEditRequested(edit=SetQuota(project=project, limits=limits))
+    )
+
+
+async def own_limits(placement: Placement, project: str = "p1") -> dict[str, int]:
+    [found] = (await placement.of(QuotaOperations).find(FindQuotas(project=project))).quotas
+    return found.limits
+
+
+async def use(placement: Placement, number: int, project: str = "p1", **resources: int) -> None:
+    await claim(
+        placement, ClaimRequested(claims=(a_claim(number, on_hosts(1, **resources), project=project),))
+    )
+
+
+def cells(page: str) -> list[list[str]]:
+    """Return the texts of the cells of the page's table of projects, row by row."""
+    rows = re.findall(r"<tr.*?</tr>", page.partition('<table class="quotas">')[2], re.DOTALL)
+    found = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub(r"<[^>]*>", "", cell).split()) for cell in row] for row in found][1:]
+
+
+def bars(page: str) -> list[float]:
+    return [float(width) for width in re.findall(r'width="([\d.]+)" height="4"', page)]
+
+
+# The table
+
+
+async def test_each_project_is_listed_with_usage_limits_and_waiting_requests(
+    room: VisitedRoom, placement: Placement
+) -> None:
+    await limit(placement, DEFAULT, VCPU=8, instances=2)
+    await limit(placement, VCPU=4, weight=3)
+    await use(placement, 1, VCPU=3)
+    await use(placement, 2, "p2", VCPU=2, MEMORY_MB=1024)
+    page = await room.page("/projects")
+    assert cells(page) == [
+        [
+            "p1 3 waiting requests · 1,200 in the backlog"
+            " · 75 % of what was served from it · weight 3 · instances",
+            "VCPU",
+            "",
+            "3",
+            "4",
+            "",
+        ],
+        [INSTANCES, "", "1", "2", "default"],
+        ["p2 no waiting requests · weight 1 · instances", "MEMORY_MB", "", "1,024", "unlimited", ""],
+        ["VCPU", "", "2", "8", "default"],
+        [INSTANCES, "", "1", "2", "default"],
+    ]
+    assert bars(page) == [75.0, 50.0, 25.0, 50.0]  # a resource without a limit has none
+    assert 'href="/waiting?project=p1"' in page and 'href="/projects/instances?project=p2"' in page
+    assert re.search(r"<dt>VCPU</dt><dd>8</dd>.*<dt>instances</dt><dd>2</dd>", page)
+
+
+async def test_usage_above_a_lowered_limit_is_marked(room: VisitedRoom, placement: Placement) -> None:
+    await use(placement, 1, VCPU=3)
+    await limit(placement, VCPU=2, instances=0)
+    page = await room.page("/projects")
+    assert [row[-1] for row in cells(page)] == ["over", "over"] and bars(page) == [100.0, 100.0]
+    await limit(placement, VCPU=3, instances=1)
+    room.clock.passed += 10.0
+    page = await room.page("/projects")
+    assert [row[-1] for row in cells(page)] == ["", ""] and bars(page) == [100.0, 100.0]
+
+
+async def test_a_project_is_found_by_its_id(room: VisitedRoom, placement: Placement) -> None:
+    await use(placement, 1, VCPU=3)
+    await use(placement, 2, "p2", VCPU=2)
+    assert [row[0].split()[0] for row in cells(await room.page("/projects?project=p2"))] == ["p2", INSTANCES]
+    assert cells(await room.page("/projects?project=p")) == [
+        ["p no waiting requests · weight 1 · instances", "nothing used, no limit"]
+    ]
+
+
+async def test_projects_are_listed_in_pages(
+    room: VisitedRoom, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PAGE_SIZE", 2)
+    await limit(placement, DEFAULT, VCPU=8)
+    for project in ("a&b", "c", "d", "e"):
+        await limit(placement, project, DISK_GB=10)
+    listed, address = list[str](), "/projects"
+    for _ in range(3):
+        page = await room.page(address)
+        assert "<dt>VCPU</dt><dd>8</dd>" in page  # the default, on each page
+        listed += [row[0].split()[0] for row in cells(page) if len(row) == 6]
+        found = re.search(r'href="(/projects\?after=[^"]+)">Next', page)
+        if found is None:
+            break
+        address = found[1]
+    assert listed == ["a&amp;b", "c", "d", "e"]
+    assert 'href="/projects">To the first' in page and 'data-live="/projects/events?after=' in page
+
+
+async def test_without_answers_the_page_says_what_is_unknown(placement: Placement) -> None:
+    async with a_visited_room() as alone:
+        assert "Placement does not answer: no consumer" in await alone.page("/projects")
+        assert "Incomplete, these did not answer: cell c1" in await alone.page(
+            "/projects/instances?project=p1"
+        )
+    await limit(placement, VCPU=1)
+    async with a_room(placement, answers={}) as room:
+        page = await room.page("/projects")
+    assert "The scheduler does not answer" in page
+    assert cells(page)[0][0] == "p1 waiting requests unknown · weight 1 · instances"
+
+
+async def test_ids_of_projects_are_escaped(room: VisitedRoom, placement: Placement) -> None:
+    odd = "<b>&\u202e/?#' \""
+    await limit(placement, odd, VCPU=1)
+    page = await room.page("/projects")
+    assert "<b>" not in page and "\u202e" not in page
+    assert "project=%3Cb%3E%26%E2%80%AE/%3F%23%27%20%22" in page
+
+
+# Updates of an open page
+
+
+async def test_an_open_page_shows_changed_quotas_and_waiting_requests(
+    room: VisitedRoom, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    async with a_room(placement) as patient, patient.following("/projects/events") as told:
+        await until(lambda: "No project has a limit" in "".join(told))
+        await limit(placement, VCPU=7)
+
+        async def announced() -> bool:
+            """Publish placement's change, which is repeated until the page has subscribed."""
+            await patient.bus.publish(PlacementChanged(number=1, changes=(), wakes=("quota:p1",)))
+            return ">p1</a>" in "".join(told)
+
+        await until(announced)
+
+
+# Set and unset
+
+
+async def test_an_operator_sets_and_unsets_limits(room: VisitedRoom, placement: Placement) -> None:
+    assert "nothing used, no limit" in await room.page("/projects?project=p1")  # and is cached
+    answer = await room.send("/projects", act="set", project=" p1 ", limits="VCPU=4, instances=2  DISK_GB=-1")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/projects?project=p1&done=set")
+    assert await own_limits(placement) == {"VCPU": 4, "instances": 2, "DISK_GB": -1}
+    page = await room.page(answer.headers["location"])
+    assert "The limits of project p1 were set." in page and 'name="project" value="p1"' in page
+    assert ["VCPU", "", "0", "4", ""] in [row[-5:] for row in cells(page)]
+    assert (
+        await room.send("/projects", act="unset", project="p1", resources="VCPU DISK_GB")
+    ).status_code == 303
+    assert await own_limits(placement) == {"instances": 2}
+    assert (await room.send("/projects", act="unset", project="p1", resources="")).status_code == 303
+    assert await own_limits(placement) == {}
+
+
+async def test_an_operator_sets_the_default_limits(room: VisitedRoom, placement: Placement) -> None:
+    answer = await room.send("/projects", act="set", project="default", limits="VCPU=4")
+    assert await own_limits(placement, DEFAULT) == {"VCPU": 4}
+    page = await room.page(answer.headers["location"])
+    assert "<dt>VCPU</dt><dd>4</dd>" in page and 'name="project" value="default"' in page
+    assert "of all projects without limits of their own were set" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"act": "set", "limits": "VCPU"}, "VCPU: it is RESOURCE=LIMIT"),
+        ({"act": "set", "limits": "VCPU=2 x=<i>"}, "x=&lt;i&gt;: it is RESOURCE=LIMIT"),
+        ({"act": "set", "limits": "VCPU=-2"}, "VCPU=-2: it is RESOURCE=LIMIT"),
+        ({"act": "set", "limits": "VCPU=4 CUSTOM_NONE=1"}, "CUSTOM_NONE: neither a resource class"),
+        ({"act": "set", "limits": " , "}, "No limit was entered"),
+        ({"act": "set", "limits": "VCPU=4", "project": " "}, "Enter the id of a project"),
+        ({"act": "set", "limits": "VCPU=4", "project": "a\x00b"}, "Enter the id of a project"),
+        ({"act": "set", "limits": "VCPU=4", "project": "p" * 256}, "Enter the id of a project"),
+        ({"act": "unset", "resources": "VCPUS"}, "no limit of its own of VCPUS; it has limits of: MEMORY_MB"),
+    ],
+)  # fmt: skip
+async def test_an_error_is_shown_at_the_form_with_the_entered_text(
+    room: VisitedRoom, placement: Placement, given: dict[str, str], problem: str
+) -> None:
+    await limit(placement, MEMORY_MB=512)
+    answer = await room.send("/projects", headers={}, **{"project": "p1", **given})
+    assert answer.status_code == 409
+    forms = answer.text.partition('<details class="quota-forms" open>')[2].partition("</details>")[0]
+    assert problem in forms and f'id="{given["act"]}-problem"' in forms
+    entered = (given.get("limits") or given["resources"]).replace("<i>", "&lt;i&gt;")
+    assert f'value="{entered}"' in forms
+    assert await own_limits(placement) == {"MEMORY_MB": 512}
+
+
+async def test_an_unknown_operation_is_refused(room: VisitedRoom, placement: Placement) -> None:
+    answer = await room.send("/projects", act="<delete>", project="p1", limits="VCPU=1")
+    assert (answer.status_code, "&lt;delete&gt;" in answer.text) == (400, True)
+
+
+@in_virtual_time
+async def test_a_silent_placement_is_shown_at_the_form() -> None:
+    async with a_visited_room(patience=0.1) as room:
+        await room.sign_in("admin")
+        answer = await room.send("/projects", act="set", project="p1", limits="VCPU=4")
+    assert answer.status_code == 409 and 'id="set-problem"' in answer.text and 'value="VCPU=4"' in answer.text
+
+
+async def test_limits_of_keystone_are_shown_without_a_form() -> None:
+    found = QuotasFound(
+        quotas=(Quota(project="p1", limits={"VCPU": 4}, effective={"VCPU": 4}),), source="keystone"
+    )
+    async with a_visited_room(told={"quotas": found, "waiting": some_wait}) as room:
+        await room.sign_in("admin")
+        page = await room.page("/projects")
+    assert "The limits are those of Keystone" in page and "Set limits" not in page
+    assert cells(page)[0][1:] == ["VCPU", "", "0", "4", ""]
+
+
+# Instances
+
+
+def an_instance(number: int, cell: str) -> Instance:
+    return Instance(
+        build=uid(number), name=f"<{number}>", status="active", cell=cell, host=f"h{number}",
+        root=uid(number, "a"), project="p1", flavor="m1",
+    )  # fmt: skip
+
+
+CELLS = {"c1": (1, 4, 5), "c2": (2, 3, 6, 7)}
+
+
+async def instances_of_p1(question: FindInstances) -> InstancesFound:
+    numbers = CELLS[question.cell] if question.project == "p1" else ()
+    every = [an_instance(number, question.cell) for number in numbers]
+    left = [one for one in every if one.build > question.after]
+    found = left[: question.limit]
+    return InstancesFound(instances=tuple(found), more=len(left) > len(found), count=len(every))
+
+
+async def test_the_instances_of_a_project_are_listed_in_pages_over_all_cells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "INSTANCES", 3)
+    settings = Settings().having(cells=("c1", "c2"))
+    listed, address = list[str](), "/projects/instances?project=p1"
+    async with a_visited_room(told={"instances": instances_of_p1}, settings=settings) as room:
+        for _ in range(5):
+            page = await room.page(address)
+            assert "<small>7</small>" in page
+            listed += re.findall(r"&lt;(\d)&gt;</a>", page)
+            if (found := re.search(r'href="([^"]+)">Next', page)) is None:
+                break
+            address = found[1].replace("&amp;", "&")
+        assert (await room.browser.get("/projects/instances", headers=HTML)).status_code == 303
+    assert listed == list("1234567")
+    assert f"/hosts/{uid(7, 'a')}" in page and f"/builds/{uid(7)}" in page

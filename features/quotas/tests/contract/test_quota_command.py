@@ -1,0 +1,110 @@
+"""`berth quota`: shows used, limit and waiting requests of each project."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from berth import composition
+from berth.commands import rules, shares
+from berth.operations.quotas import check_resources
+from berth.settings import BadSetting, Settings
+from bus.delivery.runner import Bus
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.quotas import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
+from features.quotas import commands as quotas
+from features.quotas.operations import QuotaOperations
+from placement_worker import Placement
+from tests.support.command_line import CommandLine, a_served_placement, plainly
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
+from tests.support.placement_calls import report
+
+
+async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def waiting(bus: object, projects: Sequence[str]) -> dict[str, int]:
+        return {project: 7 for project in projects if project == "p1"}
+
+    monkeypatch.setattr(quotas, "waiting_by_project", waiting)
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        assert await report(placement, a_report(1)) == [""]
+        group = MakeGroup(group=uid(1, "9"), name="web", policy="soft-affinity", project="p1")
+        await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
+        for project, limits in ((DEFAULT, {"VCPU": 8}), ("p1", {"server_group_members": 2})):
+            edit = SetQuota(project=project, limits=limits)
+            await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
+        members = [a_claim(number, on_hosts(1), parts=joining(group.group)) for number in (1, 2)]
+        await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
+        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        shown = [line.split() for line in (await run()).splitlines()[1:]]
+        assert shown == [
+            ["default", "VCPU", "8"],
+            ["p1", "VCPU", "3", "8", "default", "7"],
+            ["p1", "instances", "3", "unlimited", "7"],
+            ["p1", "server_group_members", "2", "2", "7"],
+        ]
+        assert [line.split() for line in (await run("show")).splitlines()[1:]] == shown
+
+
+MODULES = {"quota": quotas, "share": shares, "rules": rules}
+
+
+async def default_limits(placement: Placement) -> dict[str, int]:
+    [quota] = (await placement.of(QuotaOperations).find(FindQuotas(project=DEFAULT))).quotas
+    return quota.limits
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ("quota", ("set", "", "VCPU=3")),
+        ("quota", ("unset", "")),
+        ("share", ("set", "", "3")),
+        ("share", ("unset", "")),
+        ("rules", ("test", "--with", "quota..VCPU=3")),
+    ],
+)
+async def test_an_empty_project_name_is_refused(
+    group: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script with an unset variable must not change the limits of all projects."""
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        limit = SetQuota(project=DEFAULT, limits={"VCPU": 8, "weight": 2})
+        await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=limit))
+        run = CommandLine(group, MODULES[group], monkeypatch, capsys)
+        with pytest.raises(BadSetting, match="no project is named"):
+            await plainly(run(*words))
+        assert await default_limits(placement) == {"VCPU": 8, "weight": 2}
+
+
+async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        assert await run("set", "--default", "VCPU=3", "instances=2") == "default: VCPU 3, instances 2\n"
+        await run("set", "default", "VCPU=4")
+        assert await default_limits(placement) == {"VCPU": 4, "instances": 2}
+        with pytest.raises(BadSetting, match="name a limit"):
+            await plainly(run("set", "p1"))
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "unlimited"])
+async def test_a_weight_is_at_least_1(
+    weight: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_served_placement(monkeypatch, "c1"):
+        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        with pytest.raises(BadSetting, match="weight: at least 1, not"):
+            await plainly(run("set", "p1", f"weight={weight}"))
+
+
+async def test_the_limits_of_a_policy_test_are_of_known_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_served_placement(monkeypatch, "c1"), Bus(composition.transport(Settings(), "test")) as bus:
+        await check_resources(bus, ["VCPU", "instances", "server_group_members"])
+        await check_resources(bus, [])
+        with pytest.raises(BadSetting, match="NOSUCH: neither a resource class"):
+            await check_resources(bus, ["NOSUCH", "VCPU"])

@@ -1,0 +1,72 @@
+"""Adds to the answers of what-if questions how a request would wait: in the backlog, and for capacity."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec import structs
+
+from bus.messages import BuildRequested
+from bus.queries import HeldHost
+from bus.quotas import WEIGHT, FindQuotas
+from bus.what_if import BacklogPlace, WhatIfAnswered
+from scheduler_worker.core.waiting_shares import Contender
+from scheduler_worker.extension import Scheduler
+from scheduler_worker.store import backlog, parked
+from scheduler_worker.store.parked import OtherScheduler
+from scheduler_worker.waiting.owner import held_named
+from scheduler_worker.waiting.start_estimates import expected_evaluation
+from scheduler_worker.waiting.store import WaitingStore
+
+
+class WhatIfWaits:
+    """Estimates how long the request of a what-if question would wait."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        waiting: WaitingStore,
+        held: Callable[[list[OtherScheduler]], list[HeldHost]],
+    ) -> None:
+        self._scheduler = scheduler
+        self._held = held  # returns the hosts held for waiting requests
+        self._waiting = waiting
+
+    async def extended(self, request: BuildRequested, answer: WhatIfAnswered) -> WhatIfAnswered:
+        """Return the answer with the place of the request in the backlog of its project, if there is one, and
+        with its expected start if it fits nowhere.
+        """
+        if answer.refusal:
+            return answer
+        async with self._waiting.database.read() as tx:
+            before = await backlog.before(tx, request.project, request.priority)
+            roster = await parked.roster(tx) if before or not answer.fits else []
+        if not answer.fits:
+            held = held_named(answer.decision, self._held(roster))
+            answer = structs.replace(answer, held=held)
+        if before:
+            answer = structs.replace(answer, backlog=await self._place(request, before, roster))
+        if answer.fits:
+            return answer
+        [order] = await self._scheduler.resolved([request])
+        kind, queues = self._waiting.kind(order), self._waiting.queues
+        contender = Contender(request.project, request.priority, self._scheduler.clock.now())
+        position = queues.place_of_new(kind, contender)
+        start = self._waiting.starts.expected(kind, request.priority, position, roster)
+        if start is None:
+            return answer
+        return structs.replace(answer, start_p50=start[0], start_p90=start[1])
+
+    async def _place(
+        self, request: BuildRequested, before: Mapping[str, int], roster: Collection[OtherScheduler]
+    ) -> BacklogPlace:
+        """Return the request's place in the backlog, from the numbers of requests before it by scheduler."""
+        now, weight = self._scheduler.clock.now(), await self._weight(request.project)
+        start = expected_evaluation(request.project, request.priority, before, roster, now)
+        start_p50, start_p90 = start or (None, None)
+        return BacklogPlace(
+            before=sum(before.values()), weight=weight, start_p50=start_p50, start_p90=start_p90
+        )
+
+    async def _weight(self, project: str) -> float:
+        found = await self._scheduler.placement.quotas(FindQuotas(weights=True))
+        weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
+        return weights.get(project, weights.get("", 1.0))

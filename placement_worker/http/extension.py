@@ -1,0 +1,35 @@
+"""The extension point of the HTTP API: a feature adds URLs, with their policy rules and descriptions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from placement_worker.http import errors
+from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer
+from placement_worker.http.described import DescribedOperation
+from placement_worker.http.operation import Operation, delete, get, patch, post, put
+
+__all__ = [
+    "ApiAnswer",
+    "ApiCall",
+    "DescribedOperation",
+    "HttpPart",
+    "Operation",
+    "delete",
+    "empty_answer",
+    "errors",
+    "get",
+    "json_answer",
+    "patch",
+    "post",
+    "put",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpPart:
+    """A feature's part of the HTTP API: the value HTTP of its module `http`."""
+
+    routes: Mapping[str, tuple[Operation, ...]]  # by URL pattern, which begins with /berth/
+    rules: Mapping[str, str]  # policy rule → its default
+    described: Mapping[tuple[str, str], DescribedOperation]  # by URL pattern and method
+    in_path: Mapping[str, str] = field(default_factory=dict)  # variable of a URL pattern → its description

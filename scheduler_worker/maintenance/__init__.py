@@ -1,1 +1,0 @@
-"""Drains hosts for maintenance windows, and evacuates dead hosts."""

@@ -1,0 +1,38 @@
+"""The SQL of leaders: at most one scheduler does some work at a time."""
+
+from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
+
+
+async def lead(tx: Transaction, work: str, scheduler: str, now: float, until: float) -> bool:
+    """Make a scheduler the leader of some work until the given time, unless another scheduler leads it now;
+    return whether the scheduler leads.
+    """
+    return bool(await _LEAD(tx, [(work, scheduler, until)], now=now))
+
+
+async def renew(tx: Transaction, work: str, scheduler: str, until: float) -> bool:
+    """Prolong the lead of some work; return False if another scheduler has become the leader, or none is."""
+    return bool(await _RENEW(tx, work=work, scheduler=scheduler, until=until))
+
+
+async def led_until(tx: Transaction, work: str) -> float:
+    """Return the time until which some work has a leader, or had one; 0 if its leader has resigned."""
+    return max((row["until"] for row in await _LED(tx, work=work)), default=0.0)
+
+
+async def resign(tx: Transaction, work: str, scheduler: str) -> None:
+    await _RESIGN(tx, work=work, scheduler=scheduler)
+
+
+_LEAD = sql("""
+    INSERT INTO leaders (work, scheduler, until) SELECT n.work, n.scheduler, n.until
+    FROM {n: work str, scheduler str, until float} WHERE true
+    ON CONFLICT (work) DO UPDATE SET scheduler = excluded.scheduler, until = excluded.until
+    WHERE leaders.scheduler = excluded.scheduler OR leaders.until < :now RETURNING work
+""")
+_RENEW = sql("""
+    UPDATE leaders SET until = :until WHERE work = :work AND scheduler = :scheduler RETURNING work
+""")
+_LED = sql("SELECT until FROM leaders WHERE work = :work")
+_RESIGN = sql("DELETE FROM leaders WHERE work = :work AND scheduler = :scheduler RETURNING work")
