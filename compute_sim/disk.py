@@ -20,7 +20,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Memory(Protocol):
-    """What a feature remembers of the orders of an agent, with its entries in the agent's file of guests."""
+    """A feature's record of the orders of an agent, with entries in the agent's file of guests."""
 
     entry: ClassVar[type[Any]]  # a struct that is encoded as an array with its tag
 
