@@ -19,7 +19,7 @@ from compute_sim.guests import GuestRecord, Guests, guest_of, image_of
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Memory(Protocol):
+class OrderMemory(Protocol):
     """A feature's record of the orders of an agent, with entries in the agent's file of guests."""
 
     entry: ClassVar[type[Any]]  # a struct that is encoded as an array with its tag
@@ -31,7 +31,7 @@ class Memory(Protocol):
         """Return the entries for all that is remembered."""
 
 
-M = TypeVar("M", bound=Memory)
+M = TypeVar("M", bound=OrderMemory)
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class AgentDisk:
     # guests that stopped at a power failure and have not been started again
     asleep: set[GuestKey] = field(default_factory=set)
     file: lines.GuestFile | None = None
-    memories: dict[type[Memory], Any] = field(default_factory=dict, init=False)
+    memories: dict[type[OrderMemory], Any] = field(default_factory=dict, init=False)
     # entries in the file that no memory has recalled, by tag
     _unread: dict[str, list[lines.FeatureEntry]] = field(default_factory=dict, init=False)
 

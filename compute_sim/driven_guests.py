@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 LONGEST_CALL = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
 
 
-class OnHost(Protocol):
+class GuestAddress(Protocol):
     """An order or a record about a guest on a host."""
 
     @property
@@ -41,14 +41,14 @@ class DrivenGuests:
         """Return the driver of a host's hypervisor, or None if the host is simulated."""
         return self._of_root.get(root)
 
-    def turn(self, order: OnHost) -> AbstractAsyncContextManager[None]:
+    def turn(self, order: GuestAddress) -> AbstractAsyncContextManager[None]:
         """Return a context manager that first waits until the host executes no other order for the same
         build, and then lets none begin until its block ends. For a simulated host it does neither.
         """
         return self._locked(order) if order.root in self._of_root else _NO_WAIT
 
     @asynccontextmanager
-    async def _locked(self, order: OnHost) -> AsyncIterator[None]:
+    async def _locked(self, order: GuestAddress) -> AsyncIterator[None]:
         key = order.build, order.root
         lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
         users.append(None)

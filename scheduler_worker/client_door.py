@@ -29,7 +29,7 @@ from bus.clients import (
 )
 from bus.clock import Clock
 from bus.context import is_repeated, stored_context
-from bus.decisions import Decision
+from bus.decisions import Decision, noted
 from bus.delivery.recording import Caller, in_messages
 from bus.errors import Poison, Unroutable
 from bus.groups import GroupsFound
@@ -38,8 +38,7 @@ from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, Moves
 from bus.queries import BuildsFound, DecisionFound
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.vocabulary import Id
-from scheduler_worker.core.move_start import refused as refused_move
+from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.owners import Owners
 from scheduler_worker.queries import CellQueries, PlacementQueries
@@ -275,7 +274,15 @@ def _refusal(act: Act, why: str) -> Refusal:
                 notes=act.unknown_fields,
             )
         case MoveRequested():
-            return refused_move(act, why, "client")
+            return MoveRefused(
+                move=act.move,
+                build=act.build,
+                kind=act.kind,
+                reason=why[:MAX_CAUSE],
+                code="client",
+                decision=noted(Decision(), act.unknown_fields),
+                reply_to=act.reply_to,
+            )
         case MoveSteered():
             return MoveProgress(
                 move=act.move,

@@ -39,11 +39,11 @@ from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults,
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
 from features.groups.operations import ServerGroups
+from features.moves.core.start import undo_claim_id
 from features.preemption.priorities import PriorityClasses
 from features.waiting.builds import WaitingBuilds
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
-from scheduler_worker.core.move_start import undo_claim_id
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport

@@ -11,15 +11,8 @@ from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced, M
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
-from scheduler_worker.core.move_start import undoing
-from scheduler_worker.core.move_state import (
-    Handover,
-    HandoverState,
-    begins,
-    holding_nothing,
-    judged,
-    messages_of,
-)
+from features.moves.core.start import undoing
+from features.moves.core.state import Handover, HandoverState, begins, holding_nothing, judged, messages_of
 from tests.support.ids import uid
 from tests.support.moving_agent import DESTINATION, SOURCE, an_order
 
