@@ -7,7 +7,7 @@ FEATURE = Feature(
     name="preemption",
     says="builds of higher priority replace instances on their host",
     needs=("moves",),
-    meters=(("features.preemption.build_metrics", "conductor"),),
+    meters=(("features.preemption.build_metrics", "conductor"), ("features.preemption.rule", "placement")),
     reasons=(
         ReasonTable(
             OF_CLAIMS,

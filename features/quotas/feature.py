@@ -10,5 +10,6 @@ FEATURE = Feature(
     clouds=("quota_cloud",),
     commands={"Hosts": {"quota": "commands"}},
     command_groups={"quota": "Limits for what the instances of a project may hold (docs/quotas.md)."},
+    meters=(("features.quotas.keystone_limits", "placement"),),
     pages={"/projects": "Projects"},
 )

@@ -8,6 +8,7 @@ FEATURE = Feature(
     name="reservations",
     says="holds capacity for a project or a purpose",
     settings=ReservationSettings,
+    meters=(("features.reservations.filling", "scheduler"),),
     reasons=(
         ReasonTable(
             OF_THE_WHOLE,

@@ -9,15 +9,11 @@ from berth.commands import rules, shares
 from berth.operations.quotas import check_resources
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
-from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
-from features.groups.operations import ServerGroups
-from features.groups.tests.support.group_parts import joining
 from features.quotas import commands as quotas
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.command_line import CommandLine, a_served_placement, plainly
-from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report
 
@@ -31,20 +27,17 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
     monkeypatch.setattr(quotas, "waiting_by_project", waiting)
     async with a_served_placement(monkeypatch, "c1") as placement:
         assert await report(placement, a_report(1)) == [""]
-        group = MakeGroup(group=uid(1, "9"), name="web", policy="soft-affinity", project="p1")
-        await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
-        for project, limits in ((DEFAULT, {"VCPU": 8}), ("p1", {"server_group_members": 2})):
+        for project, limits in ((DEFAULT, {"VCPU": 8}), ("p1", {"instances": 5})):
             edit = SetQuota(project=project, limits=limits)
             await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
-        members = [a_claim(number, on_hosts(1), parts=joining(group.group)) for number in (1, 2)]
+        members = [a_claim(number, on_hosts(1)) for number in (1, 2)]
         await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
         run = CommandLine("quota", quotas, monkeypatch, capsys)
         shown = [line.split() for line in (await run()).splitlines()[1:]]
         assert shown == [
             ["default", "VCPU", "8"],
             ["p1", "VCPU", "3", "8", "default", "7"],
-            ["p1", "instances", "3", "unlimited", "7"],
-            ["p1", "server_group_members", "2", "2", "7"],
+            ["p1", "instances", "3", "5", "7"],
         ]
         assert [line.split() for line in (await run("show")).splitlines()[1:]] == shown
 

@@ -7,10 +7,8 @@ import pytest
 from berth.composition import open_placement
 from berth.settings import Settings
 from bus.claims import CLEANUP, Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
-from bus.groups import GroupEditRequested, MakeGroup
 from bus.quotas import (
     DEFAULT,
-    GROUP_MEMBERS,
     INSTANCES,
     UNLIMITED,
     WEIGHT,
@@ -27,11 +25,8 @@ from bus.quotas import (
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from bus.vocabulary import Missing
-from features.groups.operations import ServerGroups
-from features.groups.tests.support.group_parts import joining
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
-from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take
 
@@ -180,20 +175,6 @@ async def test_a_refusal_of_several_instances_states_the_usage_before_and_all_th
     assert (await quota(placement)).used["VCPU"] == over.used
 
 
-async def test_a_refusal_of_members_of_a_group_states_those_before(placement: Placement) -> None:
-    group = uid(1, "9")
-    make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")
-    await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
-    await limit(placement, **{GROUP_MEMBERS: 2})
-    await must_take(placement, a_claim(9, on_hosts(1), parts=joining(group)))
-    refused = await take(
-        placement, *[a_claim(number, on_hosts(1), parts=joining(group)) for number in (1, 2, 3)]
-    )
-    over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=1, asked=3)
-    assert (refusal(over),) in [result.refusals for result in refused if isinstance(result, Refused)]
-    assert (await quota(placement)).used[GROUP_MEMBERS] == over.used
-
-
 async def test_a_refused_request_leaves_the_budget_to_the_next_of_its_batch(placement: Placement) -> None:
     await limit(placement, VCPU=4)
     both = [
@@ -240,31 +221,6 @@ async def test_an_instance_that_changes_its_project_counts_in_the_new_one(placem
 async def test_holder_consumers_are_not_counted(placement: Placement) -> None:
     await limit(placement, VCPU=1)
     await must_take(placement, a_claim(1, on_hosts(1, VCPU=4), type=CLEANUP))
-
-
-async def test_members_of_a_server_group_are_limited(placement: Placement) -> None:
-    group = uid(1, "9")
-    make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")
-    await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
-    await limit(placement, **{GROUP_MEMBERS: 2})
-    for number in (1, 2):
-        await must_take(placement, a_claim(number, on_hosts(1), parts=joining(group)))
-    [third] = await take(placement, a_claim(3, on_hosts(1), parts=joining(group)))
-    over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=2, asked=1)
-    assert third == Refused(refusals=(refusal(over),))
-    await must_take(placement, a_claim(3, on_hosts(1)))
-
-
-async def test_the_used_members_of_server_groups_are_those_of_the_largest_group(placement: Placement) -> None:
-    for number, name in ((1, "web"), (2, "db")):
-        make = MakeGroup(group=uid(number, "9"), name=name, policy="anti-affinity", project="p1")
-        await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
-    for number, host, group in ((1, 1, 1), (2, 2, 1), (3, 3, 2)):
-        await take(placement, a_claim(number, on_hosts(host), parts=joining(uid(group, "9"))))
-    assert (await quota(placement)).used[GROUP_MEMBERS] == 2
-    await take(placement, a_claim(3, on_hosts(2), generation=1, keep=8, begins=9))
-    await release(placement, a_release(1, 1, "deleted", keep=7))
-    assert (await quota(placement)).used[GROUP_MEMBERS] == 1
 
 
 async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placement: Placement) -> None:
