@@ -98,19 +98,19 @@ MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
 MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
     "move between cells: state of the source or destination side", "conductor", "scheduler")
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
-    "agent", direct="stored")
+    "agent", direct="stored", relayed=True)
 AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
-    "delete a guest and everything left of it", ANYONE, "agent", direct="stored")
+    "delete a guest and everything left of it", ANYONE, "agent", direct="stored", relayed=True)
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out one phase of a move",
-    "conductor", "agent", direct="stored")
+    "conductor", "agent", direct="stored", relayed=True)
 AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
-    "query its guests, or the hosts that it reaches", ANYONE, "agent")
+    "query its guests, or the hosts that it reaches", ANYONE, "agent", relayed=True)
 AGENT_GUESTS = outcome("agent.told.{cell}", guests.GuestsReported,
     "the guests of an agent, from its own records, or the hosts that it reaches", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
