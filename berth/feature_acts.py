@@ -9,7 +9,6 @@ from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, describe, sent
 from bus.clients import BuildPlace, ProjectsFound
 from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
-from bus.maintenance import AddWindow, CancelWindow, ChangeWindow, FindMaintenance, MaintenanceEditRequested
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
@@ -160,20 +159,6 @@ add(
         )
     },
     [PriorityEdited],
-)
-
-# Maintenance
-
-
-def _window_state(message: MaintenanceEditRequested) -> Any:
-    if not isinstance(message.edit, AddWindow | ChangeWindow | CancelWindow):
-        return None
-    return topics.MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
-
-
-add(
-    [Act("maintain", "operator", "maintenance windows, and held evacuations", sent(topics.EDIT_MAINTENANCE))],
-    {MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))},
 )
 
 # Planning
