@@ -186,8 +186,6 @@ def operations(
         metal=partial(metal, settings, bus),
         create_reservation=acts.create_reservation,
         delete_reservation=acts.delete_reservation,
-        store_window=acts.store_window,
-        cancel_window=acts.cancel_window,
         set_headroom=acts.set_headroom,
         unset_headroom=acts.unset_headroom,
         switch_balancing=acts.switch_balancing,

@@ -20,7 +20,6 @@ from berth.commands import (
     hosts,
     importing,
     instances,
-    maintenance,
     make_room,
     move_list,
     moves,
@@ -42,6 +41,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.queries import FindWaiting, WaitingRequest
+from features.maintenance import commands as maintenance
 from features.planning import rebalance_command as rebalancing
 from features.policies import replay_command as replaying
 from tests.support.command_line import CommandLine

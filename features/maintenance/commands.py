@@ -11,20 +11,13 @@ from berth.commands.hosts import Names
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.reserve import WHEN
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.maintenance import (
-    add_window,
-    change_window,
-    edit_maintenance,
-    find_maintenance,
-    hosts_given,
-    plan_window,
-    window_given,
-    window_text,
-)
 from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.errors import OperationRefused
-from bus.maintenance import (
+from bus.masking import printable
+from control_room.core.words import duration, several
+from features.maintenance.core.window_form import WindowOptions
+from features.maintenance.messages import (
     CancelWindow,
     FinishHosts,
     HostEvacuation,
@@ -34,9 +27,16 @@ from bus.maintenance import (
     WindowPlan,
     WindowState,
 )
-from bus.masking import printable
-from control_room.core.maintenance import WindowOptions
-from control_room.core.words import duration, several
+from features.maintenance.operations import (
+    add_window,
+    change_window,
+    edit_maintenance,
+    find_maintenance,
+    hosts_given,
+    plan_window,
+    window_given,
+    window_text,
+)
 
 commands = Commands(name="maintenance", no_args_is_help=True)
 
