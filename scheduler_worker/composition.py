@@ -1,16 +1,34 @@
-"""Makes schedulers that place without a worker, a database and cells."""
+"""Makes schedulers without a worker, a database and cells; and the objects that parts of features get."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
+from bus.feature import PartNeeds
 from bus.sql.database import Database
-from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.extension import PartsOf, SchedulerNeeds
+from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.orders import Orders
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing import Scheduler, SchedulerPart
 from scheduler_worker.queries import CellQueries, PlacementQueries
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerNeeds(PartNeeds):
+    """The objects that a scheduler gives to the parts of features. Until all parts were made, a part only
+    reads the attributes of `scheduler`.
+    """
+
+    scheduler: Scheduler
+    cells: CellQueries
+    database: Database
+    publish: Publish
+    options: SchedulerOptions
+
+
+PartsOf = Callable[[SchedulerNeeds], Sequence[SchedulerPart]]  # returns the parts in the order of their list
 
 
 def plain_scheduler(

@@ -4,21 +4,20 @@ A feature extends the scheduler by the purposes of orders, and by a `SchedulerPa
 fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from bus.feature import PartNeeds
-from bus.sql.database import Database
-from scheduler_worker.agents import WaitingSignal
+from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW, WaitingSignal
+from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
+from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
+from scheduler_worker.core.calibration import P50, P90, Calibration, Correction, StartEstimate, log_wait
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempts, required_constraints
-from scheduler_worker.core.events import Chosen, ComeAgain, TakenOver
-from scheduler_worker.core.fitting import unfit_image
+from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
+from scheduler_worker.core.fitting import HostsFound, admitted_permanently, distances, fitting, unfit_image
 from scheduler_worker.core.group_members import domain_rules, with_members
 from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.host_hashes import drawn
+from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.narrowing import (
     PLAIN,
     ClaimPart,
@@ -30,20 +29,32 @@ from scheduler_worker.core.narrowing import (
     Scope,
 )
 from scheduler_worker.core.order import (
+    CANCELLED,
     MAX_CHOICES_EACH,
     EndedInstance,
     Order,
     Purpose,
     Settled,
+    Verdict,
     attempts_of,
     claims_of,
+    unplaceable,
 )
-from scheduler_worker.core.policy import BadChoice, ChoicePolicy
+from scheduler_worker.core.placing import LONGEST_PAUSE
+from scheduler_worker.core.policy import BadChoice, ChoicePolicy, filter_names, with_changes
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
-from scheduler_worker.core.roles import Part, group_id, own_group, parts_of
+from scheduler_worker.core.request import with_instances
+from scheduler_worker.core.roles import RolePart, group_id, own_group, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
-from scheduler_worker.core.scale import CapacityReservation, HasReservations, Pick, scores_of
+from scheduler_worker.core.scale import (
+    CapacityReservation,
+    HasReservations,
+    Pick,
+    Replayed,
+    replay,
+    scores_of,
+)
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -65,24 +76,43 @@ from scheduler_worker.host_arrays import (
 )
 from scheduler_worker.host_traits import cause_trait, close_host, force_down_host, open_host
 from scheduler_worker.hosts import HostBook
+from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.orders import Orders, names_other_instances, postponed
 from scheduler_worker.pending_choices import Supposing
-from scheduler_worker.placing import Fallback, FallbackAnswer, Scheduler, SchedulerPart
+from scheduler_worker.placing import (
+    BaseFallback,
+    Fallback,
+    FallbackAnswer,
+    PlacingOutcome,
+    Scheduler,
+    SchedulerPart,
+)
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
     "BUILD",
+    "CANCELLED",
     "EXAMPLES",
+    "LONGEST_PAUSE",
     "MAX_CHOICES_EACH",
+    "P50",
+    "P90",
     "PLACEMENT_ASKED",
     "PLAIN",
+    "QUOTA_WAITING",
     "REQUEST_SECONDS",
+    "RESCUED",
     "TRIES_UNDELIVERABLE",
+    "WAITING_NOW",
     "AllowedHosts",
     "Alternative",
     "BadChoice",
+    "BaseFallback",
     "BuildPurpose",
+    "Calibration",
+    "Cancellation",
     "CapacityReservation",
     "CellQueries",
     "ChoicePolicy",
@@ -91,43 +121,57 @@ __all__ = [
     "ClaimPart",
     "ComeAgain",
     "Constraints",
+    "Correction",
+    "DeadLetterRequest",
+    "Deletes",
     "DomainRules",
     "EndedInstance",
     "Ending",
     "Fallback",
     "FallbackAnswer",
+    "Fenced",
     "HasReservations",
     "HeldAllocations",
     "HostArrays",
     "HostBook",
     "HostLimit",
+    "HostsFound",
+    "HostsNow",
     "JointChoice",
+    "KnownHosts",
     "Narrowing",
     "NoNarrowing",
     "Order",
-    "Part",
+    "Orders",
     "PartsOf",
     "Pick",
     "PlacementQueries",
+    "PlacingOutcome",
     "Publish",
     "Purpose",
     "Ranking",
     "RefusalRecords",
     "Remedies",
+    "Replayed",
+    "RolePart",
     "RuleError",
     "Scheduler",
     "SchedulerNeeds",
+    "SchedulerOptions",
     "SchedulerPart",
     "Scope",
     "Settled",
     "Shortage",
+    "StartEstimate",
     "Supposing",
     "TakenOver",
     "Tally",
     "Unfit",
+    "Verdict",
     "WaitingSignal",
     "accepting",
     "active_instances",
+    "admitted_permanently",
     "all_helps",
     "amounts_on_host",
     "attempts",
@@ -136,38 +180,33 @@ __all__ = [
     "claims_of",
     "close_host",
     "decisions",
+    "distances",
     "domain_rules",
     "drawn",
     "events",
+    "filter_names",
+    "fitting",
     "force_down_host",
     "group_id",
     "late_after",
     "leaders",
     "log",
+    "log_wait",
+    "names_other_instances",
     "on_closed",
     "only_on",
     "open_host",
     "own_group",
     "parts_of",
+    "plain_scheduler",
+    "postponed",
     "prepared_in_parts",
+    "replay",
     "required_constraints",
     "scores_of",
     "unfit_image",
+    "unplaceable",
+    "with_changes",
+    "with_instances",
     "with_members",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulerNeeds(PartNeeds):
-    """The objects that a scheduler gives to the parts of features. Until all parts were made, a part only
-    reads the attributes of `scheduler`.
-    """
-
-    scheduler: Scheduler
-    cells: CellQueries
-    database: Database
-    publish: Publish
-    options: SchedulerOptions
-
-
-PartsOf = Callable[[SchedulerNeeds], Sequence[SchedulerPart]]  # returns the parts in the order of their list

@@ -19,6 +19,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.dependencies import PLACEMENT_ASKED, providers_of
+from scheduler_worker.placing import Fallback
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import projects_of
 
@@ -41,6 +42,7 @@ class Owners:
     placement: PlacementQueries
     cells: CellQueries
     source: CandidateSource
+    fallbacks: Sequence[Fallback]
 
     async def find(self, question: FindProjects) -> ProjectsFound:
         """Return the project of each id that is in use.
@@ -54,6 +56,8 @@ class Owners:
             return ProjectsFound()
         async with self.database.read() as tx:
             projects = await projects_of(tx, ids)
+        for fallback in self.fallbacks:
+            projects |= await fallback.projects_of(ids)
         recorded = await self._recorded(ids)
         unsure = {id_ for id_ in existing if id_ not in projects} | {
             id_ for id_, cell in recorded.retired.items() if cell or id_ not in projects

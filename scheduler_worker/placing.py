@@ -5,7 +5,7 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,9 +14,11 @@ from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import BuildRequested, HostFailed, HostReported
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
+from bus.queries import DecisionFound
+from bus.relays import HeartbeatsMerged
 from bus.vocabulary import Allocations, Id, Message
-from bus.worker import WorkerRows
+from bus.worker import On, WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED
 from scheduler_worker.core import events
@@ -32,8 +34,8 @@ from scheduler_worker.help_search import helps_of
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.named_instances import NamedInstances
 from scheduler_worker.orders import Orders, postponed
+from scheduler_worker.recent_flavors import RecentFlavors
 from scheduler_worker.refusals import count_claims
-from scheduler_worker.request_sizes import RecentFlavors
 
 Asked = tuple[BuildRequested, Purpose]
 PlacingOutcome = Sequence[Message] | Retry | Poison
@@ -59,6 +61,43 @@ class Fallback(Protocol):
     def polls(self, request: BuildRequested) -> bool:
         """Return whether this fallback may find hosts for a request although no event says that it fits."""
 
+    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
+        """Cancel a build or request that the fallback has taken over, answer the client, and return orders to
+        delete builds that have a host already. Return None, without effect, if the fallback has none.
+        """
+
+    async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
+        """Return why a build or request has no host: `found` is the stored decision, which the fallback may
+        extend or, if it has taken the request over, replace.
+        """
+
+    async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
+        """Return, by id, the project of each build or request that the fallback has taken over."""
+
+
+class BaseFallback:
+    """A fallback without effect: the base class of fallbacks, which replace the methods they need."""
+
+    async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
+        return orders
+
+    async def parts_of(
+        self, order: Order, instances: Sequence[Id], placing: "Scheduler"
+    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
+        return {}
+
+    def polls(self, request: BuildRequested) -> bool:
+        return False
+
+    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
+        return None
+
+    async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
+        return found
+
+    async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerPart:
@@ -68,10 +107,13 @@ class SchedulerPart:
     fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
     # Field of a client's query (`ClientAsked`) → function that answers it.
     client_queries: Mapping[str, Callable[[Any], Awaitable[Any]]] = field(default_factory=dict)
+    # Rows that replace the rows of the kernel or of other features for the same messages.
+    replaces: tuple[On, ...] = ()
     rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker
     offers: tuple[object, ...] = ()  # objects for the parts of features that need this one
 
 
+WatchReport = Callable[[HostReported], Callable[[], None]]
 Parts = Callable[["Scheduler"], Sequence[SchedulerPart]]
 
 
@@ -124,6 +166,7 @@ class Scheduler:
         self.ending = dependencies.Ending(placement, clock, options.undeliverable_for)
         self.orders = orders
         self._patience = options.patience
+        self._watches: list[WatchReport] = []
         self._tentative = TentativeHosts()
         self._rule_errors = RuleErrors(clock)
         self.flavors = RecentFlavors()
@@ -149,8 +192,19 @@ class Scheduler:
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
 
+    def watch_reports(self, watch: WatchReport) -> None:
+        """Call `watch` before each report of hosts is applied, and then the function that it returns."""
+        self._watches.append(watch)
+
     async def handle(self, report: HostReported) -> None:
+        applied = [watch(report) for watch in self._watches]
         self.book.handle(report, self.clock.monotonic())
+        for notice in applied:
+            notice()
+
+    async def handle_merged(self, merged: HeartbeatsMerged) -> None:
+        for report in merged.reports:
+            await self.handle(report)
 
     async def on_host_failed(self, failure: HostFailed) -> None:
         """Count a failed build that its host caused, unless placement has no record of the host."""

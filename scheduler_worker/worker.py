@@ -1,7 +1,8 @@
 """Declares the messages that the scheduler consumes and publishes, its replies to queries, and its timers."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bus import topics
 from bus.candidates import CandidateSource
@@ -15,15 +16,19 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS
 from scheduler_worker.audit_trail import AuditTrail
+from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.client_door import ClientDoor
-from scheduler_worker.dependencies import Publish, SchedulerOptions
+from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, Publish, SchedulerOptions
+from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.new_requests import NewRequests
 from scheduler_worker.orders import Orders
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.role_door import RoleDoor
 
 MEASURE_SECONDS = 15.0
@@ -78,24 +83,46 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     records = HostRecords(scheduler.book, source, database, clock)
     roles = RoleDoor(database, given.bus)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
-    owners = Owners(database, placement, given.cells, source)
-    door = ClientDoor(database, placement, given.cells, owners, clock, scheduler.client_queries)
+    owners = Owners(database, placement, given.cells, source, scheduler.fallbacks)
+    explanations = Explanations(database, scheduler.fallbacks, clock)
+    requests = NewRequests(scheduler, RefusalRecords(database, clock))
+    cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)
+    client_queries: dict[str, Callable[[Any], Awaitable[Any]]] = {
+        "ended_without_host": explanations.refused,
+        "decision": explanations.decision,
+        **scheduler.client_queries,
+    }
+    door = ClientDoor(database, placement, given.cells, owners, clock, client_queries)
     worker = Worker(
         "scheduler",
         announces=ANNOUNCED,
         consumes=[
+            on_many(
+                topics.BUILD_REQUESTED,
+                requests.place_many,
+                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
+                batch=options.batch,
+                concurrency=options.concurrency,
+                unheard=scheduler.ending.undo_placed,
+                undeliverable_after=TRIES_UNDELIVERABLE,
+            ),
             on_many(
                 topics.CLIENT_REQUESTED,
                 door.request_many,
                 emits=[*PASSED_ON, *REFUSED, topics.ACTS_RECORDED],
                 concurrency=4,  # so that a query to a silent cell does not delay other clients
             ),
+            on(topics.HOST_REPORTED, scheduler.handle, private=True),
+            on(topics.HEARTBEATS_MERGED, scheduler.handle_merged, private=True),
+            on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE]),
             on(topics.HOST_FAILED, scheduler.on_host_failed, private=True),
             on(topics.SCHEDULER_ALIVE, hosts.roster.handle, private=True),
             on_many(topics.ACTS_RECORDED, trail.record_many),
         ],
         answers=[
             answers(topics.HOST_HEALTH, records.find),
+            answers(topics.REFUSED, explanations.refused),
+            answers(topics.DECISION, explanations.decision),
             answers(topics.CLIENT_ASKED, door.ask, concurrency=16, client="*"),
             answers(topics.CLIENT_RELAY, roles.relay, concurrency=16, client="*"),
             answers(topics.CLIENTS, door.clients),
@@ -109,8 +136,12 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             every(RECORD_SECONDS, records.store),
             every(MEASURE_SECONDS, records.measure),
             every(prune_period(), records.prune),
+            every(prune_period(options.keep), lambda: explanations.prune(options.keep)),
             every(prune_period(options.keep_acts, options.keep), trail.prune),
         ],
         starts=[given.loaded, records.load, scheduler.opened],
     )
-    return worker.with_rows([part.rows for part in scheduler.parts])
+    worker = worker.with_rows([part.rows for part in scheduler.parts])
+    replaced = {row.address.key: row for part in scheduler.parts for row in part.replaces}
+    consumes = [replaced.pop(row.address.key, row) for row in worker.consumes]
+    return replace(worker, consumes=[*consumes, *replaced.values()])

@@ -10,7 +10,7 @@ from bus.messages import BuildRequested
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from features.capacity_history.messages import CapacityFound, CapacitySample, FindCapacity
-from scheduler_worker.store.parked import CANCELLED
+from features.waiting.tables.parked import CANCELLED
 
 # Each: seconds between samples, and seconds until they are replaced by means over the next longer interval.
 SPANS = ((300, 2 * 86400), (3600, 60 * 86400), (86400, 3 * 366 * 86400))

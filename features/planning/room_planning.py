@@ -27,8 +27,8 @@ from scheduler_worker.extension import (
     CellQueries,
     Choosing,
     Order,
-    Part,
     Pick,
+    RolePart,
     Scheduler,
     accepting,
     domain_rules,
@@ -324,11 +324,11 @@ def _no_host_in(within: Mapping[str, str]) -> str:
     return f"no host that the request permits has the label {labels}"
 
 
-def _parts(order: Order) -> list[Part]:
+def _parts(order: Order) -> list[RolePart]:
     """Return the order's instances by flavor, largest flavors first, because these fit the fewest hosts."""
     largest = reduce(or_, [Tally(alternative.asked) for alternative in order.alternatives])
 
-    def size(part: Part) -> float:
+    def size(part: RolePart) -> float:
         asked = part.alternative.asked
         return sum(amount / largest[name] for name, amount in asked.items() if amount)
 

@@ -15,7 +15,7 @@ from berth.settings import BadSetting, Settings
 from bus.quotas import WEIGHT
 from features.policies.messages import TrialPolicy
 from features.policies.stored_policy_changes import StoredChanges
-from scheduler_worker.core.policy import BadChoice, filter_names, with_changes
+from scheduler_worker.extension import BadChoice, filter_names, with_changes
 
 _FORMS = (
     "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near=,"

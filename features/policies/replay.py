@@ -30,8 +30,7 @@ from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.packed_trees import unpacked
 from placement_worker.core.past import PastCloud
-from scheduler_worker.composition import plain_scheduler
-from scheduler_worker.dependencies import SchedulerOptions
+from scheduler_worker.extension import SchedulerOptions, plain_scheduler
 
 
 @dataclass

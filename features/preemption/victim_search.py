@@ -25,6 +25,7 @@ from features.preemption.core.victims import SLACK, CrowdedHost, Replaceable, Vi
 from features.preemption.priorities import Priorities
 from scheduler_worker.extension import (
     PLACEMENT_ASKED,
+    BaseFallback,
     CellQueries,
     Choosing,
     Chosen,
@@ -109,7 +110,7 @@ class Searched:
     why: str  # why no victims were found
 
 
-class VictimSearch:
+class VictimSearch(BaseFallback):
     """The fallback that finds instances to preempt for requests that fit no host."""
 
     def __init__(self, classes: Priorities, cells: CellQueries) -> None:

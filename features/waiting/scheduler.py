@@ -2,19 +2,19 @@
 
 from bus import topics
 from bus.quotas import WEIGHT, FindQuotas
-from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
-from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from bus.worker import WorkerRows, answers, every, on_many
+from features.waiting.builds import WaitingBuilds
+from features.waiting.cancelling import CancelledWaits
+from features.waiting.fallback import WaitingFallback
+from features.waiting.held_hosts import HeldHosts
+from features.waiting.host_changes import HostChanges
+from features.waiting.moves import WaitingMoves
+from features.waiting.owner import WaitingOwner
+from features.waiting.queue import WaitingQueue
+from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from features.waiting.store import WaitingStore
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart, WaitingSignal
 from scheduler_worker.move_courses import MoveCourses
-from scheduler_worker.waiting.builds import WaitingBuilds
-from scheduler_worker.waiting.cancelling import Cancelling
-from scheduler_worker.waiting.fallback import WaitingFallback
-from scheduler_worker.waiting.held_hosts import HeldHosts
-from scheduler_worker.waiting.host_changes import HostChanges
-from scheduler_worker.waiting.moves import WaitingMoves
-from scheduler_worker.waiting.owner import WaitingOwner
-from scheduler_worker.waiting.queue import WaitingQueue
-from scheduler_worker.waiting.store import WaitingStore
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -33,8 +33,8 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     queue = WaitingQueue(store, builds, moves, needs.publish, clock)
     backlog = RequestBacklog(store, clock, store.sizes, options.concurrency)
     owner = WaitingOwner(queue, backlog, clock)
-    cancelling = Cancelling(store, scheduler.ending, needs.publish)
-    changes = HostChanges(scheduler, store, queue.recheck)
+    cancelling = CancelledWaits(store, scheduler.ending, needs.publish)
+    HostChanges(scheduler, store, queue.recheck)
 
     async def read_weights() -> None:
         # also without a backlog: the weights apply from the first request of a flood on
@@ -49,50 +49,38 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
 
     return SchedulerPart(
         narrowings=(held,),
-        fallbacks=(WaitingFallback(),),
-        client_queries={
-            "waiting": owner.waiting,
-            "ended_without_host": owner.refused,
-            "decision": owner.decision,
-        },
+        fallbacks=(WaitingFallback(owner, cancelling),),
+        client_queries={"waiting": owner.waiting},
         offers=(store, owner),
+        replaces=(
+            on_many(
+                topics.BUILD_REQUESTED,
+                builds.place_many,
+                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
+                batch=options.batch,
+                concurrency=options.concurrency + CALLS_OF_LIGHT,
+                unheard=scheduler.ending.undo_placed,
+                undeliverable_after=TRIES_UNDELIVERABLE,
+                intake=backlog,
+                prefetch=PREFETCH,
+            ),
+            on_many(
+                topics.MOVE_REQUESTED,
+                moves.place_many,
+                emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
+                unheard=courses.undoing.undo_placed,
+                undeliverable_after=TRIES_UNDELIVERABLE,
+                concurrency=options.concurrency,
+            ),
+        ),
         rows=WorkerRows(
-            consumes=[
-                on_many(
-                    topics.BUILD_REQUESTED,
-                    builds.place_many,
-                    emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
-                    batch=options.batch,
-                    concurrency=options.concurrency + CALLS_OF_LIGHT,
-                    unheard=scheduler.ending.undo_placed,
-                    undeliverable_after=TRIES_UNDELIVERABLE,
-                    intake=backlog,
-                    prefetch=PREFETCH,
-                ),
-                on_many(
-                    topics.MOVE_REQUESTED,
-                    moves.place_many,
-                    emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
-                    unheard=courses.undoing.undo_placed,
-                    undeliverable_after=TRIES_UNDELIVERABLE,
-                    concurrency=options.concurrency,
-                ),
-                on(topics.HOST_REPORTED, changes.handle, private=True),
-                on(topics.HEARTBEATS_MERGED, changes.handle_merged, private=True),
-                on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE]),
-            ],
-            answers=[
-                answers(topics.WAITING, owner.waiting),
-                answers(topics.REFUSED, owner.refused),
-                answers(topics.DECISION, owner.decision),
-            ],
+            answers=[answers(topics.WAITING, owner.waiting)],
             timers=[
                 every(MEASURE_SECONDS, measure_backlog),
                 every(BEAT_SECONDS, owner.beat, at_once=True),
                 every(PREEMPTING_SECONDS, queue.retry_preempting),
                 every(SWEEP_SECONDS, owner.sweep),
                 every(WEIGHTS_SECONDS, read_weights, at_once=True),
-                every(prune_period(options.keep), lambda: owner.prune(options.keep)),
             ],
             runs=[queue.run, signal.run, backlog.run],
             stops=[owner.release_ownership],

@@ -3,12 +3,12 @@
 from bus import topics
 from bus.worker import WorkerRows, answers
 from features.preemption.victim_search import VictimSearch
+from features.waiting.owner import WaitingOwner
+from features.waiting.store import WaitingStore
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import WhatIfs
 from features.what_if.waits import WhatIfWaits
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.waiting.owner import WaitingOwner
-from scheduler_worker.waiting.store import WaitingStore
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:

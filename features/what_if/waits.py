@@ -8,13 +8,13 @@ from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from bus.quotas import WEIGHT, FindQuotas
 from bus.what_if import BacklogPlace, WhatIfAnswered
-from scheduler_worker.core.waiting_shares import Contender
+from features.waiting.core.waiting_shares import Contender
+from features.waiting.owner import held_named
+from features.waiting.start_estimates import expected_evaluation
+from features.waiting.store import WaitingStore
+from features.waiting.tables import backlog, parked
+from features.waiting.tables.parked import OtherScheduler
 from scheduler_worker.extension import Scheduler
-from scheduler_worker.store import backlog, parked
-from scheduler_worker.store.parked import OtherScheduler
-from scheduler_worker.waiting.owner import held_named
-from scheduler_worker.waiting.start_estimates import expected_evaluation
-from scheduler_worker.waiting.store import WaitingStore
 
 
 class WhatIfWaits:

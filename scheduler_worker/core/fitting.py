@@ -1,6 +1,7 @@
 """Finds the hosts that fit a request, and caches filter results and allocation candidates of each host."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -20,7 +21,6 @@ from scheduler_worker.core.rule import (
     View,
     WeightedCandidates,
 )
-from scheduler_worker.core.waiting_queue import HostsFound
 
 IMAGE = "image"  # the field of a request that filters for images read
 WAYS_OF_THE_BEST = 16  # most allocation candidates of one host in a claim
@@ -44,6 +44,16 @@ def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative, size: 
                 )
             if np.ndim(mask) or not mask:
                 yield rule, mask
+
+
+@dataclass(frozen=True, slots=True)
+class HostsFound:
+    """The hosts that fit an alternative, and the hosts that only filters reject."""
+
+    fits: Mapping[str, int]  # root of a host → most instances that fit
+    refused: Collection[str] = ()  # hosts that fit, but that a filter rejects
+    passing: bool = False  # whether a host is rejected for a temporary reason only
+    more: bool = False  # the search stopped before all hosts were evaluated
 
 
 def fitting(

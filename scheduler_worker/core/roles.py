@@ -15,7 +15,7 @@ from features.groups.messages import group_of
 from scheduler_worker.core.rule import Alternative
 
 
-class Part(NamedTuple):
+class RolePart(NamedTuple):
     """Instances of a request that have the same role, with the alternative being tried for the role."""
 
     alternative: Alternative
@@ -55,17 +55,17 @@ def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
 
 def parts_of(
     request: BuildRequested, alternatives: Sequence[Alternative], instances: Sequence[Id]
-) -> list[Part]:
+) -> list[RolePart]:
     """Return the given instances grouped by role; without roles, one part with all of them. `alternatives`
     has one alternative for each role.
     """
     if not request.roles:
-        return [Part(alternatives[0], "", tuple(instances))]
+        return [RolePart(alternatives[0], "", tuple(instances))]
     of_role: list[list[Id]] = [[] for _ in request.roles]
     for instance in instances:
         of_role[role_of(request, instance)].append(instance)
     return [
-        Part(alternative, role.name, tuple(some))
+        RolePart(alternative, role.name, tuple(some))
         for alternative, role, some in zip(alternatives, request.roles, of_role, strict=True)
         if some
     ]

@@ -20,20 +20,20 @@ from bus.protocol import Delivery, QueueSpec, decode, is_suspect
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
-from scheduler_worker import backlog as backlog_module
-from scheduler_worker.backlog import LEAST_BATCH, PREFETCH, RequestBacklog
-from scheduler_worker.core import fair_queue
-from scheduler_worker.core.backlog_paces import BacklogPace
-from scheduler_worker.core.fair_queue import shares_of
-from scheduler_worker.request_sizes import RequestSizes
-from scheduler_worker.store import backlog as stored_backlog
-from scheduler_worker.store import parked
-from scheduler_worker.store.backlog import Bundle
-from scheduler_worker.stored_requests import DEVIATION
-from scheduler_worker.waiting.owner import WaitingOwner
-from scheduler_worker.waiting.queue import WaitingQueue
-from scheduler_worker.waiting.start_estimates import StartEstimates, paces_of
-from scheduler_worker.waiting.store import WaitingStore
+from features.waiting import request_backlog as backlog_module
+from features.waiting.core import fair_queue
+from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.core.fair_queue import shares_of
+from features.waiting.owner import WaitingOwner
+from features.waiting.queue import WaitingQueue
+from features.waiting.request_backlog import LEAST_BATCH, PREFETCH, RequestBacklog
+from features.waiting.request_sizes import RequestSizes
+from features.waiting.start_estimates import StartEstimates, paces_of
+from features.waiting.store import WaitingStore
+from features.waiting.stored_requests import DEVIATION
+from features.waiting.tables import backlog as stored_backlog
+from features.waiting.tables import parked
+from features.waiting.tables.backlog import Bundle
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time

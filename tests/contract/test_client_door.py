@@ -1,6 +1,6 @@
 """A client's permitted acts, and the rows of its answers, depend on the projects to which it is limited."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -42,14 +42,14 @@ from bus.reservations import RESERVATION, slot_consumer
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.vocabulary import Id
 from bus.what_if import WhatIf, WhatIfAnswered
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.client_door import ClientDoor
-from scheduler_worker.core.move_start import move_start
 from scheduler_worker.core.order import unplaceable
+from scheduler_worker.extension import BaseFallback
 from scheduler_worker.owners import Owners
-from scheduler_worker.store import decisions, parked
-from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.store import decisions
 from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
@@ -80,6 +80,9 @@ class FakeCloud:
     """
 
     silent = False
+
+    def __init__(self) -> None:
+        self.taken: dict[Id, str] = {}  # requests that a fallback has taken over → their projects
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         held = [a_consumer(OURS, "p1"), a_consumer(THEIRS, "q"), a_consumer(LEFTOVER, "p1", CLEANUP)]
@@ -149,6 +152,16 @@ class Host:
     cell: str
 
 
+class TakenRequests(BaseFallback):
+    """A fallback that has taken over requests, given with their projects."""
+
+    def __init__(self, projects: dict[Id, str]) -> None:
+        self._projects = projects
+
+    async def projects_of(self, ids: Collection[Id]) -> dict[Id, str]:
+        return {id_: self._projects[id_] for id_ in ids if id_ in self._projects}
+
+
 @pytest.fixture
 async def cloud() -> FakeCloud:
     return FakeCloud()
@@ -159,7 +172,7 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
-    owners = Owners(database, fake, fake, fake)
+    owners = Owners(database, fake, fake, fake, [TakenRequests(cloud.taken)])
     queries: dict[str, Callable[[Any], Awaitable[Any]]] = {
         "waiting": cloud.waiting,
         "decision": cloud.decision,
@@ -296,20 +309,14 @@ async def test_only_the_client_receives_its_refusal(
     assert outcome.reply_to == client
 
 
-def waiting_under(id_: str) -> ParkedRequest:
-    """Return a waiting move of project p1 with this id."""
-    start = move_start(a_move(move=id_, wait="1h"), a_stands(OURS), "c1")
-    return ParkedRequest(start.request(), "k", 1.0, 2.0, 0, "no room", start=start)
-
-
 @pytest.mark.parametrize("victim", [THEIRS, THEIR_SHELVED])
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
 async def test_the_owner_of_an_instance_outranks_a_waiting_request_with_its_id(
     door: ClientDoor, cloud: FakeCloud, victim: str, silent: bool
 ) -> None:
     cloud.silent = silent
+    cloud.taken[victim] = "p1"
     async with door.owners.database.write() as tx:
-        await parked.add(tx, "scheduler", [waiting_under(victim)])
         refusal = unplaceable(
             boot(request=victim, instances=(victim,), project="p1"), (victim,), "no room", Decision()
         )
@@ -324,8 +331,7 @@ async def test_a_client_ends_the_wait_of_its_own_request(
     door: ClientDoor, cloud: FakeCloud, silent: bool
 ) -> None:
     cloud.silent = silent
-    async with door.owners.database.write() as tx:
-        await parked.add(tx, "scheduler", [waiting_under(NEW)])
+    cloud.taken[NEW] = "p1"
     assert isinstance(await become(door, "shop", own(NEW)), BuildCancelRequested)
 
 

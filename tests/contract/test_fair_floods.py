@@ -23,11 +23,17 @@ from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
-from scheduler_worker.backlog import CALLS_OF_LIGHT, LEAST_BATCH, PREFETCH, YOUNG_SECONDS, RequestBacklog
-from scheduler_worker.core.fair_queue import RequestDemand
-from scheduler_worker.request_sizes import RequestSizes
-from scheduler_worker.store import parked
-from scheduler_worker.waiting.store import WaitingStore
+from features.waiting.core.fair_queue import RequestDemand
+from features.waiting.request_backlog import (
+    CALLS_OF_LIGHT,
+    LEAST_BATCH,
+    PREFETCH,
+    YOUNG_SECONDS,
+    RequestBacklog,
+)
+from features.waiting.request_sizes import RequestSizes
+from features.waiting.store import WaitingStore
+from features.waiting.tables import parked
 from tests.support.scheduler_builders import a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import waiting_world

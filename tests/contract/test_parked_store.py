@@ -24,6 +24,8 @@ from bus.vocabulary import MAX_CAUSE
 from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
 from features.moves.cell_moves import CellMoves
+from features.waiting.tables import listing, parked
+from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker import handovers as handover_store
 from scheduler_worker import host_records
 from scheduler_worker.core.move_start import MoveStart, move_start, refused
@@ -31,8 +33,7 @@ from scheduler_worker.core.move_state import Handover
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.store import decisions, parked
-from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.store import decisions
 from tests.support.conductor_builders import CELL, FEATURES, Books, a_placed
 from tests.support.conductor_builders import a_move as a_move_between_cells
 from tests.support.ids import uid
@@ -70,7 +71,7 @@ async def of(store: Database, owner: str) -> list[ParkedRequest]:
 
 async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
     async with store.read() as tx:
-        found = await decisions.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
+        found = await listing.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
     return [(request.request, request.position) for request, _ in found]
 
 
@@ -91,8 +92,8 @@ async def test_waiting_requests_are_counted_by_project(store: Database) -> None:
     await add(store, "s2", kept(5, project="p"), kept(6, project="r"))
     async with store.write() as tx:
         await parked.cancel(tx, {uid(2, "a"): "deleted"})
-        assert await decisions.counts(tx, ("p", "r", "unknown", "p")) == {"p": 2, "r": 1}
-        assert await decisions.counts(tx, ()) == {}
+        assert await listing.counts(tx, ("p", "r", "unknown", "p")) == {"p": 2, "r": 1}
+        assert await listing.counts(tx, ()) == {}
 
 
 async def test_the_missing_resources_of_a_waiting_request_can_change(store: Database) -> None:
@@ -135,8 +136,8 @@ async def test_waiting_requests_are_listed_in_order_with_their_positions(store: 
     assert await listed(store, project="p") == [(third, 1)]
     assert await listed(store, requests=(fourth, uid(8, "a"))) == [(fourth, 3)]
     async with store.read() as tx:
-        assert await decisions.count(tx) == 4
-        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await decisions.kinds(tx, "", 9)]
+        assert await listing.count(tx) == 4
+        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await listing.kinds(tx, "", 9)]
     assert counted == [("k", "small", 3), ("other", "large", 1)]
     async with store.write() as tx:
         await parked.cancel(tx, {first: "cancelled"})
@@ -260,8 +261,8 @@ async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Data
     async with store.read() as tx:
         assert [found.parked for found in await parked.find(tx, [uid(1, "e")])] == [one]
         assert await parked.find(tx, [build]) == []
-        listed = await decisions.waiting(tx, FindWaiting())
-        assert await decisions.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
+        listed = await listing.waiting(tx, FindWaiting())
+        assert await listing.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
     assert [(request.request, request.builds, request.move) for request, _ in listed] == [
         (uid(1, "e"), (build,), "migrate"),
         (uid(2, "a"), (uid(2000, "b"),), ""),

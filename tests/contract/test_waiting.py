@@ -31,13 +31,13 @@ from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.vocabulary import Contended
 from bus.what_if import WhatIf
-from scheduler_worker.core.backlog_paces import BacklogPace
+from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.owner import SILENT_SECONDS
+from features.waiting.store import WaitingStore
+from features.waiting.tables import backlog, parked
 from scheduler_worker.core.events import End
 from scheduler_worker.core.order import CANCELLED, Order
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.store import backlog, parked
-from scheduler_worker.waiting.owner import SILENT_SECONDS
-from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, SMALL, a_request

@@ -11,10 +11,10 @@ import pytest
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
 from bus.sql.transaction import Transaction
+from features.waiting.store import WaitingStore
+from features.waiting.tables import parked
+from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.refusals import RefusalRecords
-from scheduler_worker.store import parked
-from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import WaitingWorld, waiting_world

@@ -17,8 +17,8 @@ from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.what_if import WhatIf
-from scheduler_worker.waiting.builds import WaitingBuilds
-from scheduler_worker.waiting.queue import Evaluated, Woken
+from features.waiting.builds import WaitingBuilds
+from features.waiting.queue import Evaluated, Woken
 from tests.contract.test_waiting_moves import waiting_movers
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request

@@ -28,10 +28,10 @@ from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from features.groups.tests.support.group_parts import in_group
-from scheduler_worker.store import parked
-from scheduler_worker.waiting.moves import WaitingMoves
-from scheduler_worker.waiting.queue import Ended
-from scheduler_worker.waiting.suspects import MAX_STRIKES, WHY
+from features.waiting.moves import WaitingMoves
+from features.waiting.queue import Ended
+from features.waiting.suspects import MAX_STRIKES, WHY
+from features.waiting.tables import parked
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import a_report

@@ -13,12 +13,12 @@ from bus.claims import CLEANUP, HOLDER_TYPES, MIGRATION, holder_consumer
 from bus.host_health import DISABLED, FORCED_DOWN
 from cell_conductor.core.build import Build
 from features.groups.messages import group_of
+from features.waiting.hosts import needs_of
 from placement_worker.store import audit as stored
-from scheduler_worker.waiting.hosts import needs_of
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting.host_changes import HostChanges
+    from features.waiting.builds import WaitingBuilds
     from tests.simulation.world import SimulatedWorld
 
 _USAGE, _CONSUMERS = (
@@ -159,7 +159,7 @@ def check_waiting(world: "SimulatedWorld") -> None:
             world.waiting_seen += len(room)
 
 
-def _check_none_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
+def _check_none_fits(changes: "WaitingBuilds", placement: sqlite3.Connection) -> None:
     room, source = changes.store.queues, changes.store.sight.source
     book, now = changes.scheduler.book, changes.scheduler.clock.monotonic()
     hosts, groups = capacity_left(placement), _groups(placement)

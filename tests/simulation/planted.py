@@ -28,14 +28,14 @@ from compute_sim.disk import AgentDisk
 from features.groups.places import GroupPlaces
 from features.headroom import plan as headroom
 from features.headroom.controller import HeadroomController
+from features.waiting.core.waiting_queues import WaitingQueues
+from features.waiting.queue import Evaluator, Results, WaitingQueue
+from features.waiting.store import WaitingStore
 from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
-from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import Ending
-from scheduler_worker.waiting.queue import Evaluator, Results, WaitingQueue
-from scheduler_worker.waiting.store import WaitingStore
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         moves=True, complaint="runs twice",
     ),
     "wake-up": PlantedBug(
-        "scheduler_worker.core.waiting_queues.changed: released capacity wakes requests", _no_wake_up,
+        "features.waiting.core.waiting_queues.changed: released capacity wakes requests", _no_wake_up,
         complaint="waits, and would fit",
     ),
     "attempt-number": PlantedBug(
@@ -330,11 +330,11 @@ PLANTED: Mapping[str, PlantedBug] = {
         _lost_commits_unnoticed, faults="commits",
     ),
     "evaluated-again": PlantedBug(
-        "scheduler_worker.waiting.queue._put_back: after an error a claimed request is evaluated again",
+        "features.waiting.queue._put_back: after an error a claimed request is evaluated again",
         _reasons_stored_first, faults=_OFTEN, moves=False, complaint="never ended",
     ),
     "deleted-again": PlantedBug(
-        "scheduler_worker.waiting.queue._publish: a published request not deleted is tried again",
+        "features.waiting.queue._publish: a published request not deleted is tried again",
         _deletions_not_repeated, faults=_OFTEN, moves=False,
     ),
     "headroom-outside": PlantedBug(

@@ -40,10 +40,10 @@ from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
 from features.groups.operations import ServerGroups
 from features.preemption.priorities import PriorityClasses
+from features.waiting.builds import WaitingBuilds
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import undo_claim_id
-from scheduler_worker.waiting.host_changes import HostChanges
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport
@@ -65,7 +65,7 @@ from tests.simulation.invariants import (
 )
 from tests.simulation.random_requests import GROUPS, PRIORITIES, ZONES, losing_changes
 from tests.simulation.servers import ServerFaults
-from tests.support.cloud_workers import a_scheduler, changes_of
+from tests.support.cloud_workers import a_scheduler, waiting_builds_of
 from tests.support.databases import inline_connection
 from tests.support.feature_parts import conductor_parts
 
@@ -122,7 +122,7 @@ class SimulatedWorld:
         # killed agents lose their disks with all guests
         self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
         self.lost_disks: set[str] = set()  # agents that have lost their disks, with their fences
-        self.waiting: dict[str, HostChanges] = {}  # of all schedulers that ever ran, by replica
+        self.waiting: dict[str, WaitingBuilds] = {}  # of all schedulers that ever ran, by replica
         levels = ("host", "rack") if self.seed % 2 else ("host",)
         self.zoned = self.headroom and self.seed % 4 == 1  # racks have hosts of two zones
         self.failover = HeadroomCheck(self, levels) if self.headroom else None
@@ -410,7 +410,7 @@ class SimulatedWorld:
 
         def scheduler(bus: Bus) -> Worker:
             worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"])
-            self.waiting[bus.replica] = changes_of(worker)
+            self.waiting[bus.replica] = waiting_builds_of(worker)
             return losing_changes(worker, self.chance) if self.loses_changes else worker
 
         factories: dict[str, Callable[[Bus], Worker]] = {
@@ -560,7 +560,7 @@ class SimulatedWorld:
         if (failover := self.failover) is not None:
             self.check(lambda _: failover.check_gauges())
 
-    def schedulers(self) -> list[HostChanges]:
+    def schedulers(self) -> list[WaitingBuilds]:
         return [self.waiting[replica] for replica in self._living("scheduler")]
 
     def placements(self) -> list[Placement]:

@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scheduler_worker.core.backlog_paces import BacklogCounts, BacklogPaces
+from features.waiting.core.backlog_paces import BacklogCounts, BacklogPaces
+from features.waiting.core.fair_queue import FairItem, FairQueue
 from scheduler_worker.core.calibration import StartEstimate
-from scheduler_worker.core.fair_queue import FairItem, FairQueue
 
 SIZE = {"VCPU": 0.0001}
 EVERY = 50  # of each project's arriving requests, every so many is compared with its estimate

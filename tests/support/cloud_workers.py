@@ -16,10 +16,10 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, cell_conductor
+from features.waiting.builds import WaitingBuilds
 from placement_worker import BusReader, IndexedSource, placement_worker, replica
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import Claims, PlacementQueries
-from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 from tests.support.feature_parts import conductor_parts
 
@@ -104,7 +104,7 @@ def served_scheduler(
     return replace(worker, starts=[made, *worker.starts], stops=[*worker.stops, store.close])
 
 
-def changes_of(worker: Worker) -> HostChanges:
-    """Return the handler of host reports, which knows the scheduler and its waiting requests."""
+def waiting_builds_of(worker: Worker) -> WaitingBuilds:
+    """Return the handler of new requests, which knows the scheduler and its waiting requests."""
     whose = (getattr(row.handler, "__self__", None) for row in worker.consumes)
-    return next(one for one in whose if isinstance(one, HostChanges))
+    return next(one for one in whose if isinstance(one, WaitingBuilds))

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bus.vocabulary import HELD_SHARE
-from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.reserved_hosts import Prospect
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, NextRequest
-from scheduler_worker.core.waiting_queues import WaitingQueues
-from scheduler_worker.core.waiting_shares import QueueKey
+from features.waiting.core.fair_queue import Size
+from features.waiting.core.reserved_hosts import Prospect
+from features.waiting.core.waiting_queue import CapacityNeeded, NextRequest
+from features.waiting.core.waiting_queues import WaitingQueues
+from features.waiting.core.waiting_shares import QueueKey
+from scheduler_worker.core.fitting import HostsFound
 
 Amounts = dict[str, int]
 

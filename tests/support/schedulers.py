@@ -18,6 +18,8 @@ from features.groups.operations import ServerGroups
 from features.preemption.operations import PreemptionRecords
 from features.quotas.operations import QuotaOperations
 from features.reservations.operations import ReservationOperations
+from features.waiting.held_hosts import HeldHosts
+from features.waiting.store import WaitingStore
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
@@ -31,8 +33,6 @@ from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.waiting.held_hosts import HeldHosts
-from scheduler_worker.waiting.store import WaitingStore
 from tests.support.scheduler_builders import FakePlacement
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from scheduler_worker.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
+from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
+from features.waiting.start_estimates import expected_evaluation
+from features.waiting.tables.parked import OtherScheduler
 from scheduler_worker.core.calibration import P90
-from scheduler_worker.store.parked import OtherScheduler
-from scheduler_worker.waiting.start_estimates import expected_evaluation
 from tests.support.backlog_load import BACKLOGS, ServedBacklog
 
 

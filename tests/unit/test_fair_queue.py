@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from bus.requests import Flavor
-from scheduler_worker.core.fair_queue import PERIOD_SECONDS, FairItem, FairQueue, ShareMeter, amounts_of
+from features.waiting.core.fair_queue import PERIOD_SECONDS, FairItem, FairQueue, ShareMeter, amounts_of
 
 WEIGHTS = {"gold": 4.0, "silver": 2.0, "bronze": 1.0}
 

@@ -5,8 +5,8 @@ project, and not the last host of a zone.
 import numpy as np
 import pytest
 
-from scheduler_worker.core.reserved_hosts import ReservedElsewhere
-from scheduler_worker.core.waiting_shares import Contender
+from features.waiting.core.reserved_hosts import ReservedElsewhere
+from features.waiting.core.waiting_shares import Contender
 from tests.support.plain_cloud import PlainCloud
 
 WHOLE, SMALL = {"VCPU": 8}, {"VCPU": 2}

@@ -1,13 +1,13 @@
 """The scheduler's narrowings and fallbacks: which orders they are asked about, and what their answers do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.vocabulary import Id
 from scheduler_worker.core.order import Order
 from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.extension import ClaimPart, FallbackAnswer, HostLimit, NoNarrowing, Scope
+from scheduler_worker.extension import BaseFallback, FallbackAnswer, HostLimit, NoNarrowing, Scope
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
@@ -40,7 +40,7 @@ class RecordedNarrowing(NoNarrowing):
         return Scope(alone=True)
 
 
-class Passing:
+class Passing(BaseFallback):
     """A fallback that passes all orders, with a reason."""
 
     def __init__(self) -> None:
@@ -49,14 +49,6 @@ class Passing:
     async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[FallbackAnswer]:
         self.asked += [order.request.request for order in orders]
         return [order.with_obstacle(f"{order.verdict.obstacle}; {len(self.asked)} asked") for order in orders]
-
-    async def parts_of(
-        self, order: Order, instances: Sequence[Id], placing: Scheduler
-    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
-        return {}
-
-    def polls(self, request: BuildRequested) -> bool:
-        return False
 
 
 async def test_boots_are_placed_without_any_narrowing_or_fallback() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from bus.context import NO_CONTEXT
 from bus.decisions import OVER_QUOTA, Decision
-from scheduler_worker.core.rule_waits import RuleWaits
+from features.waiting.core.rule_waits import RuleWaits
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of, waiting_store_of
 

@@ -20,6 +20,7 @@ from bus.vocabulary import Resources
 from control_room import queries, shared_data
 from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
+from features.waiting.fallback import WaitingFallback
 from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
@@ -32,7 +33,6 @@ from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices
-from scheduler_worker.waiting.fallback import WaitingFallback
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
@@ -158,7 +158,8 @@ async def test_an_order_without_a_host_is_taken_if_its_request_may_wait(
 ) -> None:
     order, _ = step(an_order(**fields), Begun(), PATIENCE)
     order, _ = step(order, Chosen(short=short), PATIENCE)
-    [answer] = await WaitingFallback().handle([order], scheduler_of(FakePlacement()))
+    unused: Any = None
+    [answer] = await WaitingFallback(unused, unused).handle([order], scheduler_of(FakePlacement()))
     assert isinstance(answer, TakenOver) == waits
 
 

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
+from features.waiting.core.waiting_queue import NextRequest
+from features.waiting.core.waiting_shares import DECAY_SECONDS, WaitingShares
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.waiting_queue import NextRequest
-from scheduler_worker.core.waiting_shares import DECAY_SECONDS, WaitingShares
 from tests.support.plain_cloud import PlainCloud
 from tests.support.scheduler_builders import FakePlacement, a_request
 from tests.support.schedulers import scheduler_of, waiting_store_of

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from bus.decisions import Record
-from scheduler_worker.core.scale import Replayed, replay
+from scheduler_worker.extension import Replayed, replay
 
 
 def reweighed(

@@ -30,9 +30,9 @@ from scheduler_worker.extension import (
     DomainRules,
     NoNarrowing,
     Order,
-    Part,
     Pick,
     Ranking,
+    RolePart,
     Scope,
     Shortage,
     attempts,
@@ -109,13 +109,13 @@ class GangChoice:
             roots[instance] = pick.root
         return roots
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[RolePart]:
         return parts_of(self.order.request, self.order.current, self.order.instances)
 
     def _rules(self, constraints: Constraints) -> DomainRules:
         return domain_rules(self.choosing, self.order.alternative.group, constraints)
 
-    def _chance(self, part: Part) -> Chance:
+    def _chance(self, part: RolePart) -> Chance:
         alternative = part.alternative
         ranking = self.choosing.rank(alternative, self.order.request.request)
         found = ranking.found

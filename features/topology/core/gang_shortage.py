@@ -9,7 +9,7 @@ import numpy as np
 
 from bus.candidates import Ints
 from bus.decisions import Removal
-from scheduler_worker.extension import EXAMPLES, Alternative, DomainRules, Part, Ranking, Shortage
+from scheduler_worker.extension import EXAMPLES, Alternative, DomainRules, Ranking, RolePart, Shortage
 
 TOPOLOGY_CODE = "topology"
 
@@ -20,7 +20,7 @@ class Chance:
     position in placement's index.
     """
 
-    part: Part
+    part: RolePart
     alternative: Alternative
     ranking: Ranking  # the order of all hosts for this flavor
     fits: Ints

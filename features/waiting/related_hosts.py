@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from bus.messages import BuildRequested
 from bus.vocabulary import portions
-from scheduler_worker.core.order import Order
+from scheduler_worker.extension import Order
 
 AT_ONCE = 500  # equivalence classes in one query
 Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Order]]]

@@ -19,7 +19,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import HELD_SHARE, Id
-from scheduler_worker.core.waiting_shares import QueueKey, Rank
+from features.waiting.core.waiting_shares import QueueKey, Rank
 
 Root = str
 Roots = Collection[Root]

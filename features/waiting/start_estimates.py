@@ -16,11 +16,11 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.queries import WaitingRequest
 from bus.vocabulary import Id
-from scheduler_worker.core.backlog_paces import BacklogPace
-from scheduler_worker.core.calibration import P50, P90, Calibration, StartEstimate
-from scheduler_worker.core.start_times import ClassHistory, StartTimes, estimate
-from scheduler_worker.core.waiting_queues import WaitingQueues
-from scheduler_worker.store.parked import OtherScheduler, ParkedRequest
+from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.core.start_times import ClassHistory, StartTimes, estimate
+from features.waiting.core.waiting_queues import WaitingQueues
+from features.waiting.tables.parked import OtherScheduler, ParkedRequest
+from scheduler_worker.extension import P50, P90, Calibration, StartEstimate
 
 log = logging.getLogger(__name__)
 

@@ -6,15 +6,7 @@ from bus.context import stored_context
 from bus.decisions import CRASHED
 from bus.moves import MoveRequested
 from bus.vocabulary import Id
-from scheduler_worker.core.events import ComeAgain, DeadLetterRequest
-from scheduler_worker.core.move_start import Barred
-from scheduler_worker.core.move_state import SeenThrough, Stopped
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.placing import LONGEST_PAUSE
-from scheduler_worker.dependencies import log
-from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome
-from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.queue import (
+from features.waiting.queue import (
     PATIENCE,
     SOON,
     Ended,
@@ -24,8 +16,13 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import decision_of, expired_order, waited_for
-from scheduler_worker.waiting.store import Marked, WaitingStore
+from features.waiting.reasons import decision_of, expired_order, waited_for
+from features.waiting.store import Marked, WaitingStore
+from features.waiting.tables.parked import ParkedRequest
+from scheduler_worker.core.move_start import Barred
+from scheduler_worker.core.move_state import SeenThrough, Stopped
+from scheduler_worker.extension import LONGEST_PAUSE, ComeAgain, DeadLetterRequest, Order, log
+from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome
 
 LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bus.messages import HostReported
-from bus.relays import HeartbeatsMerged
 from bus.reports import HostState
-from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.store import WaitingStore
+from features.waiting.store import WaitingStore
+from scheduler_worker.extension import Scheduler
 
 
 class HostChanges:
@@ -24,6 +23,7 @@ class HostChanges:
         scheduler.source.watch_for_more(self._changed)
         scheduler.source.watch(self._touched)
         scheduler.source.watch_wakes(store.on_wakes)
+        scheduler.watch_reports(self._reporting)
 
     def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
         store, queues = self.store, self.store.queues
@@ -46,27 +46,27 @@ class HostChanges:
         if self.store.related.include(roots):
             self._recheck()
 
-    async def handle_merged(self, merged: HeartbeatsMerged) -> None:
-        for report in merged.reports:
-            await self.handle(report)
-
-    async def handle(self, report: HostReported) -> None:
-        """Apply a report of hosts, and let waiting requests try the hosts with a changed state."""
+    def _reporting(self, report: HostReported) -> Callable[[], None]:
+        """Return a function that, after a report of hosts was applied, lets waiting requests try the hosts
+        with a changed state.
+        """
         scheduler, queues = self.scheduler, self.store.queues
         if not len(queues):
-            await scheduler.handle(report)
-            return
+            return lambda: None
         book, now = scheduler.book, scheduler.clock.monotonic()
         before = {state.root: book.state(report.cell, state.root) for state in report.hosts}
         was_down = bool(book.down(report.cell, report.agent, now)) or any(
             book.why_down(report.cell, root, report.agent, now) for root in before
         )
-        await scheduler.handle(report)
-        if was_down:
-            queues.on_agent_returned()
-        after = {root: book.state(report.cell, root) for root in before}
-        queues.reported([root for root in before if not _is_equivalent(before[root], after[root])])
-        self.store.held.wake()
+
+        def applied() -> None:
+            if was_down:
+                queues.on_agent_returned()
+            after = {root: book.state(report.cell, root) for root in before}
+            queues.reported([root for root in before if not _is_equivalent(before[root], after[root])])
+            self.store.held.wake()
+
+        return applied
 
 
 def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:

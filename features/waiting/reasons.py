@@ -5,9 +5,8 @@ from msgspec import Struct, structs
 from bus.claims import RuleRefused
 from bus.decisions import Decision
 from bus.vocabulary import MAX_CAUSE
-from scheduler_worker.core.order import Order, Verdict
-from scheduler_worker.core.rejections import Shortage
-from scheduler_worker.store.parked import ParkedRequest
+from features.waiting.tables.parked import ParkedRequest
+from scheduler_worker.extension import Order, Shortage, Verdict
 
 
 class Waits(Struct, frozen=True, gc=False):

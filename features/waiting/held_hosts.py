@@ -5,18 +5,14 @@ from collections.abc import Callable, Sequence
 
 from bus.clock import moment_text
 from bus.vocabulary import Id
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.reserved_hosts import Root, Roots
-from scheduler_worker.core.waiting_queues import WaitingQueues
-from scheduler_worker.core.waiting_shares import Contender
-from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.extension import HostLimit, NoNarrowing
-from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.orders import Orders
-from scheduler_worker.request_sizes import RequestSizes
-from scheduler_worker.store.parked import ParkedRequest, StoredHold
-from scheduler_worker.waiting.hosts import Sight
-from scheduler_worker.waiting.start_estimates import StartEstimates
+from features.waiting.core.reserved_hosts import Root, Roots
+from features.waiting.core.waiting_queues import WaitingQueues
+from features.waiting.core.waiting_shares import Contender
+from features.waiting.hosts import Sight
+from features.waiting.request_sizes import RequestSizes
+from features.waiting.start_estimates import StartEstimates
+from features.waiting.tables.parked import ParkedRequest, StoredHold
+from scheduler_worker.extension import HostLimit, KnownHosts, NoNarrowing, Order, Orders, SchedulerOptions
 
 
 class HeldHosts(NoNarrowing):

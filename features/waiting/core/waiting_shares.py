@@ -14,7 +14,7 @@ from math import exp, log
 from typing import NamedTuple
 
 from bus.vocabulary import Id
-from scheduler_worker.core.fair_queue import LEAST_SIZE, Size
+from features.waiting.core.fair_queue import LEAST_SIZE, Size
 
 QueueKey = tuple[int, float, Id]  # negative priority, arrival, id: the lowest is the first of its project
 

@@ -13,13 +13,19 @@ from bus.domains import ZONE
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.fitting import admitted_permanently, distances, fitting
-from scheduler_worker.core.host_map import HostsNow
-from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.reserved_hosts import Prospect, Roots
-from scheduler_worker.core.rule import Alternative, RuleError
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound
+from features.waiting.core.fair_queue import Size
+from features.waiting.core.reserved_hosts import Prospect, Roots
+from features.waiting.core.waiting_queue import CapacityNeeded
+from scheduler_worker.extension import (
+    Alternative,
+    ChoicePolicy,
+    HostsFound,
+    HostsNow,
+    RuleError,
+    admitted_permanently,
+    distances,
+    fitting,
+)
 
 _encode = parts.encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)

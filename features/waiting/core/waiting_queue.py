@@ -9,9 +9,10 @@ from itertools import takewhile
 from typing import Protocol
 
 from bus.vocabulary import Id
-from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.reserved_hosts import ReservingCloud, Root, Roots
-from scheduler_worker.core.waiting_shares import QueueKey, Rank, WaitingShares
+from features.waiting.core.fair_queue import Size
+from features.waiting.core.reserved_hosts import ReservingCloud, Root, Roots
+from features.waiting.core.waiting_shares import QueueKey, Rank, WaitingShares
+from scheduler_worker.extension import HostsFound
 
 REMEMBERED = 20_000  # changes of hosts that are remembered for evaluations in progress
 
@@ -24,16 +25,6 @@ class CapacityNeeded:
 
     resource_class: str = ""
     amount: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HostsFound:
-    """The hosts that fit requests of one equivalence class, and the hosts that only filters reject."""
-
-    fits: Mapping[Root, int]  # root of a host → most instances that fit
-    refused: Roots = ()  # hosts that fit, but that a filter rejects
-    passing: bool = False  # whether a host is rejected for a temporary reason only
-    more: bool = False  # the search stopped before all hosts were evaluated
 
 
 @dataclass(slots=True, eq=False)

@@ -10,14 +10,7 @@ from bus.context import stored_context
 from bus.decisions import CRASHED, Decision
 from bus.messages import BuildPlaced, BuildRequested
 from bus.vocabulary import Id
-from scheduler_worker.core import events
-from scheduler_worker.core.order import Order, Verdict
-from scheduler_worker.core.request import with_instances
-from scheduler_worker.dependencies import log
-from scheduler_worker.orders import postponed
-from scheduler_worker.placing import PlacingOutcome, Scheduler
-from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.queue import (
+from features.waiting.queue import (
     PATIENCE,
     SOON,
     Ended,
@@ -27,8 +20,19 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.reasons import Waits, decision_of, expired_order
-from scheduler_worker.waiting.store import Marked, Marks, WaitingStore
+from features.waiting.reasons import Waits, decision_of, expired_order
+from features.waiting.store import Marked, Marks, WaitingStore
+from features.waiting.tables.parked import ParkedRequest
+from scheduler_worker.extension import (
+    Order,
+    PlacingOutcome,
+    Scheduler,
+    Verdict,
+    events,
+    log,
+    postponed,
+    with_instances,
+)
 
 ENDED_BEFORE = "it has ended before"
 
@@ -37,20 +41,20 @@ class WaitingBuilds:
     """Places new and waiting builds. A request is stored as waiting before anything is published for it."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
-        self._scheduler = scheduler
-        self._store = store
+        self.scheduler = scheduler
+        self.store = store
         self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
 
     def polls(self, entry: ParkedRequest) -> bool:
         """Return whether a request must be tried again although no event says that it fits."""
-        polls = any(fallback.polls(entry.message) for fallback in self._scheduler.fallbacks)
+        polls = any(fallback.polls(entry.message) for fallback in self.scheduler.fallbacks)
         return polls and entry.start is None
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
         """Place new requests or store them as waiting. Return for each its messages, `Retry` or `Poison`."""
-        scheduler, store = self._scheduler, self._store
-        now, seen = self._scheduler.clock.now(), scheduler.source.seen
-        store.queues.settle(self._scheduler.clock.monotonic())
+        scheduler, store = self.scheduler, self.store
+        now, seen = self.scheduler.clock.now(), scheduler.source.seen
+        store.queues.settle(self.scheduler.clock.monotonic())
         mark, moved = store.queues.mark, store.marks
         orders = scheduler.begin(requests)
         outcomes: list[PlacingOutcome | None] = list(postponed(orders, scheduler.clock))
@@ -96,7 +100,7 @@ class WaitingBuilds:
             return []
         asked = [[events.Fence(instance, None, "") for instance in order.instances] for order, *_ in waits]
         before: list[set[Id]] = []
-        for answer in await self._scheduler.ending.fence(asked):
+        for answer in await self.scheduler.ending.fence(asked):
             results = answer.results if isinstance(answer, events.FenceAnswers) else ()
             before.append({instance for instance, result in results if isinstance(result, Held | Retired)})
         keeping: list[Marked] = []
@@ -108,48 +112,48 @@ class WaitingBuilds:
                 if elsewhere:  # fewer instances may fit on hosts that were too full for all
                     entry, mark = self._with_instances(order, entry, left), None
                 keeping.append((entry, mark))
-        _, ours = await self._store.add([entry for entry, _ in keeping])
-        self._store.enter_stored(keeping, ours, marks)
+        _, ours = await self.store.add([entry for entry, _ in keeping])
+        self.store.enter_stored(keeping, ours, marks)
         return again
 
     def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
-        message, sight = with_instances(entry.message, left), self._store.sight
+        message, sight = with_instances(entry.message, left), self.store.sight
         kind = sight.kind(message, order.alternatives, message.project)
         return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> PlacingOutcome:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)
         again = structs.replace(order, instances=instances, verdict=Verdict(reason=ENDED_BEFORE))
-        [end] = await self._scheduler.place([again])
-        return self._scheduler.outcome(order.request.request, end)
+        [end] = await self.scheduler.place([again])
+        return self.scheduler.outcome(order.request.request, end)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        orders = self._scheduler.begin([item.parked.message for item in woken])
-        ends = await self._scheduler.place(self._narrowed(woken, orders))
+        orders = self.scheduler.begin([item.parked.message for item in woken])
+        ends = await self.scheduler.place(self._narrowed(woken, orders))
         return await self._results([item.parked for item in woken], ends)
 
     async def claimed(self, entries: Sequence[ParkedRequest]) -> list[tuple[ParkedRequest, Evaluated]]:
         """Return the results of the waiting builds that already hold hosts for all of their instances."""
-        ending = self._scheduler.ending
+        ending = self.scheduler.ending
         held = await ending.held(instance for entry in entries for instance in entry.message.instances)
         found = [entry for entry in entries if held.keys() >= {*entry.message.instances}]
-        orders = self._scheduler.begin([entry.message for entry in found])
+        orders = self.scheduler.begin([entry.message for entry in found])
         again = [
             structs.replace(_waiting_since(order, entry), verdict=Verdict(reason=ENDED_BEFORE))
             for entry, order in zip(found, orders, strict=True)
         ]
-        ends = await self._scheduler.place(again) if again else []
+        ends = await self.scheduler.place(again) if again else []
         return list(zip(found, await self._results(found, ends), strict=True))
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        orders = self._scheduler.begin([item.parked.message for item in expired])
-        ends = await self._scheduler.place(self._narrowed(expired, orders))
+        orders = self.scheduler.begin([item.parked.message for item in expired])
+        ends = await self.scheduler.place(self._narrowed(expired, orders))
         last = [
             (index, expired_order(orders[index], expired[index].parked, end.state))
             for index, end in enumerate(ends)
             if isinstance(end, events.TakenOver)
         ]
-        fenced = await self._scheduler.place([order for _, order in last])
+        fenced = await self.scheduler.place([order for _, order in last])
         for (index, _), end in zip(last, fenced, strict=True):
             ends[index] = end
         return await self._results([item.parked for item in expired], ends)
@@ -157,16 +161,16 @@ class WaitingBuilds:
     async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
         """End waiting requests without an evaluation; builds that hold hosts already are published."""
         entries = [item.parked for item in woken]
-        orders = self._narrowed(woken, self._scheduler.begin([entry.message for entry in entries]))
+        orders = self._narrowed(woken, self.scheduler.begin([entry.message for entry in entries]))
         failed = Verdict(reason=why, decision=Decision(code=CRASHED))
         ending = [
             structs.replace(order, verdict=structs.replace(failed, lacks_remedies=bool(order.attempts)))
             for order in orders
         ]
-        return await self._results(entries, await self._scheduler.place(ending))
+        return await self._results(entries, await self.scheduler.place(ending))
 
     def _narrowed(self, woken: Sequence[Woken], orders: Sequence[Order]) -> list[Order]:
-        limit_of = self._store.held.limit_of
+        limit_of = self.store.held.limit_of
         return [
             _waiting_since(order.limited(limit_of(item.excluding, order.request.project)), item.parked)
             for item, order in zip(woken, orders, strict=True)
@@ -176,7 +180,7 @@ class WaitingBuilds:
         results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
         pairs = zip(entries, results, strict=True)
         ended = [(entry.message, result.messages) for entry, result in pairs if isinstance(result, Ended)]
-        await self._store.refusals.add_builds(ended)
+        await self.store.refusals.add_builds(ended)
         return results
 
     def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
@@ -188,7 +192,7 @@ class WaitingBuilds:
             case events.TakenOver():  # placement refused the claim; the index may not show the reason yet
                 return RetryLater(SOON)
             case events.ComeAgain(least=least, most=most):
-                return RetryLater(self._scheduler.clock.chance.uniform(least, most))
+                return RetryLater(self.scheduler.clock.chance.uniform(least, most))
             case events.DeadLetterRequest(why=why):
                 log.error("request %s: %s", entry.request, why)
                 return RetryLater(60.0)

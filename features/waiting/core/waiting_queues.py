@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bus.vocabulary import HELD_SHARE, Id
-from scheduler_worker.core.fair_queue import Size
-from scheduler_worker.core.reserved_hosts import (
+from features.waiting.core.fair_queue import Size
+from features.waiting.core.reserved_hosts import (
     MOST_ASKED,
     HasChance,
     ReservedElsewhere,
@@ -21,16 +21,9 @@ from scheduler_worker.core.reserved_hosts import (
     Root,
     Roots,
 )
-from scheduler_worker.core.waiting_queue import (
-    ChangeHistory,
-    ClassQueue,
-    HostData,
-    HostsFound,
-    NextRequest,
-    Trial,
-    Turns,
-)
-from scheduler_worker.core.waiting_shares import Contender, QueueKey, Rank, WaitingShares
+from features.waiting.core.waiting_queue import ChangeHistory, ClassQueue, HostData, NextRequest, Trial, Turns
+from features.waiting.core.waiting_shares import Contender, QueueKey, Rank, WaitingShares
+from scheduler_worker.extension import HostsFound
 
 TOO_MANY = 2_000  # with more changes of hosts in one step, every queue evaluates all hosts
 LONGEST_PASSED = 3600.0  # seconds for which other projects may use the host that a first request reserves

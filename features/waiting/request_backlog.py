@@ -21,13 +21,13 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import Delivery, Inbox, is_suspect
 from bus.vocabulary import UNSAID_ID
-from scheduler_worker.core.backlog_paces import BacklogPace
-from scheduler_worker.core.fair_queue import FairItem, FairQueue, RecentlyServed
-from scheduler_worker.request_sizes import RequestSizes
-from scheduler_worker.store import backlog
-from scheduler_worker.store.backlog import Bundle
-from scheduler_worker.stored_requests import PATIENCE, StoredDelivery, StoredRequests
-from scheduler_worker.waiting.store import WaitingStore
+from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.core.fair_queue import FairItem, FairQueue, RecentlyServed
+from features.waiting.request_sizes import RequestSizes
+from features.waiting.store import WaitingStore
+from features.waiting.stored_requests import PATIENCE, StoredDelivery, StoredRequests
+from features.waiting.tables import backlog
+from features.waiting.tables.backlog import Bundle
 
 log = logging.getLogger(__name__)
 

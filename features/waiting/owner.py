@@ -1,22 +1,23 @@
 """Takes over the waiting requests, and the backlog, of schedulers that send no heartbeats."""
 
 import logging
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from bus.clock import Clock, moment_text
-from bus.decisions import Decision, FindRefused, RefusedFound
-from bus.queries import DecisionFound, FindDecision, FindWaiting, HeldHost, WaitingFound, WaitingRequest
+from bus.decisions import Decision
+from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, WaitingRequest
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.backlog import RequestBacklog
-from scheduler_worker.core.fair_queue import shares_of
-from scheduler_worker.core.reserved_hosts import ReservedElsewhere, Root
-from scheduler_worker.store import backlog, decisions, parked
-from scheduler_worker.store.parked import FoundParked, OtherScheduler, ParkedRequest
-from scheduler_worker.waiting.cancelling import find_waiting
-from scheduler_worker.waiting.queue import WaitingQueue
-from scheduler_worker.waiting.start_estimates import Listed, expected_evaluation, paces_of
+from features.waiting.cancelling import find_waiting
+from features.waiting.core.fair_queue import shares_of
+from features.waiting.core.reserved_hosts import ReservedElsewhere, Root
+from features.waiting.queue import WaitingQueue
+from features.waiting.request_backlog import RequestBacklog
+from features.waiting.start_estimates import Listed, expected_evaluation, paces_of
+from features.waiting.tables import backlog, listing, parked
+from features.waiting.tables.parked import FoundParked, OtherScheduler, ParkedRequest
 
 log = logging.getLogger(__name__)
 
@@ -139,9 +140,6 @@ class WaitingOwner:
         store.queues.sweep(self._clock.monotonic())
         store.held.wake()
 
-    async def prune(self, keep: float) -> None:
-        await self._store.database.delete_old(decisions.prune, self._clock.now() - keep, PAGE)
-
     async def release_ownership(self) -> None:
         """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
         try:
@@ -190,10 +188,10 @@ class WaitingOwner:
         """Return the waiting requests of all schedulers from the database."""
         store = self._store
         async with store.database.read() as tx:
-            found = await decisions.waiting(tx, question)
-            count = await decisions.count(tx, question.project)
-            by_project = await decisions.counts(tx, question.projects)
-            kinds = await decisions.kinds(tx, question.project, KINDS)
+            found = await listing.waiting(tx, question)
+            count = await listing.count(tx, question.project)
+            by_project = await listing.counts(tx, question.projects)
+            kinds = await listing.kinds(tx, question.project, KINDS)
             roster = await parked.roster(tx)
             backlogged = await backlog.counts(tx)
         end = question.after + len(found)
@@ -209,21 +207,22 @@ class WaitingOwner:
             holds=tuple(held for held in self.held(roster) if held.root in question.on),
         )
 
-    async def refused(self, question: FindRefused) -> RefusedFound:
-        """Return a page of the builds that ended without a host."""
+    async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
+        """Return, by id, the project of each build or request that waits for a host."""
         async with self._store.database.read() as tx:
-            return await decisions.refused(tx, question)
+            return await listing.projects_of(tx, ids)
 
-    async def decision(self, question: FindDecision) -> DecisionFound:
-        """Return why a build or request got no host, or which capacity it lacks while it waits."""
+    async def explain(self, id_: Id, ended: DecisionFound) -> DecisionFound:
+        """Return which capacity a request lacks while it waits. If it does not wait, return the decision
+        `ended` with the hosts that it names and that are held for waiting requests.
+        """
         async with self._store.database.read() as tx:
-            found = await find_waiting(tx, question.id)
+            found = await find_waiting(tx, id_)
             if found is None:
-                ended = await decisions.decision_of(tx, question.id)
                 held = held_named(ended.decision, self.held(await parked.roster(tx)))
                 return msgspec.structs.replace(ended, held=held)
             entry = found.parked
-            listed = await decisions.waiting(tx, FindWaiting(requests=(entry.request,)))
+            listed = await listing.waiting(tx, FindWaiting(requests=(entry.request,)))
             roster = await parked.roster(tx)
         start_p50, start_p90 = self._expected(found, listed, roster)
         return DecisionFound(

@@ -23,11 +23,11 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
-from scheduler_worker.core.fair_queue import FairItem, FairQueue, Key, ShareMeter, Size
-from scheduler_worker.store import backlog
-from scheduler_worker.store.backlog import Bundle, Depth
-from scheduler_worker.waiting.start_estimates import show_calibration
+from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
+from features.waiting.core.fair_queue import FairItem, FairQueue, Key, ShareMeter, Size
+from features.waiting.start_estimates import show_calibration
+from features.waiting.tables import backlog
+from features.waiting.tables.backlog import Bundle, Depth
 
 log = logging.getLogger(__name__)
 

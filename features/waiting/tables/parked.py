@@ -16,10 +16,10 @@ from bus.messages import BuildRequested
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from features.waiting.core.waiting_shares import Contender, QueueKey
+from features.waiting.tables.backlog import FoundBacklog
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.request import with_instances
-from scheduler_worker.core.waiting_shares import Contender, QueueKey
-from scheduler_worker.store.backlog import FoundBacklog
+from scheduler_worker.extension import with_instances
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bus.vocabulary import Id
-from scheduler_worker.dependencies import log
-from scheduler_worker.store import parked
-from scheduler_worker.waiting.store import WaitingStore
+from features.waiting.store import WaitingStore
+from features.waiting.tables import parked
+from scheduler_worker.extension import log
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting.queue import Evaluated, Woken
+    from features.waiting.queue import Evaluated, Woken
 
 ALONE = 2  # at one strike, the ended scheduler owned the request; at two, another one evaluated it
 MAX_STRIKES = 4

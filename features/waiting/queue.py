@@ -19,15 +19,15 @@ from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
 from bus.vocabulary import MAX_CAUSE, Id, Message
+from features.waiting.store import WaitingStore
+from features.waiting.suspects import WaitingSuspects
+from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.dependencies import Publish, log
-from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.store import WaitingStore
-from scheduler_worker.waiting.suspects import WaitingSuspects
+from scheduler_worker.extension import Publish, log
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting.builds import WaitingBuilds
-    from scheduler_worker.waiting.moves import WaitingMoves
+    from features.waiting.builds import WaitingBuilds
+    from features.waiting.moves import WaitingMoves
 
 Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # both return results in the sequence of requests
 

@@ -16,19 +16,23 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
-from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW
+from features.waiting.core.rule_waits import RuleWaits
+from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
+from features.waiting.hosts import needs_of
+from features.waiting.related_hosts import RelatedHosts
+from features.waiting.tables import parked
+from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.core.move_purpose import MovePurpose, asked_by
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.rule_waits import RuleWaits
-from scheduler_worker.dependencies import log
-from scheduler_worker.orders import names_other_instances
-from scheduler_worker.placing import Scheduler
-from scheduler_worker.refusals import RefusalRecords
-from scheduler_worker.store import parked
-from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
-from scheduler_worker.waiting.hosts import needs_of
-from scheduler_worker.waiting.related_hosts import RelatedHosts
+from scheduler_worker.extension import (
+    QUOTA_WAITING,
+    RESCUED,
+    WAITING_NOW,
+    Order,
+    RefusalRecords,
+    Scheduler,
+    log,
+    names_other_instances,
+)
 
 BEHIND = "equal requests came before it"
 

@@ -1,6 +1,4 @@
-"""The size of requests: which fraction of the cloud's capacity their instances take; and recent flavors."""
-
-from collections.abc import Sequence
+"""The size of requests: which fraction of the cloud's capacity their instances take."""
 
 import msgspec
 
@@ -11,14 +9,11 @@ from bus.errors import NOT_JSON, Unavailable
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from scheduler_worker.core.fair_queue import RequestDemand, Size
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.rule import Alternative
+from features.waiting.core.fair_queue import RequestDemand, Size
 
 RECENT = 30.0  # seconds after which cached capacities and sizes are computed again
 SOON = 1.0  # the same, if a class has no capacity
 MOST_KNOWN = 1000
-MOST_FLAVORS = 20
 
 _encode = parts.encoder().encode
 _demand = msgspec.json.Decoder(RequestDemand).decode
@@ -90,25 +85,3 @@ class RequestSizes:
             if not capacity:  # perhaps the inventories arrive in these seconds
                 self._until = min(self._until, self._clock.monotonic() + SOON)
         return capacity
-
-
-class RecentFlavors:
-    """The flavors of the latest requests, at most MOST_FLAVORS; flavors of one name and several sizes count
-    separately.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int, int], Alternative] = {}
-
-    def see(self, orders: Sequence[Order]) -> None:
-        known = self._known
-        for order in orders:
-            flavor = order.request.flavor
-            key = flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb
-            if key not in known and order.attempts:
-                if len(known) >= MOST_FLAVORS:
-                    del known[next(iter(known))]
-                known[key] = order.preferred
-
-    def latest(self) -> Sequence[Alternative]:
-        return list(self._known.values())

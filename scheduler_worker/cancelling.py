@@ -1,0 +1,120 @@
+"""Cancels builds; placement decides whether a build can be cancelled.
+
+Placement retires the build, so that later claims fail, or reports the host that it holds. So a cancellation
+is correct at any time, even before its request was consumed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bus.claims import Held, OutsideCell, Released, Retired
+from bus.errors import Retry
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested
+from bus.vocabulary import Contended, Id
+from scheduler_worker.core.held_claim import place_of
+from scheduler_worker.core.order import DELETED
+from scheduler_worker.dependencies import Ending, Publish
+from scheduler_worker.placing import Fallback
+
+Deletes = Sequence[BuildDeleteRequested]
+
+
+class Fenced(msgspec.Struct):
+    """Builds to cancel, grouped by placement's answer: retired now, on a host, shelved or ended before."""
+
+    ended: list[Id] = msgspec.field(default_factory=list)  # builds that are now retired without a host
+    held: dict[Id, Held] = msgspec.field(default_factory=dict)
+    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # shelved build → its cell
+    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # build that had a host → its end
+    # build that ended without a host before → why
+    before: dict[Id, str] = msgspec.field(default_factory=dict)
+
+
+class Cancellation:
+    """The steps by which builds are cancelled: retire them, order their cells to delete them, answer."""
+
+    def __init__(self, ending: Ending, publish: Publish) -> None:
+        self._ending = ending
+        self._publish = publish
+
+    async def fence(self, builds: Sequence[Id], why: str) -> Fenced:
+        fenced = Fenced()
+        for build in builds:
+            result = await self._ending.retire(build, why)
+            if isinstance(result, Held) and not result.allocations:  # no allocations are left
+                result = await self._ending.retire(build, why, result.generation)
+            match result:
+                case Released():
+                    fenced.ended.append(build)
+                case Retired(unplaceable=True, why=cause):
+                    fenced.ended.append(build)
+                    fenced.before[build] = cause
+                case Retired(revivable=True, cell=cell) if cell:
+                    fenced.shelved[build] = cell
+                case Retired(why=cause):
+                    fenced.ended_builds[build] = cause
+                case Held():
+                    fenced.held[build] = result
+                case Contended() | OutsideCell():  # OutsideCell cannot happen: a scheduler is in no cell
+                    raise Retry(0.5, f"the claim of {build} is contended")
+        return fenced
+
+    async def pass_on(self, asked: BuildCancelRequested, fenced: Fenced, waited: bool, why: str) -> Deletes:
+        """Order cells to delete cancelled builds that hold a host or are shelved, even if no conductor has a
+        record of them yet; answer the client.
+        """
+        providers = await self._ending.look_up(list(fenced.held.values()))
+        places = {build: place_of(held, providers) for build, held in fenced.held.items()}
+        cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
+        if not cells:
+            why = "it holds resources where no agent builds: it is no build of ours"
+        await self.answer(asked, waited, why, passed_on=cells)
+        reply_to = asked.reply_to
+        return [BuildDeleteRequested(build=id_, cell=cell, reply_to=reply_to) for id_, cell in cells.items()]
+
+    async def answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
+        answer = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
+        result = msgspec.structs.replace(answer, notes=asked.unknown_fields)
+        await self._publish(result)
+
+
+class Cancelling:
+    """Cancels builds, also those that a fallback has taken over."""
+
+    def __init__(self, ending: Ending, publish: Publish, fallbacks: Sequence[Fallback]) -> None:
+        self._ending = ending
+        self._steps = Cancellation(ending, publish)
+        self._fallbacks = fallbacks
+
+    async def cancel(self, asked: BuildCancelRequested) -> Deletes:
+        """Cancel a build: placement retires it. If it holds a host already, return the message that orders
+        its cell to delete the build.
+        """
+        if (deletes := await self._taken(asked)) is not None:
+            return deletes
+        steps = self._steps
+        if not asked.anywhere:
+            await steps.answer(asked, False, "no such build or request waits for a host")
+            return ()
+        if not asked.fence and isinstance(await self._ending.retire(asked.build, ""), Released):
+            await steps.answer(asked, False, "no build or waiting request has this id", known=False)
+            return ()
+        fenced = await steps.fence((asked.build,), DELETED)
+        if (deletes := await self._taken(asked)) is not None:  # it was taken over in the meantime
+            return deletes
+        if fenced.held or fenced.shelved:
+            return await steps.pass_on(asked, fenced, False, "")
+        if fenced.ended_builds:
+            await steps.answer(asked, False, f"it has ended before: {fenced.ended_builds[asked.build]}")
+        else:
+            why = "it has no host, and a request for it will get no host"
+            await steps.answer(asked, False, why, known=bool(fenced.before))
+        return ()
+
+    async def _taken(self, asked: BuildCancelRequested) -> Deletes | None:
+        for fallback in self._fallbacks:
+            if (deletes := await fallback.cancel(asked)) is not None:
+                return deletes
+        return None

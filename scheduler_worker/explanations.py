@@ -1,0 +1,38 @@
+"""Answers why builds and requests got no host, from the stored decisions and from fallbacks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bus.clock import Clock
+from bus.decisions import FindRefused, RefusedFound
+from bus.queries import DecisionFound, FindDecision
+from bus.sql.database import Database
+from scheduler_worker.placing import Fallback
+from scheduler_worker.store import decisions
+
+PAGE = 500
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """The decisions about requests without a host."""
+
+    database: Database
+    fallbacks: Sequence[Fallback]
+    clock: Clock
+
+    async def refused(self, question: FindRefused) -> RefusedFound:
+        """Return a page of the builds that ended without a host."""
+        async with self.database.read() as tx:
+            return await decisions.refused(tx, question)
+
+    async def decision(self, question: FindDecision) -> DecisionFound:
+        """Return why a build or request has no host."""
+        async with self.database.read() as tx:
+            found = await decisions.decision_of(tx, question.id)
+        for fallback in self.fallbacks:
+            found = await fallback.explain(question.id, found)
+        return found
+
+    async def prune(self, keep: float) -> None:
+        await self.database.delete_old(decisions.prune, self.clock.now() - keep, PAGE)

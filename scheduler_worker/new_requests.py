@@ -1,0 +1,20 @@
+"""Places new build requests, and stores why some of them got no host."""
+
+from collections.abc import Sequence
+
+from bus.messages import BuildRequested
+from scheduler_worker.placing import PlacingOutcome, Scheduler
+from scheduler_worker.refusals import RefusalRecords
+
+
+class NewRequests:
+    def __init__(self, scheduler: Scheduler, refusals: RefusalRecords) -> None:
+        self._scheduler = scheduler
+        self._refusals = refusals
+
+    async def place_many(self, requests: Sequence[BuildRequested]) -> Sequence[PlacingOutcome]:
+        """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
+        outcomes = await self._scheduler.place_many(requests)
+        messages = [outcome if isinstance(outcome, list | tuple) else () for outcome in outcomes]
+        await self._refusals.add_builds(list(zip(requests, messages, strict=True)))
+        return outcomes

@@ -1,1 +1,0 @@
-"""Stores waiting requests, wakes them when a host may fit, and publishes their results."""
