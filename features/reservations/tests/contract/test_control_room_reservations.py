@@ -27,8 +27,8 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
-from control_room.pages import reservations as pages
 from features.headroom.controller import HeadroomController
+from features.reservations import pages
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.ids import uid

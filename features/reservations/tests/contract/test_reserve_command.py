@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth import composition
-from berth.commands import reserve, why
+from berth.commands import why
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.claims import Choice, ConsumerClaim
@@ -24,6 +24,7 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
+from features.reservations import commands as reserve
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.buses import serving
