@@ -2,14 +2,14 @@
 
 import re
 
-from bus.preemption import Preemption, PreemptionsFound, PrioritiesFound, PriorityClass
-from tests.contract.test_preempting_claims import a_victim
+from bus.preemption import Preemption, PreemptionsFound, PrioritiesFound, PriorityClass, Victim
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 
+VICTIM = Victim(build=uid(2), generation=1, attempt=1, holder=uid(4), requeue=True)
 CLASSES = PrioritiesFound(classes=(PriorityClass(name="production", value=7, preempts=True, budget=20),))
 FOUND = PreemptionsFound(
-    preemptions=(Preemption(victim=a_victim(requeue=True), by=uid(1), project="<shop>", priority=7, at=1.0),),
+    preemptions=(Preemption(victim=VICTIM, by=uid(1), project="<shop>", priority=7, at=1.0),),
     used={"<shop>": 3},
 )
 

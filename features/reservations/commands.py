@@ -2,22 +2,21 @@
 
 from typing import Annotated
 
-from berth.commands.options import Commands, described, option, positional
+from berth.commands.options import WHEN, Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import host_names
-from berth.operations.reservations import edit_reservation, find_reservations, reservation_named, time_given
-from berth.operations.reserving import create_reservation, filled_text, new_reservation
+from berth.operations.reservations import edit_reservation, find_reservations, reservation_named
+from berth.operations.reserving import NewReservation, create_reservation, filled_text, new_reservation
+from berth.operations.times import time_given
 from bus.amounts import totals
 from bus.clock import Clock, time_text
 from bus.masking import printable
 from bus.reservations import EndReservation, ExtendReservation, Reservation, ReservationsFound
-from control_room.core.reservations import NewReservation
 
 commands = Commands(name="reserve", no_args_is_help=True)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="RESERVATION")]
 Project = Annotated[str, described("The project that owns it (default: as for `berth boot`).")]
-WHEN = "2026-12-24T08:00 (UTC), or +2h from now."
 
 
 _OPTIONS = {

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from berth import composition
-from berth.commands import reserve, why
+from berth.commands import why
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.claims import Choice, ConsumerClaim
@@ -23,6 +23,7 @@ from bus.reservations import (
 )
 from bus.worker import Worker, answers
 from features.maintenance.messages import MAINTENANCE, MaintenanceFound
+from features.reservations import commands as reserve
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from berth import composition
-from berth.commands import headroom, what_if
+from berth.commands import what_if
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -14,6 +14,7 @@ from bus.errors import OperationRefused
 from bus.messages import HostReported
 from bus.reports import HostState
 from bus.worker import Worker, answers
+from features.headroom import commands as headroom
 from features.headroom.controller import HeadroomController
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement

@@ -26,8 +26,8 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
-from control_room.pages import reservations as pages
 from features.headroom.controller import HeadroomController
+from features.reservations import pages
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from berth.operations.reserving import NewReservation
 from bus.amounts import totals
 from bus.reservations import FAILOVER, Reservation, ReservationsFound, ReservedSlot
 from control_room.core.now import Reply
@@ -118,27 +119,6 @@ def _row(
 
 def _roots(slots: Sequence[ReservedSlot]) -> list[str]:
     return sorted({root for slot in slots for root in slot.roots})
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewReservation:
-    """A reservation as an operator enters it, with the options of `berth reserve` or in a form."""
-
-    vcpus: int = 1
-    memory_mb: int = 512
-    disk_gb: int = 1
-    extra_spec: Sequence[str] = ()
-    count: int = 1
-    host: Sequence[str] = ()
-    cell: str = ""
-    zone: str = ""
-    begin: str = ""
-    end: str = ""
-    hold_from: str = ""
-    open: bool = False
-    any_project: bool = False
-    no_returns: bool = False
-    purpose: str = ""
 
 
 _TEXTS = ("name", "project", "extra_spec", "host", "cell", "zone", "begin", "end", "hold_from", "purpose")

@@ -1,18 +1,26 @@
-"""Pages about reservations, which operators create and delete, and failover headroom, which they set."""
+"""The page about reservations, which operators create and delete."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
+from berth.operations.refusing import operations_refused
+from berth.operations.reservations import edit_reservation
+from berth.operations.reserving import NewReservation, create_reservation, filled_text, new_reservation
 from bus.errors import OperationRefused
-from bus.reservations import FindHeadroom, FindReservations, every_reservation
+from bus.reservations import EndReservation, FindReservations, every_reservation
 from bus.resources import FindProviders
 from control_room.core import words
-from control_room.core.reservations import (
+from control_room.core.what_if_form import InvalidForm
+from control_room.pages import frame
+from control_room.pages.frame import PageForm, PageRefused, is_project
+from control_room.queries import query
+from features.reservations.listing import (
     FIELDS,
     ReservationsListed,
     parse_reservation,
@@ -20,10 +28,6 @@ from control_room.core.reservations import (
     reservations_listed,
     roots_of,
 )
-from control_room.core.what_if_form import InvalidForm
-from control_room.pages import frame
-from control_room.pages.frame import PageRefused, is_project
-from control_room.queries import query
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +49,16 @@ class ReservationsQuery:
 
 
 @dataclass(frozen=True)
-class PageForm:
-    """The fields of a form as they were entered, and why the operation was refused."""
-
-    texts: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-
-
-@dataclass(frozen=True)
 class ReservationsData:
     listed: ReservationsListed
     parts: dict[str, str] = field(default_factory=dict)  # rendered, by form token; "": for readers
+
+
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = ReservationPages(context, renderer)
+    yield Route("/reservations", pages.page, methods=["GET"])
+    yield Route("/reservations", pages.edit, methods=["POST"])
+    yield Route("/reservations/events", pages.events, methods=["GET"])
 
 
 class ReservationPages(frame.PageGroup):
@@ -78,17 +81,15 @@ class ReservationPages(frame.PageGroup):
 
     async def edit(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
-        act, operations = fields.get("act", ""), self._context.operations
+        act = fields.get("act", "")
         texts = {name: fields.get(name, "").strip() for name in FIELDS}
         try:
             if act == "create":
-                made = await operations.create_reservation(
-                    texts["name"], texts["project"], parse_reservation(texts)
-                )
+                made = await self._create(texts["name"], texts["project"], parse_reservation(texts))
             elif act == "delete":
                 if not (id_ := frame.uuid_in(fields.get("reservation", ""))):
                     raise OperationRefused("That is not the id of a reservation.")
-                texts["name"], made = await operations.delete_reservation(id_), ""
+                texts["name"], made = await self._delete(id_), ""
             else:
                 raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on reservations.")
         except (OperationRefused, InvalidForm) as refused:
@@ -99,6 +100,23 @@ class ReservationPages(frame.PageGroup):
         log.info("%s: %s reservation %s: %s", frame.user_of(request), act, texts["name"], made or "done")
         query_ = {"done": f"{act}d", "name": texts["name"], "made": made}
         return RedirectResponse(words.address("/reservations", query_), status_code=303)
+
+    async def _create(self, name: str, project: str, form: NewReservation) -> str:
+        """Create a reservation and claim its slots; return a sentence with the number of slots that have a
+        host.
+        """
+        bus, now = self._context.queries.bus, self._context.clock.now()
+        with operations_refused():
+            reservation = new_reservation(name, project, form, now)
+            filled = await create_reservation(bus, reservation, now)
+        return filled_text(reservation, filled, now)
+
+    async def _delete(self, id_: str) -> str:
+        """End a reservation and delete its record; return its name."""
+        with operations_refused():
+            end = EndReservation(reservation=id_, forget=True)
+            edited = await edit_reservation(self._context.queries.bus, end)
+        return edited.reservation.name
 
     async def _page(
         self, request: Request, wanted: ReservationsQuery, form: PageForm, done: str = "", status: int = 200
@@ -146,46 +164,6 @@ class ReservationPages(frame.PageGroup):
                 names = {each.id: each.host or each.name for each in hosts.providers} if hosts else {}
         now, last = self._context.clock.now(), wanted.skip + PAGE_SIZE
         return ReservationsData(reservations_listed(every, found, ids, names, now, last))
-
-
-class HeadroomPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
-        super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
-
-    async def page(self, request: Request) -> Response:
-        done = request.query_params.get("done", "")
-        return await self._page(request, PageForm(), done if done in ("set", "unset") else "")
-
-    async def events(self, request: Request) -> Response:
-        return self._updates.stream(request, lambda: self._data.latest(None))
-
-    async def edit(self, request: Request) -> Response:
-        fields = await self._renderer.form(request)
-        act, levels = fields.get("act", ""), fields.get("levels", "")
-        try:
-            if act == "set":
-                await self._context.operations.set_headroom(levels)
-            elif act == "unset":
-                await self._context.operations.unset_headroom()
-            else:
-                raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on headroom.")
-        except OperationRefused as refused:
-            return await self._page(request, PageForm({"levels": levels}, str(refused)), status=409)
-        finally:
-            self._data.forget()
-        log.info("%s: %s headroom %s", frame.user_of(request), act, levels)
-        return RedirectResponse(words.address("/headroom", {"done": act}), status_code=303)
-
-    async def _page(self, request: Request, form: PageForm, done: str = "", status: int = 200) -> Response:
-        part = await frame.soon(request, self._data.get(None))
-        part = part or self._renderer.part("headroom_part.html", reply=None, now=0.0)
-        return self._renderer.page(request, "headroom.html", status=status, part=part, form=form, done=done)
-
-    async def _read(self, _: None) -> str:
-        reply = await query("placement", self._context.queries.headroom, FindHeadroom())
-        with self._data.interval.rendering():
-            return self._renderer.part("headroom_part.html", reply=reply, now=self._context.clock.now())
 
 
 def _wanted(request: Request) -> ReservationsQuery:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from berth.commands.options import Commands, positional
 from berth.commands.terminal import Cli, note
-from berth.operations.reservations import find_headroom, set_headroom, unset_headroom
 from bus.errors import OperationRefused
+from features.headroom.editing import find_headroom, set_headroom, unset_headroom
 
 commands = Commands(name="headroom", no_args_is_help=True)
 

@@ -1,10 +1,12 @@
 """The page about preemption: the latest victims with their preemptors, and the budgets of projects."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from bus.preemption import FindPreemptions, FindPriorities, PreemptionsFound, PrioritiesFound
 from control_room.core.now import Reply
@@ -19,6 +21,12 @@ LATEST = 100  # victims on the page
 class PreemptionData:
     found: Reply[PreemptionsFound]
     classes: Reply[PrioritiesFound]
+
+
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = PreemptionPages(context, renderer)
+    yield Route("/preemptions", pages.page, methods=["GET"])
+    yield Route("/preemptions/events", pages.events, methods=["GET"])
 
 
 class PreemptionPages(frame.PageGroup):
