@@ -21,10 +21,10 @@ from bus.moves import MoveRequested
 from bus.resources import Provider
 from bus.vocabulary import Message
 from bus.what_if import WhatIfAnswered
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement

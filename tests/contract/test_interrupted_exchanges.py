@@ -25,13 +25,13 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
 from features.planning.host_holds import HostHolds
 from placement_worker import IndexedSource
 from scheduler_worker.dependencies import Ending
 from scheduler_worker.queries import CellQueries
 from tests.support.buses import serving
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
 from tests.support.schedulers import queries_of

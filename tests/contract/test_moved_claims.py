@@ -16,13 +16,13 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
+from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
 from placement_worker.store import changes
 from placement_worker.store.audit import retired
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
-from tests.support.move_builders import Cells, a_build_that_stands, a_move
 from tests.support.placement_builders import (
     a_claim,
     a_placement,

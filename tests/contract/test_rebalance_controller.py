@@ -16,12 +16,12 @@ from bus.local import LocalBroker, LocalTransport
 from bus.resources import AllocationsFound, FindAllocations
 from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, PlannedStep, SwitchBalancing
 from bus.worker import Worker, answers
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import rebalance_command as command
 from features.planning import rebalancing
 from features.planning.rebalancing import BalanceController
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 from tests.support.visited_room import a_visited_room

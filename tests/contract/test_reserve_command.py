@@ -24,11 +24,11 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine, a_served_placement
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report

@@ -20,8 +20,8 @@ from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
 from bus.maintenance import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow
+from features.moves.tests.integration.test_moves_killed import MovingSite, moving_site
 from tests.integration.hasty_scheduler import HastySupervisor
-from tests.integration.test_moves_killed import MovingSite, moving_site
 from tests.support.berth_processes import LAYOUTS
 from tests.support.waiting import until
 

@@ -19,11 +19,18 @@ from bus.requests import Flavor, Hints, Image
 from features.groups.messages import claimed_group
 from features.groups.tests.support.group_parts import in_group
 from features.moves.core.start import undo_claim_id
+from features.moves.tests.support.move_builders import (
+    BUILD,
+    MOVE,
+    Cells,
+    MovingPlacement,
+    a_build_that_stands,
+    a_move,
+)
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
-from tests.support.move_builders import BUILD, MOVE, Cells, MovingPlacement, a_build_that_stands, a_move
 from tests.support.scheduler_builders import a_candidate, a_heartbeat
 from tests.support.schedulers import MovesWithoutWaiting, moves_of, scheduler_of
 from tests.support.virtual_time import TurnedClock
