@@ -40,6 +40,7 @@ class Topic(Generic[M]):
     target: str
     expected: bool = True
     outsiders: bool = False
+    clients: bool = False  # registered clients may bind the topic
     direct: Literal["", "handled", "stored"] = ""
     relayed: bool = False
 

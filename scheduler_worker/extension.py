@@ -58,7 +58,7 @@ from scheduler_worker.core.policy import BadChoice, ChoicePolicy, filter_names, 
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
 from scheduler_worker.core.request import with_instances
-from scheduler_worker.core.roles import RolePart, group_id, own_group, parts_of
+from scheduler_worker.core.roles import RolePart, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
 from scheduler_worker.core.scale import (
     CapacityReservation,
@@ -208,7 +208,6 @@ __all__ = [
     "filter_names",
     "fitting",
     "force_down_host",
-    "group_id",
     "late_after",
     "leaders",
     "log",
@@ -217,7 +216,6 @@ __all__ = [
     "on_closed",
     "only_on",
     "open_host",
-    "own_group",
     "parts_of",
     "place_of",
     "plain_scheduler",

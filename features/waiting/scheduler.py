@@ -1,6 +1,11 @@
 """The part of waiting in a scheduler: the queues of requests that wait for a host or for their turn."""
 
+from msgspec import structs
+
 from bus import topics
+from bus.client_acts import ClientQuery, Known, project_of
+from bus.clients import RegisteredClient
+from bus.queries import FindWaiting, WaitingFound
 from bus.quotas import WEIGHT, FindQuotas
 from bus.worker import WorkerRows, answers, every, on_many
 from features.moves.placing import MovePlacing
@@ -21,6 +26,18 @@ SWEEP_SECONDS = 60.0
 PREEMPTING_SECONDS = 5.0  # between two evaluations of requests that may preempt instances
 MEASURE_SECONDS = 15.0
 WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project applies
+
+
+def of_clients(owner: WaitingOwner) -> ClientQuery:
+    async def find(question: FindWaiting, client: RegisteredClient, known: Known) -> WaitingFound:
+        project = project_of(client, question.project)
+        # the client may not count the waiting requests of other projects
+        found = await owner.waiting(structs.replace(question, projects=(), project=project))
+        rows = tuple(request for request in found.waiting if request.project == project)
+        holds = tuple(held for held in found.holds if held.project == project)
+        return structs.replace(found, waiting=rows, holds=holds, rescued=0)
+
+    return ClientQuery(FindWaiting, find)
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -50,7 +67,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         narrowings=(held,),
         fallbacks=(WaitingFallback(owner, cancelling),),
-        client_queries={"waiting": owner.waiting},
+        client_queries={"waiting": of_clients(owner)},
         offers=(store, owner),
         replaces=(
             on_many(

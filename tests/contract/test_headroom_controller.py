@@ -35,6 +35,7 @@ from features.moves.core.start import MoveStart
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.reservations.core.drawing import draw_of
 from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
@@ -179,7 +180,7 @@ async def test_an_evacuation_draws_the_slot_and_headroom_is_reserved_again(place
     await boot(placement, 2, host=1)
     await keep(placement, "host")
     [(slot, (root, _))] = (await slots(placement)).items()
-    choice = Choice({root: {"VCPU": 4}}, draws_on=slot)
+    choice = choice_from(slot, {root: {"VCPU": 4}})
     move = a_claim(2, choice, generation=1, keep=30, begins=31)
     await must_take(placement, move)
     found = await adjusted(placement)

@@ -128,6 +128,8 @@ def sample(type_: Any, number: int = 0) -> Any:
     match type_:
         case inspect.StructType():
             return filled(type_, {})
+        case inspect.AnyType():
+            return {}
         case inspect.Metadata(type=inner):
             return sample(inner, number)
         case inspect.UnionType(types=types):
@@ -170,6 +172,8 @@ def filled(struct: inspect.StructType, values: dict[str, Any]) -> Any:
 
 def limits(type_: Any) -> Iterator[tuple[Any, Any]]:
     match type_:
+        case inspect.AnyType():  # decoded a second time, by the type of the action or query
+            return
         case inspect.StrType(pattern=pattern, max_length=None):
             assert pattern is not None, "a text without a bound"
             yield sample(type_), (sample(type_) or "A") * 256
