@@ -371,7 +371,6 @@ def cell_queries(bus: Bus) -> CellQueries:
     return CellQueries(
         builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
         instances=bus.asker(topics.FIND_INSTANCES, timeout=CELL_SECONDS),
-        moves=bus.asker(topics.FIND_MOVES, timeout=CELL_SECONDS),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.feature import PartNeeds
+from bus.protocol import Ask
 from bus.sql.database import Database
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.known_hosts import KnownHosts
@@ -25,6 +26,7 @@ class SchedulerNeeds(PartNeeds):
     cells: CellQueries
     database: Database
     publish: Publish
+    asker: Callable[..., Ask[Any, Any]]  # returns a function that sends queries of a type
     options: SchedulerOptions
 
 
@@ -43,7 +45,7 @@ def plain_scheduler(
     """
     hosts, orders = KnownHosts(source, clock, options), Orders(source, options.requests, options.policy)
     database = Database("sqlite+aiosqlite://")
-    cells = CellQueries(builds=_unused, instances=_unused, moves=_unused)
+    cells = CellQueries(builds=_unused, instances=_unused)
     return Scheduler(
         hosts,
         orders.follow(),
@@ -51,10 +53,19 @@ def plain_scheduler(
         options,
         lambda scheduler: parts_of(
             SchedulerNeeds(
-                scheduler=scheduler, cells=cells, database=database, publish=_unused, options=options
+                scheduler=scheduler,
+                cells=cells,
+                database=database,
+                publish=_unused,
+                asker=_no_asker,
+                options=options,
             )
         ),
     )
+
+
+def _no_asker(*query: object, **options: object) -> Ask[Any, Any]:
+    return _unused
 
 
 async def _unused(*asked: object) -> Any:

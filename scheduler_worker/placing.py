@@ -5,7 +5,7 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -101,6 +101,9 @@ class BaseFallback:
         return {}
 
 
+BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]  # gets a cell, and ids of objects
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchedulerPart:
     """A feature's part of a scheduler."""
@@ -111,6 +114,7 @@ class SchedulerPart:
     client_permits: Mapping[type[Message], Permit] = field(default_factory=dict)
     client_topics: tuple[Topic[Any], ...] = ()  # of these requests, and of their refusals
     client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
+    builds_of: tuple[BuildsOf, ...] = ()  # find the builds that objects of the feature are about
     # Rows that replace the rows of the kernel or of other features for the same messages.
     replaces: tuple[On, ...] = ()
     rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker

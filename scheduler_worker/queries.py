@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from bus import claims, quotas, reservations, resources
 from bus.groups import FindGroups, GroupsFound
-from bus.moves import FindMoves, MovesFound
 from bus.names import NameEditAnswered, NameEditRequested
 from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.protocol import Ask
@@ -34,4 +33,3 @@ class PlacementQueries:
 class CellQueries:
     builds: Ask[FindBuilds, BuildsFound]
     instances: Ask[FindInstances, InstancesFound]
-    moves: Ask[FindMoves, MovesFound]

@@ -292,7 +292,6 @@ async def test_a_plan_that_makes_room_uses_hosts_without_slots_of_an_open_reserv
     cells = CellQueries(
         builds=AsyncMock(return_value=BuildsFound(builds=())),
         instances=AsyncMock(return_value=InstancesFound(instances=())),
-        moves=AsyncMock(),
     )
     planned = await RoomPlanner(WhatIfs(scheduler), courses, cells).answer(PlanRoom(request=two))
     assert (planned.code, planned.moves) == ("", ())

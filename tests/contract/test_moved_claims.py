@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations.audit import placement_breaches
-from bus.claims import CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
+from bus.claims import BEGUN, CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.messages import Selection
-from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused
+from bus.moves import SHELVED, MovePlaced, MoveRefused
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import FindAllocations

@@ -90,7 +90,7 @@ async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCl
     classes = PriorityClasses(placement.database)
     classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
     instances: dict[str, Instance] = {}
-    cells = CellQueries(instances=partial(found_among, instances), builds=_unused, moves=_unused)
+    cells = CellQueries(instances=partial(found_among, instances), builds=_unused)
     scheduler = scheduler_of(placement, fallbacks=[VictimSearch(classes, cells)])
     return FullCloud(placement, scheduler, instances, classes)
 

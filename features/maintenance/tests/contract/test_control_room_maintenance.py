@@ -53,7 +53,7 @@ async def windows(placement: Placement, open_database: Callable[..., Database]) 
     await migrate(database, *packages("scheduler"))
     needs = MaintenanceNeeds(
         database=database, placement=queries_of(placement), source=IndexedSource(placement.memory),
-        cells=CellQueries(builds=unused, instances=unused, moves=unused), book=HostBook(clock.now),
+        cells=CellQueries(builds=unused, instances=unused), find_moves=unused, book=HostBook(clock.now),
         clock=clock.clock, publish=unused,
     )  # fmt: skip
     return MaintenanceController(needs, MaintenanceOptions())

@@ -159,9 +159,8 @@ async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHos
                     MaintenanceNeeds(
                         database=database,
                         placement=replace(queries_of(placement), edit=edit, edit_name=edit_name),
-                        cells=CellQueries(
-                            builds=cell.find_builds, instances=cell.find_instances, moves=cell.find_moves
-                        ),
+                        cells=CellQueries(builds=cell.find_builds, instances=cell.find_instances),
+                        find_moves=cell.find_moves,
                         source=IndexedSource(placement.memory),
                         book=book,
                         clock=clock.clock,

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, holder_consumer
+from bus.claims import BEGUN, Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from features.groups.messages import claimed_group
