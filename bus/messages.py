@@ -7,8 +7,8 @@ from msgspec import Meta, field
 from bus.claims import Choice
 from bus.decisions import Decision
 from bus.domains import Labels
-from bus.parts import RequestParts, none_of
-from bus.preemption import Priority, Victim
+from bus.parts import PlacedParts, RequestParts, none_of
+from bus.preemption import Priority
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
 from bus.vocabulary import (
@@ -110,8 +110,8 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
     priority: Priority = 0  # priority of the request
     since: Seconds = 0.0  # when the request began to wait for a host; 0: it did not wait
-    preempts: ShortList[Victim] = ()  # instances to delete before the agent is ordered to build
     requested: Seconds = 0.0  # when the request was published; 0: unknown
+    parts: PlacedParts = none_of(PlacedParts)
 
 
 class BuildUnplaceable(Message, frozen=True, kw_only=True):

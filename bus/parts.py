@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 import msgspec
 
 from bus.requests import Flavor
-from bus.vocabulary import Value
+from bus.vocabulary import Id, Value
 
 if TYPE_CHECKING:
     from bus.messages import BuildRequested
@@ -50,6 +50,11 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         instance; None: nothing.
         """
         return None
+
+    @property
+    def replaced(self) -> tuple[Id, ...]:
+        """Return the consumers whose allocations a claim takes, and which it retires: it cannot be undone."""
+        return ()
 
     def contradiction(self, request: "BuildRequested") -> str:
         """Return why this part makes a request invalid, after the name of the field; empty: it does not."""
@@ -110,6 +115,11 @@ class Parts:
         parts = type(self)(*values)
         parts._unknown = self._unknown
         return parts
+
+
+def replaced_by(parts: Parts) -> tuple[Id, ...]:
+    """Return the consumers whose allocations a claim takes."""
+    return tuple([consumer for part in parts for consumer in part.replaced])
 
 
 class RequestParts(Parts):

@@ -18,6 +18,7 @@ from bus.decisions import Decision
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
+from bus.parts import replaced_by
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects
@@ -359,7 +360,7 @@ async def _patient() -> AsyncIterator[None]:
 
 
 def preempts(message: Message) -> bool:
-    return isinstance(message, BuildPlaced) and bool(message.preempts)
+    return isinstance(message, BuildPlaced) and bool(replaced_by(message.parts))
 
 
 def _is_placed(message: Message) -> bool:

@@ -32,6 +32,7 @@ from cell_conductor.extension import (
 )
 from features.moves.core.move import MoveImpossible, given_back, held, move_in_progress
 from features.moves.core.placed_move import begins
+from features.preemption.messages import Victims, victims_of_placed
 
 
 class Vacate(Compact, frozen=True):
@@ -204,7 +205,7 @@ class PreemptorCourse(BaseCourse):
     state = Awaited
 
     def concerns(self, placed: BuildPlaced) -> bool:
-        return bool(placed.preempts)
+        return Victims in placed.parts
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
@@ -229,7 +230,7 @@ def _placed(
     """
     made, _ = kernel(build, placed, now, limits)
     assert made is not None
-    awaited = Awaited(tuple(victim.build for victim in placed.preempts))
+    awaited = Awaited(tuple(victim.build for victim in victims_of_placed(placed.parts)))
     parts, deadline = made.parts.having(awaited), now + limits.build_timeout
     made = replace(made, status="building", deadline=deadline, parts=parts)
     return made, orders_to_vacate(made, awaited)
@@ -248,7 +249,7 @@ def _begun_before(build: Build) -> Effects:
 
 
 def orders_to_vacate(build: Build, awaited: Awaited) -> Effects:
-    victims = {victim.build: victim for victim in build.as_placed.preempts}
+    victims = {victim.build: victim for victim in victims_of_placed(build.as_placed.parts)}
     return tuple(
         Vacating(
             build=id_,
