@@ -19,7 +19,6 @@ from bus import (
     host_health,
     ironic,
     leases,
-    maintenance,
     messages,
     moves,
     names,
@@ -98,19 +97,19 @@ MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
 MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
     "move between cells: state of the source or destination side", "conductor", "scheduler")
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
-    "agent", direct="stored")
+    "agent", direct="stored", relayed=True)
 AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
-    "delete a guest and everything left of it", ANYONE, "agent", direct="stored")
+    "delete a guest and everything left of it", ANYONE, "agent", direct="stored", relayed=True)
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out one phase of a move",
-    "conductor", "agent", direct="stored")
+    "conductor", "agent", direct="stored", relayed=True)
 AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
-    "query its guests, or the hosts that it reaches", ANYONE, "agent")
+    "query its guests, or the hosts that it reaches", ANYONE, "agent", relayed=True)
 AGENT_GUESTS = outcome("agent.told.{cell}", guests.GuestsReported,
     "the guests of an agent, from its own records, or the hosts that it reaches", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
@@ -238,10 +237,6 @@ GUARD_EXCHANGE = Query("scheduler.guard_exchange", room.GuardExchange, room.Exch
     "undo half of an exchange of two instances if its client stops", ANYONE, "scheduler")
 HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
     "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
-MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, maintenance.MaintenanceFound,
-    "maintenance windows, and automatic evacuations of dead hosts", ANYONE, "scheduler")
-EDIT_MAINTENANCE = Query("scheduler.edit_maintenance", maintenance.MaintenanceEditRequested,
-    maintenance.MaintenanceEdited, "add or end a window, or release evacuations", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,

@@ -5,10 +5,10 @@ from bus.client_acts import ClientQuery
 from bus.moves import FindMoves, MoveRequested, MoveSteered
 from bus.worker import WorkerRows, every, on_many, prune_period
 from features.moves.client_requests import MovesOfClients
+from features.moves.handovers import REPEAT_SECONDS, Handovers
+from features.moves.lookups import MoveLookups
+from features.moves.placing import MovePlacing
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
-from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
-from scheduler_worker.move_courses import MoveCourses
-from scheduler_worker.move_lookups import MoveLookups
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -16,7 +16,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     placement, clock = scheduler.placement, scheduler.clock
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells)
-    courses = MoveCourses(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
+    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
     of_clients = MovesOfClients(needs.cells.moves)
     return SchedulerPart(
         offers=(courses,),

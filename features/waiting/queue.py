@@ -20,10 +20,10 @@ from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
 from bus.parts import replaced_by
 from bus.vocabulary import MAX_CAUSE, Id, Message
+from features.moves.core.start import MoveStart
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.extension import Publish, log
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from bus.clients import RegisteredClient
 from bus.queries import FindWaiting, WaitingFound
 from bus.quotas import WEIGHT, FindQuotas
 from bus.worker import WorkerRows, answers, every, on_many
+from features.moves.placing import MovePlacing
 from features.waiting.builds import WaitingBuilds
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
@@ -19,7 +20,6 @@ from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from features.waiting.store import WaitingStore
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart, WaitingSignal
-from scheduler_worker.move_courses import MoveCourses
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -42,7 +42,7 @@ def of_clients(owner: WaitingOwner) -> ClientQuery:
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
-    courses = needs.of(MoveCourses)
+    courses = needs.of(MovePlacing)
     held = HeldHosts(scheduler.hosts, scheduler.orders, options)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
     store = WaitingStore(scheduler, held, needs.database, signal.changed)

@@ -1,0 +1,221 @@
+"""`berth maintenance`: windows for which hosts are drained, and automatic evacuations of dead hosts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from rich.console import Group
+
+from berth.commands.hosts import Names
+from berth.commands.options import WHEN, Commands, described, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.settings import BadSetting
+from bus.clock import time_text
+from bus.errors import OperationRefused
+from bus.masking import printable
+from control_room.core.words import duration, several
+from features.maintenance.core.window_form import WindowOptions
+from features.maintenance.messages import (
+    CancelWindow,
+    FinishHosts,
+    HostEvacuation,
+    MaintenanceFound,
+    MaintenanceWindow,
+    ReleaseEvacuations,
+    WindowPlan,
+    WindowState,
+)
+from features.maintenance.operations import (
+    add_window,
+    change_window,
+    edit_maintenance,
+    find_maintenance,
+    hosts_given,
+    plan_window,
+    window_given,
+    window_text,
+)
+
+commands = Commands(name="maintenance", no_args_is_help=True)
+
+Which = Annotated[str, positional("Its id, or how the id begins.", metavar="ID")]
+
+_SHORT = 8  # characters of an id in a list
+
+
+_CHANGED = {
+    "begin": described(f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME"),
+    "end": described(f"When the hosts are opened: {WHEN}", "--until", metavar="TIME"),
+    "budget": described("So many hosts of a rack may be closed or down at a time.", min=0),
+    "per": described("The level of labels that --budget counts.", metavar="LEVEL"),
+    "most": described("So many moves at a time.", "--max", min=1, metavar="N"),
+    "live": described("Instances run on while they move; or are stopped.", "--live/--cold"),
+    "keep_closed": described("Do not open the hosts at the end.", "--keep-closed/--open"),
+    "reason": described("A note, for example what is done."),
+}
+
+
+@dataclass(frozen=True)
+class AddedOptions:
+    hosts: Names = None
+    label: Sequence[str] = option((), "All hosts with this label.", metavar="LEVEL=NAME")
+    begin: str = option("", f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME")
+    end: str = option("", f"When the hosts are opened: {WHEN}", "--until", metavar="TIME")
+    budget: int = option(0, "So many hosts of a rack may be closed or down at a time (0: all).", min=0)
+    per: str = option("rack", "The level of labels that --budget counts.", metavar="LEVEL")
+    most: int = option(4, "So many moves at a time.", "--max", min=1, metavar="N")
+    live: bool = option(True, "Instances run on while they move; or are stopped first.", "--live/--cold")
+    keep_closed: bool = option(False, "Do not open the hosts at the end.")
+    reason: str = option("", "A note, for example what is done.")
+
+
+@commands.command("add")
+async def add(
+    cli: Cli,
+    options: AddedOptions,
+    dry_run: bool = option(False, "Show the hosts and the estimated drain; nothing is stored."),
+) -> None:
+    """Drain hosts for a window of time: in time before it begins, and open them when it ends.
+
+    When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
+    two hosts of each rack are closed or down at a time: `berth maintenance finish HOST` opens a host, and
+    then the next one is drained. With --dry-run the command only shows the plan. Example: `berth maintenance
+    add --label rack=r1 --from 2026-12-24T08:00 --until 2026-12-24T12:00`.
+    """
+    given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
+    async with cli.bus("maintenance") as bus:
+        if dry_run:
+            _show_plan(cli, *await plan_window(bus, given), bus.clock.now())
+            return
+        window = await add_window(bus, given)
+    cli.value(window, window_text(window))
+
+
+@commands.command("change")
+async def change(cli: Cli, which: Which, options: Annotated[WindowOptions, _CHANGED]) -> None:
+    """Change the times, limits or note of a window that is not over.
+
+    Its hosts cannot be changed. Hosts that are closed already stay closed, also if the window begins later.
+    """
+    async with cli.bus("maintenance") as bus:
+        window = await change_window(bus, which, options)
+    cli.value(window, window_text(window))
+
+
+@commands.command("list")
+async def list_command(cli: Cli, ended: bool = option(False, "Also those that are over.", "--all")) -> None:
+    """List maintenance windows and automatic evacuations that are not over."""
+    async with cli.bus("maintenance") as bus:
+        found = await find_maintenance(bus, ended=ended)
+    tables = []
+    if found.windows:
+        columns = ("window", "from", "until", "drain from", "hosts", "late", "reason")
+        tables.append(plain_table(columns, map(_window_row, found.windows)))
+    if found.evacuations:
+        titles = ("evacuation", "host", "cell", "missing since", "state", "why")
+        tables.append(plain_table(titles, map(_evacuation_row, found.evacuations)))
+    is_on = "" if found.evacuates else "; no host is evacuated automatically (setting evacuation_hook)"
+    cli.rows((*found.windows, *found.evacuations), Group(*tables) if tables else f"none{is_on}")
+
+
+@commands.command("show")
+async def show(cli: Cli, which: Which) -> int:
+    """Show a window or an evacuation: its hosts, decisions and moves."""
+    async with cli.bus("maintenance") as bus:
+        found = await find_maintenance(bus, subject=which)
+    if not found.windows and not found.evacuations:
+        raise OperationRefused(f"there is no window or evacuation {which!r}; `berth maintenance list --all`")
+    if cli.as_json:
+        cli.value(found, "")
+    else:
+        _show(cli, found)
+    late = any(host.late for state in found.windows for host in state.hosts)
+    return 1 if late or any(each.state in ("held", "unfenced") for each in found.evacuations) else 0
+
+
+@commands.command("cancel")
+async def cancel(cli: Cli, which: Which) -> None:
+    """End a window: no further move begins, and its hosts are opened within seconds."""
+    async with cli.bus("maintenance") as bus:
+        window = await window_given(bus, which)
+        await edit_maintenance(bus, CancelWindow(window=window.id))
+    cli.tell(f"window {window.id} is cancelled", id=window.id)
+
+
+@commands.command("finish")
+async def finish(cli: Cli, hosts: Names) -> int:
+    """Open hosts before their window ends, so that other hosts of their rack are drained."""
+    async with cli.bus("maintenance") as bus:
+        found = await hosts_given(bus, hosts or (), ())
+        changed = await edit_maintenance(bus, FinishHosts(roots=tuple(host.id for host in found)))
+    cli.tell(f"the maintenance of {several(changed, 'host')} has ended", changed=changed)
+    return 0 if changed else 1
+
+
+@commands.command("release")
+async def release(
+    cli: Cli, hosts: Names = None, cell: str = option("", "All held hosts of this cell.")
+) -> int:
+    """Allow the evacuation of hosts that the rate limit holds back, because they are dead, not only
+    disconnected.
+
+    The fencing hook still switches each host off first.
+    """
+    if bool(hosts) == bool(cell):
+        raise BadSetting("say which: names of hosts, or --cell")
+    async with cli.bus("maintenance") as bus:
+        roots = tuple(host.id for host in await hosts_given(bus, hosts, ())) if hosts else ()
+        changed = await edit_maintenance(bus, ReleaseEvacuations(roots=roots, cell=cell))
+    cli.tell(f"{several(changed, 'evacuation')} released", changed=changed)
+    return 0 if changed else 1
+
+
+def _window_row(state: WindowState) -> tuple[object, ...]:
+    window, phases = state.window, Counter(host.phase for host in state.hosts)
+    hosts = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
+    late = sum(host.late for host in state.hosts)
+    times = time_text(window.begins), time_text(window.ends), time_text(state.drain_begins)
+    return window.id[:_SHORT], *times, hosts, late or "-", printable(window.reason)
+
+
+def _evacuation_row(dead: HostEvacuation) -> tuple[object, ...]:
+    names = printable(dead.host), dead.cell, time_text(dead.missing_since)
+    return dead.id[:_SHORT], *names, dead.state, printable(dead.why)
+
+
+def _show_plan(cli: Cli, window: MaintenanceWindow, plan: WindowPlan, now: float) -> None:
+    if cli.as_json:
+        cli.value(plan, "")
+        return
+    cli.line(f"{window_text(window)}; nothing is stored")
+    for host in plan.hosts:
+        when = "drained first" if host.phase == "closing" else "drained when the budget allows it"
+        cli.line(f"  {printable(host.host)}  {several(host.instances, 'instance')}, {when}")
+    moving = sum(host.instances for host in plan.hosts if host.phase == "closing")
+    took = f"about {duration(plan.drain_seconds)} for {several(moving, 'move')}, {window.moves} at a time"
+    begins = f"at {time_text(plan.drain_begins)}" if plan.drain_begins > now else "immediately"
+    cli.line(f"the first drain takes {took}, and begins {begins}")
+    if moving and (late := max(plan.drain_begins, now) + plan.drain_seconds - window.begins) > 0:
+        cli.line(f"its hosts would be empty about {duration(late)} after the window begins", "yellow")
+
+
+def _show(cli: Cli, found: MaintenanceFound) -> None:
+    for state in found.windows:
+        window = state.window
+        over = "cancelled" if state.cancelled else "over" if state.ended else "open"
+        until = f"from {time_text(window.begins)} until {time_text(window.ends)}"
+        cli.line(f"window {window.id}: {over}, {until}; drain from {time_text(state.drain_begins)}")
+        for host in state.hosts:
+            late = "late, " * host.late
+            note = f": {printable(host.note)}" if host.note else ""
+            cli.line(f"  {printable(host.host)}  {late}{host.phase}, {host.instances} instances{note}")
+    for dead in found.evacuations:
+        why = f": {printable(dead.why)}" if dead.why else ""
+        cli.line(f"evacuation {dead.id} of {printable(dead.host)}: {dead.state}{why}")
+    for event in found.events:
+        cli.line(f"  {time_text(event.at)}  {printable(event.event)}  {printable(event.detail)}")
+    for move in found.moves:
+        cli.line(
+            f"  {time_text(move.at)}  move {move.move} of {move.build}: {printable(move.result) or 'begun'}"
+        )

@@ -1,0 +1,166 @@
+"""Operators add, change and cancel maintenance windows on the control room's page about maintenance."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from berth.databases import packages
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.worker import Worker, answers
+from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
+from features.maintenance.messages import (
+    EDIT_MAINTENANCE,
+    MAINTENANCE,
+    FindMaintenance,
+    HostEvacuation,
+    MaintenanceFound,
+    MaintenanceWindow,
+    WindowHost,
+    WindowState,
+)
+from features.maintenance.options import MaintenanceOptions
+from placement_worker import IndexedSource, Placement
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.queries import CellQueries
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import report, silent_placement
+from tests.support.schedulers import queries_of
+from tests.support.virtual_time import TurnedClock
+from tests.support.visited_room import VisitedRoom, a_visited_room
+
+PATH = "/maintenance"
+ROOT = uid(1, "a")
+GIVEN = {"hosts": "host-1, host-2", "begin": "+30d", "end": "+31d", "budget": "1", "reason": "<new> disks"}
+
+
+@pytest.fixture
+async def placement() -> AsyncIterator[Placement]:
+    async with a_placement("sqlite+aiosqlite://") as made:
+        assert await report(made, a_report(1), a_report(2), a_report(3)) == ["", "", ""]
+        yield made
+
+
+async def unused(_: object) -> Any:
+    raise AssertionError("no cell is asked")
+
+
+@pytest.fixture
+async def windows(placement: Placement, open_database: Callable[..., Database]) -> MaintenanceController:
+    database, clock = open_database(), TurnedClock()
+    await migrate(database, *packages("scheduler"))
+    needs = MaintenanceNeeds(
+        database=database, placement=queries_of(placement), source=IndexedSource(placement.memory),
+        cells=CellQueries(builds=unused, instances=unused, moves=unused), book=HostBook(clock.now),
+        clock=clock.clock, publish=unused,
+    )  # fmt: skip
+    return MaintenanceController(needs, MaintenanceOptions())
+
+
+@pytest.fixture
+async def room(placement: Placement, windows: MaintenanceController) -> AsyncIterator[VisitedRoom]:
+    scheduler = Worker(
+        "scheduler", answers=[answers(MAINTENANCE, windows.find), answers(EDIT_MAINTENANCE, windows.edit)]
+    )
+    answered = (MAINTENANCE.name,)
+    async with a_visited_room(silent_placement(placement), scheduler, answered=answered) as visited:
+        await visited.sign_in("admin")
+        yield visited
+
+
+async def stored(windows: MaintenanceController) -> list[WindowState]:
+    return list((await windows.find(FindMaintenance(ended=True))).windows)
+
+
+async def test_a_window_is_added_changed_and_cancelled(
+    room: VisitedRoom, windows: MaintenanceController
+) -> None:
+    answer = await room.send(PATH, headers={}, act="add", **GIVEN)
+    assert answer.status_code == 303
+    page = await room.page(answer.headers["location"])
+    [state] = await stored(windows)
+    window = state.window
+    assert (window.budget, window.moves, window.cold, window.reason) == (1, 4, False, "<new> disks")
+    assert window.roots == (uid(1, "a"), uid(2, "a"))
+    assert f"window {window.id}: 2 hosts" in page and "&lt;new&gt; disks" in page
+
+    form = await room.page(f"/maintenance?window={window.id}")
+    assert 'name="reason" value="&lt;new&gt; disks"' in form and 'name="hosts"' not in form
+    begin = form.partition('name="begin" value="')[2].partition('"')[0]
+    fields = {"begin": begin, "end": "+40d", "budget": "", "cold": "1", "reason": "disks"}
+    answer = await room.send(PATH, headers={}, act="change", window=window.id, **fields)
+    assert answer.status_code == 303, answer.text
+    [state] = await stored(windows)
+    assert (state.window.cold, state.window.budget, state.window.reason) == (True, 0, "disks")
+    assert state.window.roots == window.roots and state.window.ends > window.ends
+    assert abs(state.window.begins - window.begins) < 60.0
+
+    assert (await room.send(PATH, headers={}, act="cancel", window=window.id)).status_code == 303
+    [state] = await stored(windows)
+    assert state.cancelled
+    refused = await room.send(PATH, headers={}, act="change", window=window.id, **fields)
+    assert refused.status_code == 409
+    assert f"window {window.id} is over or cancelled" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"end": ""}, "say --until"),
+        ({"end": "+29d"}, "the window must end after its begin"),
+        ({"begin": "tomorrow"}, "--from tomorrow: a time like"),
+        ({"budget": "x"}, "budget: &#39;x&#39; is no whole number"),
+        ({"hosts": "host-9"}, "host-9"),
+        ({"hosts": ""}, "say which"),
+        ({"hosts": "host-3,host-1"}, "host host-1 is in window"),
+        ({"most": "0"}, "moves"),
+    ],
+)
+async def test_a_refusal_is_shown_with_the_entered_text(
+    room: VisitedRoom, windows: MaintenanceController, given: dict[str, str], problem: str
+) -> None:
+    await room.send(PATH, headers={}, act="add", **GIVEN)
+    fields = {**GIVEN, "hosts": "host-3", **given}
+    refused = await room.send(PATH, headers={}, act="add", **fields)
+    assert refused.status_code == 409
+    assert problem in refused.text.partition('id="form-problem">')[2].partition("</p>")[0]
+    assert f'name="hosts" value="{fields["hosts"]}"' in refused.text
+    assert len(await stored(windows)) == 1
+
+
+async def test_a_change_may_not_overlap_another_window(
+    room: VisitedRoom, windows: MaintenanceController
+) -> None:
+    await room.send(PATH, headers={}, act="add", **GIVEN)
+    later = {**GIVEN, "begin": "+32d", "end": "+33d"}
+    await room.send(PATH, headers={}, act="add", **later)
+    second = max((state.window for state in await stored(windows)), key=lambda window: window.begins)
+    refused = await room.send(
+        PATH, headers={}, act="change", window=second.id, begin="+30d", end="+33d", reason="r"
+    )
+    assert refused.status_code == 409 and "host host-1 is in window" in refused.text
+
+
+async def test_the_page_shows_windows_and_evacuations_with_their_problems() -> None:
+    window = MaintenanceWindow(
+        id=uid(1), roots=(ROOT,), begins=1_800_000_000.0, ends=1_800_003_600.0, reason="<new> disks"
+    )
+    late = WindowHost(
+        root=ROOT, host="host-1", phase="draining", late=True, note="2 instances are still there"
+    )
+    dead = HostEvacuation(
+        id=uid(2), root=uid(2, "a"), host="host-2", cell="c1", missing_since=1_799_999_000.0, state="held",
+        why="3 hosts of rack r1 were lost",
+    )  # fmt: skip
+    state = WindowState(window=window, hosts=(late,))
+    answer = MaintenanceFound(windows=(state,), evacuations=(dead,))
+    async with a_visited_room(told={MAINTENANCE.name: answer}) as room:
+        page = await room.page("/maintenance")
+        assert (
+            "&lt;new&gt; disks" in page
+            and "2 instances are still there" in page
+            and f'href="/hosts/{ROOT}"' in page
+        )
+        assert "host-2</a> sends no heartbeats and is not evacuated: 3 hosts of rack r1 were lost" in page
