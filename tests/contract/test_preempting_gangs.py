@@ -12,7 +12,7 @@ from berth.operations.audit import placement_breaches
 from bus.domains import DomainConstraints, GangRole, LabelEditRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.parts import replaced_by
+from bus.parts import PlacedParts, replaced_by
 from bus.preemption import PriorityClass
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.requests import Flavor
@@ -23,6 +23,7 @@ from features.groups.tests.support.group_parts import in_group
 from features.preemption import victim_search
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
+from features.waiting.messages import PlacedWait
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
@@ -55,7 +56,8 @@ class FullCloud:
                 await must_take(self.placement, claim)
                 self.instances[uid(number)] = Instance(
                     build=uid(number), status="active", cell="c1", host=f"host-{host}", root=uid(host, "a"),
-                    project="p1", flavor="m", attempt=1, priority=priority, generation=1,
+                    project="p1", flavor="m", attempt=1, generation=1,
+                    parts=PlacedParts(PlacedWait(priority=priority)),
                 )  # fmt: skip
 
     async def place(self, request: BuildRequested) -> dict[str, set[str]]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from bus.claims import Held, ReleaseRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped, DestroyOrdered
 from bus.moves import SHELVED, MovePlaced
+from bus.parts import waits_since
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, Vacating
 from bus.vocabulary import Compact, Contended, Message, seconds_of
 from cell_conductor.extension import (
@@ -33,6 +34,7 @@ from cell_conductor.extension import (
 from features.moves.core.move import MoveImpossible, given_back, held, move_in_progress
 from features.moves.core.placed_move import begins
 from features.preemption.messages import Victims, victims_of_placed
+from features.waiting.messages import priority_of
 
 
 class Vacate(Compact, frozen=True):
@@ -168,9 +170,9 @@ def has_left(build: Build) -> Effects:
         cell=build.cell,
         by=vacates.by[0],
         reason=f"preempted by {vacates.by[0]}, which has priority {vacates.priority}",
-        priority=build.as_placed.priority,
+        priority=priority_of(build.as_placed.parts),
         requeued=status == "shelved",
-        requested=build.as_placed.since or first,
+        requested=waits_since(build.as_placed.parts) or first,
     )
     messages: Effects = (*(left(build.id, by, build.cell) for by in vacates.by), preempted)
     if status == "deleted":
@@ -257,7 +259,7 @@ def orders_to_vacate(build: Build, awaited: Awaited) -> Effects:
             cell=build.cell,
             say="vacate",
             attempt=victims[id_].attempt,
-            priority=build.as_placed.priority,
+            priority=priority_of(build.as_placed.parts),
             grace=victims[id_].grace,
             requeue=victims[id_].requeue,
         )
