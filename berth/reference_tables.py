@@ -100,7 +100,6 @@ MODULES: Mapping[str, str] = {
     "scheduler_worker.refusals": "scheduler",
     "features.planning.room_planning": "scheduler",
     "features.planning.balance_planning": "scheduler",
-    "scheduler_worker.move_courses": "scheduler",
     "features.waiting.start_estimates": "scheduler",
     "features.waiting.stored_requests": "scheduler",
     "cell_conductor.applying": "conductor",

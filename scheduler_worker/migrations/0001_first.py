@@ -1,4 +1,4 @@
-"""The first migration: waiting requests, decisions, moves between cells, schedulers, hosts and clients."""
+"""The first migration: waiting requests, decisions, schedulers, hosts and clients."""
 
 from typing import Any
 
@@ -74,13 +74,6 @@ def upgrade() -> None:
     )
     op.create_index("decisions_at", "decisions", ["at"])
     op.create_index("decisions_request", "decisions", ["request"])
-    _table(
-        "handovers",
-        _columns(text, "move", "build", "state"),
-        _columns(sa.Double, "at"),  # when the state was last changed or published
-        _columns(text, "story"),  # the `Handover` as JSON
-    )
-    op.create_index("handovers_state", "handovers", ["state", "at"])
     _table(
         "held_hosts",  # hosts closed for a plan of moves; with an empty plan, the host is being opened
         _columns(text, "root", "plan"),

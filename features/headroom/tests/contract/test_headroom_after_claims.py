@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.claims import Choice, ConsumerClaim, ReleaseRequested
+from bus.claims import ConsumerClaim, ReleaseRequested
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.groups import GroupEditRequested, GroupPolicy, MakeGroup
 from bus.preemption import Preempts, Victim
@@ -21,7 +21,9 @@ from bus.reservations import (
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from tests.support.ids import uid
@@ -63,7 +65,7 @@ def boot(consumer: int, host: int, vcpus: int, **fields: Any) -> ConsumerClaim:
 
 
 def drawing(consumer: int, host: int, vcpus: int) -> ConsumerClaim:
-    return a_claim(consumer, Choice(on_hosts(host, VCPU=vcpus), draws_on=uid(SLOT)))
+    return a_claim(consumer, choice_from(uid(SLOT), on_hosts(host, VCPU=vcpus)))
 
 
 def replacing(victim: int) -> Preempts:
@@ -72,7 +74,7 @@ def replacing(victim: int) -> Preempts:
 
 
 RESERVED = [
-    boot(number, host, vcpus, type=RESERVATION, reserves=SEASON)
+    boot(number, host, vcpus, type=RESERVATION, parts=filling(SEASON))
     for number, host, vcpus in ((SLOT, 3, 4), (SLOT + 1, 4, 8))
 ]
 IN_ROWS = DomainConstraints(spread="rack")
@@ -103,7 +105,7 @@ CASES: dict[str, tuple[tuple[str, ...], Sequence[ConsumerClaim], Sequence[Consum
     ),
     "the first member joins an affinity group": (("host",), [], [boot(1, 1, 1, parts=joining(TOGETHER))], ""),
     "the claim makes a group with a required topology": (
-        ("host",), [], [boot(1, 1, 1, parts=joining(SPREAD), topology=IN_ROWS)], NEVER_COVERED,
+        ("host",), [], [boot(1, 1, 1, parts=joining(SPREAD, IN_ROWS))], NEVER_COVERED,
     ),
     "a claim draws from a reservation": (
         ("rack",), RESERVED, [drawing(1, 3, 4), boot(2, 1, 3)], "",

@@ -30,13 +30,14 @@ from bus.vocabulary import Allocations
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
+from features.moves.core.purpose import MovePurpose
+from features.moves.core.start import MoveStart
 from features.reservations.core.drawing import draw_of
 from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
-from scheduler_worker.core.move_purpose import MovePurpose
-from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
@@ -179,7 +180,7 @@ async def test_an_evacuation_draws_the_slot_and_headroom_is_reserved_again(place
     await boot(placement, 2, host=1)
     await keep(placement, "host")
     [(slot, (root, _))] = (await slots(placement)).items()
-    choice = Choice({root: {"VCPU": 4}}, draws_on=slot)
+    choice = choice_from(slot, {root: {"VCPU": 4}})
     move = a_claim(2, choice, generation=1, keep=30, begins=31)
     await must_take(placement, move)
     found = await adjusted(placement)

@@ -18,13 +18,13 @@ from bus.requests import BuildSpec, Flavor, ResourceGroup
 from bus.reservations import ReservationsFound, ReservedSlot
 from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
+from features.moves.core.purpose import MovePurpose
+from features.moves.core.start import MoveStart
 from features.reservations.drawn_reservations import DrawnReservations
 from placement_worker import IndexedSource
 from placement_worker.core.forms import node_of
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState
-from scheduler_worker.core.move_purpose import MovePurpose
-from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
 from tests.support.evacuations import HEADROOM, Held, HostsToLose
 from tests.support.ids import uid

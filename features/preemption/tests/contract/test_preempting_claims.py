@@ -34,7 +34,9 @@ from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
@@ -178,8 +180,8 @@ async def test_an_instance_that_draws_from_a_reservation_is_protected(placement:
         ReservationEditRequested(edit=MakeReservation(reservation=season))
     )
     slot = slot_consumer(season.id, 1)
-    reserved = a_claim(0, on_hosts(2, VCPU=8), type=RESERVATION, reserves=season.id)
-    drawn = a_claim(6, Choice(on_hosts(2, VCPU=8), draws_on=slot))
+    reserved = a_claim(0, on_hosts(2, VCPU=8), type=RESERVATION, parts=filling(season.id))
+    drawn = a_claim(6, choice_from(slot, on_hosts(2, VCPU=8)))
     taking_it = a_claim(HIGH, on_hosts(2, VCPU=4), preempts=taking(a_victim(6)))
     claims = replace(reserved, consumer=slot), drawn, taking_it
     answers = [(await placement.claims.claim_many([ClaimRequested(claims=(each,))]))[0] for each in claims]

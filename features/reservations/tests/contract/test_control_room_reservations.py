@@ -4,7 +4,6 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
-from msgspec.structs import replace
 
 from bus import topics
 from bus.aggregates import AggregatesFound
@@ -29,7 +28,9 @@ from bus.reservations import (
 from bus.worker import Worker, answers
 from features.headroom.controller import HeadroomController
 from features.reservations import pages
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
@@ -74,9 +75,9 @@ async def drawn(placement: Placement) -> None:
     slot = slot_consumer(R1, 1)
     claim = ConsumerClaim(
         consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
-        type=RESERVATION, reserves=R1,
+        type=RESERVATION, parts=filling(R1),
     )  # fmt: skip
-    drawing = a_claim(2, replace(Choice(on_hosts(1, VCPU=1)), draws_on=slot))
+    drawing = a_claim(2, choice_from(slot, on_hosts(1, VCPU=1)))
     await placement.claims.claim_many([an_order(claim)])
     await placement.claims.claim_many([an_order(drawing)])
 

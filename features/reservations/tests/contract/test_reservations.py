@@ -42,7 +42,9 @@ from bus.resources import FindAllocations
 from bus.vocabulary import UNSAID_ID, Missing, Taken
 from features.groups.operations import ServerGroups
 from features.reservations import store as stored
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from tests.support.ids import uid
@@ -75,11 +77,11 @@ async def make(placement: Placement, **fields: Any) -> None:
 
 def a_slot(slot: str = S1, host: int = 1, **resources: int) -> ConsumerClaim:
     claim = a_claim(0, on_hosts(host, **(resources or {"VCPU": 4})), type=RESERVATION)
-    return replace(claim, consumer=slot, reserves=R1)
+    return replace(claim, consumer=slot, parts=filling(R1))
 
 
 def draws(consumer: int, slot: str = S1, host: int = 1, vcpus: int = 4, **fields: Any) -> ConsumerClaim:
-    return a_claim(consumer, Choice(on_hosts(host, VCPU=vcpus), draws_on=slot), **fields)
+    return a_claim(consumer, choice_from(slot, on_hosts(host, VCPU=vcpus)), **fields)
 
 
 async def reserve(placement: Placement, **fields: Any) -> None:
@@ -149,7 +151,7 @@ async def test_of_two_draws_of_one_slot_the_second_is_refused_with_the_reason(pl
 async def test_the_next_choice_is_claimed_if_the_slot_was_drawn(placement: Placement) -> None:
     await reserve(placement)
     await take(placement, draws(2))
-    first, second = Choice(on_hosts(1, VCPU=4), draws_on=S1), Choice(on_hosts(2, VCPU=4))
+    first, second = choice_from(S1, on_hosts(1, VCPU=4)), Choice(on_hosts(2, VCPU=4))
     [result] = await take(placement, a_claim(3, first, second))
     assert isinstance(result, Claimed) and result.choice == 1
 
@@ -180,7 +182,7 @@ async def test_a_request_that_fails_leaves_the_slot_as_it_was(placement: Placeme
 
 async def test_a_refused_choice_leaves_its_slot_as_it_was(placement: Placement) -> None:
     await reserve(placement)
-    outdated = Choice(on_hosts(1, VCPU=4), {HOST: 99}, S1)
+    outdated = choice_from(S1, on_hosts(1, VCPU=4), {HOST: 99})
     [result] = await take(placement, a_claim(2, outdated, Choice(on_hosts(2, VCPU=1))))
     assert isinstance(result, Claimed) and result.refused == (Moved(provider=HOST),)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}

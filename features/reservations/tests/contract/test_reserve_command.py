@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from unittest.mock import AsyncMock
 
 import pytest
-from msgspec.structs import replace
 
 from berth import composition
 from berth.commands import why
@@ -25,7 +24,9 @@ from bus.reservations import (
 )
 from bus.worker import Worker, answers
 from features.reservations import commands as reserve
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine, a_served_placement
@@ -92,9 +93,9 @@ async def draw(placement: Placement) -> str:
     slot = slot_consumer(id_, 1)
     claim = ConsumerClaim(
         consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
-        type=RESERVATION, reserves=id_,
+        type=RESERVATION, parts=filling(id_),
     )  # fmt: skip
-    drawing = a_claim(2, replace(Choice(on_hosts(1, VCPU=1)), draws_on=slot))
+    drawing = a_claim(2, choice_from(slot, on_hosts(1, VCPU=1)))
     await placement.claims.claim_many([an_order(claim)])
     await placement.claims.claim_many([an_order(drawing)])
     return id_

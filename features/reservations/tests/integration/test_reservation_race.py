@@ -18,7 +18,9 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.vocabulary import Contended
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from tests.support.ids import uid
@@ -53,7 +55,7 @@ async def reserve_all(placement: Placement) -> list[str]:
             choices=(Choice(on_hosts(host, VCPU=8)),),
             project="p1",
             type=RESERVATION,
-            reserves=R1,
+            parts=filling(R1),
         )
         for host, slot in enumerate(slots)
     ]
@@ -70,7 +72,7 @@ async def draw_and_release(placement: Placement, worker: int, slots: list[str]) 
         orders = []
         for consumer in consumers:
             hosts = chance.sample(range(HOSTS), 2)
-            choices = [Choice(on_hosts(host, VCPU=3), draws_on=slots[host]) for host in hosts]
+            choices = [choice_from(slots[host], on_hosts(host, VCPU=3)) for host in hosts]
             orders.append(an_order(a_claim(consumer, *choices)))
         answers = await placement.claims.claim_many(orders)
         for consumer, answer in zip(consumers, answers, strict=True):

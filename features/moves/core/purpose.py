@@ -16,13 +16,15 @@ from bus.messages import BuildRequested
 from bus.moves import BEGUN
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Message
-from scheduler_worker.core.build_purpose import BuildPurpose
-from scheduler_worker.core.events import ComeAgain
-from scheduler_worker.core.move_start import MoveStart, refused
-from scheduler_worker.core.order import (
+from features.moves.core.start import MoveStart, refused
+from scheduler_worker.extension import (
     CANCELLED,
     CANCELLED_CODE,
     DELETED,
+    LONGEST_PAUSE,
+    SOON,
+    BuildPurpose,
+    ComeAgain,
     EndedInstance,
     Order,
     Settled,
@@ -30,7 +32,6 @@ from scheduler_worker.core.order import (
     failed,
     with_ended,
 )
-from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class MovePurpose(BuildPurpose):
 
     def ends(self, order: Order) -> Sequence[Message]:
         """Return the result of the move: a host is claimed, or the move is refused. Return no message if an
-        earlier delivery of the request began the move: then `MoveCourses` publishes its order again.
+        earlier delivery of the request began the move: then `MovePlacing` publishes its order again.
         """
         move, verdict = self.start, order.verdict
         if self.has_begun:

@@ -7,16 +7,22 @@ arrives after a later order has no effect.
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
 from bus.agent_builds import allocations_of
-from bus.moves import MoveOrdered, MoveReported
-from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
-from compute_sim.core.faults import Fate
-from compute_sim.core.phases import PhaseEnd, afterwards, meanwhile, refusal
-from compute_sim.guests import AgentJob, GuestRecord
+from bus.moves import MoveKind, MoveOrdered, MoveReported
+from compute_sim.extension import (
+    HANG_SECONDS,
+    NOTHING_HERE,
+    AgentJob,
+    Fate,
+    GuestDriver,
+    GuestRecord,
+    SimulatedAgent,
+)
+from features.moves.core.guest_phases import MoveSteps, PhaseEnd, afterwards, entry_of, meanwhile, refusal
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +31,27 @@ _SHARED = ("move", "build", "phase", "step", "attempt", "cell", "agent", "root",
 _CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung": "it hung"}
 
 
+@runtime_checkable
+class MovingDriver(Protocol):
+    """The methods of a driver of a hypervisor that moves guests."""
+
+    moves: Sequence[MoveKind]  # the supported moves
+
+    async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
+        """Execute one phase of a guest's move: `prepare`, `send`, `start`, `resume` or `rebuild`."""
+
+
+def moves_of(driver: GuestDriver) -> Sequence[MoveKind]:
+    return driver.moves if isinstance(driver, MovingDriver) else ()
+
+
 class SimulatedMoves:
     """Executes the move orders that a simulated agent receives, and changes its guests accordingly."""
 
     def __init__(self, agent: SimulatedAgent) -> None:
         self._agent = agent
         self._disk = agent.disk
+        self._steps = agent.disk.memory(MoveSteps)
         self._under_way: dict[AgentJob, MoveOrdered] = {}
 
     async def move(self, order: MoveOrdered) -> MoveReported | None:
@@ -48,7 +69,7 @@ class SimulatedMoves:
             if given is None:
                 return await self._store_outcome(_phase_report(order, "failed", cause=NOTHING_HERE))
             order = given
-        verdict = self._disk.steps.ordered(order)
+        verdict = self._steps.ordered(order)
         if verdict == "void":
             log.info("%s: %s of %s, step %d, is too late", order.agent, order.phase, order.build, order.step)
             return None
@@ -84,11 +105,34 @@ class SimulatedMoves:
 
     async def _move_with_driver(self, order: MoveOrdered, job: AgentJob) -> MoveReported | None:
         guest = replace(self._guest(order), attempt=order.attempt)
-        fate = await self._agent.driven.move(order, guest, job)
+        fate = await self._drive(order, guest, job)
         self._under_way.pop(job, None)
         if not self._agent.jobs.finish(job) or fate is None:
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=False))
+
+    async def _drive(self, order: MoveOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
+        """Execute a phase of a move with the host's driver, and return the outcome.
+
+        Return None if a later order interrupted the driver's call.
+        """
+        driven = self._agent.driven
+        driver: Any = driven.of(order.root)
+        fate = await driven.call(job, lambda: driver.move(order, guest), "done")
+        if fate is None or fate.kind == "done":
+            return fate
+        if order.phase in ("prepare", "start") and not await driven.succeeds("destroy", guest):
+            return Fate("hang", 0.0, fate.cause)
+        if order.phase == "send":
+            await driven.succeeds("start", guest)
+        return Fate("failed", 0.0, fate.cause)
+
+    def _unsupported(self, order: MoveOrdered) -> str:
+        """Return why the driver of a host's hypervisor does not support a type of move; empty if it does."""
+        driver = self._agent.driven.of(order.root)
+        if driver is None or order.phase in ("start", "resume") or order.kind in moves_of(driver):
+            return ""
+        return f"the driver {type(driver).__name__} does not support the move {order.kind}"
 
     async def progress(self) -> Sequence[MoveReported]:
         """Return a progress report, in percent, for each running phase of a move, except hanging phases."""
@@ -102,7 +146,7 @@ class SimulatedMoves:
         ]
 
     def _is_new(self, order: MoveOrdered) -> bool:
-        known = self._disk.steps.ordered(order) != "go on" or self._is_void(order)
+        known = self._steps.ordered(order) != "go on" or self._is_void(order)
         return not known and self._disk.guest(order.build, order.attempt) is None
 
     def _is_void(self, order: MoveOrdered) -> bool:
@@ -111,7 +155,7 @@ class SimulatedMoves:
     def _refusal(self, order: MoveOrdered) -> str:
         guests = self._disk.hosted.there.get(order.build, {})
         states = {attempt: guest.state for attempt, guest in guests.items()}
-        if why := self._agent.driven.unsupported(order) or refusal(order, states):
+        if why := self._unsupported(order) or refusal(order, states):
             return why
         key = order.build, order.attempt
         if order.phase == "prepare" and (full := self._disk.devices.refusal(key, allocations_of(order))):
@@ -136,7 +180,7 @@ class SimulatedMoves:
             guest = disk.rename(guest, order.attempt)
         if (state := meanwhile(order, guest.state)) != guest.state:
             guest = disk.become(guest, state)
-        disk.steps.begun(order)
+        self._steps.begun(order)
         self._agent.use_changed(order.root)
         job = AgentJob(order.build, guest.attempt, ("move", order.root), order.root, begun, due, order.step)
         self._under_way[self._agent.jobs.begin(job)] = order
@@ -144,7 +188,7 @@ class SimulatedMoves:
         return job
 
     def _is_done(self, order: MoveOrdered) -> bool:
-        last = self._disk.steps.last(order.build, order.root)
+        last = self._steps.last(order.build, order.root)
         if last is None or last.outcome != "done":
             return False
         return (last.move, last.phase, last.attempt) == (order.move, order.phase, order.attempt)
@@ -176,7 +220,8 @@ class SimulatedMoves:
         return guest
 
     async def _store_outcome(self, outcome: MoveReported) -> MoveReported:
-        self._disk.phase_over(outcome)
+        self._steps.finished(outcome)
+        self._disk.store_entry(entry_of(outcome))
         await self._disk.settled()
         return outcome
 

@@ -15,23 +15,28 @@ from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
 from bus.moves import BEGUN, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import Id
-from scheduler_worker.begun_claims import claims_of_begun
-from scheduler_worker.core import move_state
-from scheduler_worker.core.events import ComeAgain, DeadLetterRequest
-from scheduler_worker.core.fitting import unfit
-from scheduler_worker.core.move_purpose import asked_by
-from scheduler_worker.core.move_start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
-from scheduler_worker.core.order import Order, Verdict
-from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
-from scheduler_worker.core.rule import RuleError
-from scheduler_worker.dependencies import together
-from scheduler_worker.extension import HostLimit
-from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.move_undoing import MoveUndoing
-from scheduler_worker.orders import postponed
-from scheduler_worker.placing import Scheduler
-from scheduler_worker.refusals import RefusedMoves
+from features.moves.begun_claims import claims_of_begun
+from features.moves.core import state as move_state
+from features.moves.core.purpose import asked_by
+from features.moves.core.start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
+from features.moves.handovers import Handovers
+from features.moves.lookups import MoveLookups
+from features.moves.undoing import MoveUndoing
+from scheduler_worker.extension import (
+    LONGEST_PAUSE,
+    SOON,
+    ComeAgain,
+    DeadLetterRequest,
+    HostLimit,
+    Order,
+    RefusedMoves,
+    RuleError,
+    Scheduler,
+    Verdict,
+    postponed,
+    together,
+    unfit,
+)
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveOutcome = move_state.MoveMessages | Retry | Poison
@@ -46,7 +51,7 @@ PLANNED = Counter(
 
 
 @dataclass(slots=True, eq=False)
-class MoveCourse:
+class RequestedMove:
     """A requested move that is handled in a batch, with its current state."""
 
     asked: MoveRequested
@@ -63,11 +68,11 @@ class MoveCourse:
         self.state = move_state.step(self.state, event)
 
 
-Aside = Callable[[MoveCourse, Order], bool]  # returns whether the search for a move is skipped
-Parks = Callable[[Sequence[MoveCourse]], Awaitable[None]]  # stores moves that may wait for capacity
+Aside = Callable[[RequestedMove, Order], bool]  # returns whether the search for a move is skipped
+Parks = Callable[[Sequence[RequestedMove]], Awaitable[None]]  # stores moves that may wait for capacity
 
 
-class MoveCourses:
+class MovePlacing:
     """Carries out the steps of all moves of a batch together."""
 
     def __init__(
@@ -80,7 +85,7 @@ class MoveCourses:
         self._store_refusals = store_refusals
 
     async def place_new(
-        self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
+        self, courses: Sequence[RequestedMove], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveOutcome]:
         """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
         `aside` returns whether the search for a move is skipped, and `park` stores the moves that may wait.
@@ -99,7 +104,7 @@ class MoveCourses:
         await self.finish(new)
         return [self._settled(course) for course in courses]
 
-    async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
+    async def look_up(self, courses: Sequence[RequestedMove]) -> list[move_state.NotYet | None]:
         """Query the cells for the instances to move, and store their states in the courses. Return a list
         with, for each move, why the state of its instance is not known yet, or None.
         """
@@ -118,7 +123,7 @@ class MoveCourses:
                 course.take(found)
         return [unknown.get(course.asked.move) for course in courses]
 
-    async def begin(self, courses: Sequence[MoveCourse], aside: Aside | None = None) -> None:
+    async def begin(self, courses: Sequence[RequestedMove], aside: Aside | None = None) -> None:
         ready = [(course, course.state.start) for course in courses if course.state.begins]
         await self._seek([course for course, start in ready if start and start.seeks], aside)
         staying = [course for course, start in ready if start and not start.seeks]
@@ -126,7 +131,7 @@ class MoveCourses:
         allowed = [(course, BEGUN) for course in staying if course.state.barred is None]
         await self._fence(allowed, unplaceable=False)
 
-    async def finish(self, courses: Sequence[MoveCourse]) -> None:
+    async def finish(self, courses: Sequence[RequestedMove]) -> None:
         """Store and publish refusals; publish again the messages of moves that an earlier delivery of the
         request began."""
         # Ids of refused moves are retired first, so that no concurrent delivery begins these moves.
@@ -143,7 +148,7 @@ class MoveCourses:
                 PLANNED.labels(course.asked.plan, "refused" if messages else "placed").inc()
         await self._store_refusals(refusals)
 
-    def _settled(self, course: MoveCourse) -> MoveOutcome:
+    def _settled(self, course: RequestedMove) -> MoveOutcome:
         if course.state.end is None:
             self._postpone(course, "its result is unknown")
         end = course.state.end
@@ -154,13 +159,13 @@ class MoveCourses:
         # Else the time limit of a lost move has passed: copies of its request are not retried again.
         return Poison(end.why) if isinstance(end, DeadLetterRequest) else end or ()
 
-    def _postpone(self, course: MoveCourse, why: str) -> None:
+    def _postpone(self, course: RequestedMove, why: str) -> None:
         calm = self.scheduler.retries.retried_for(course.asked.move) > LONGEST_PAUSE
         least, most = (LONGEST_PAUSE, LONGEST_PAUSE) if calm else SOON
         self.scheduler.retries.begin(course.asked.move)
         course.take(ComeAgain(least, most, why))
 
-    async def _seek(self, courses: Sequence[MoveCourse], aside: Aside | None) -> None:
+    async def _seek(self, courses: Sequence[RequestedMove], aside: Aside | None) -> None:
         orders = self._begun(courses)
         later = postponed(orders, self.scheduler.clock)
         trying = []
@@ -174,7 +179,7 @@ class MoveCourses:
                 trying.append((course, order if course.limit is None else order.limited(course.limit)))
         await self.place(trying)
 
-    async def place(self, trying: Sequence[tuple[MoveCourse, Order]]) -> None:
+    async def place(self, trying: Sequence[tuple[RequestedMove, Order]]) -> None:
         if trying:
             ends = await self.scheduler.place([order for _, order in trying])
             for (course, _), end in zip(trying, ends, strict=True):
@@ -182,13 +187,13 @@ class MoveCourses:
                     self.scheduler.retries.begin(course.asked.move)
                 course.take(end)
 
-    def _begun(self, courses: Sequence[MoveCourse]) -> list[Order]:
+    def _begun(self, courses: Sequence[RequestedMove]) -> list[Order]:
         return self.scheduler.begin_for(
             [asked_by(course.state.start) for course in courses if course.state.start]
         )
 
-    async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
-        crossing: list[tuple[MoveCourse, move_state.Handover]] = []
+    async def _hand_over(self, courses: Sequence[RequestedMove]) -> None:
+        crossing: list[tuple[RequestedMove, move_state.Handover]] = []
         for course in courses:
             start = course.state.start
             if start is None or start.booted is None:
@@ -201,7 +206,7 @@ class MoveCourses:
             for course, order in crossing:
                 course.take(move_state.begins(stored.get(order.placed.move, order)))
 
-    async def check_rebuilds(self, courses: Sequence[MoveCourse]) -> None:
+    async def check_rebuilds(self, courses: Sequence[RequestedMove]) -> None:
         """Refuse rebuilds if the new image does not fit on the instance's current host."""
         if not courses:
             return
@@ -228,7 +233,7 @@ class MoveCourses:
                 why = f"{host}, where it is, does not do for it: {whys[0]}"
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
-    async def came_before(self, courses: Sequence[MoveCourse]) -> None:
+    async def came_before(self, courses: Sequence[RequestedMove]) -> None:
         """Record in the courses which moves an earlier delivery of the request began or ended: their results
         are published again.
         """
@@ -238,7 +243,7 @@ class MoveCourses:
             if isinstance(result, Retired):
                 course.take(result)
 
-    async def _fence(self, courses: Sequence[tuple[MoveCourse, str]], *, unplaceable: bool) -> None:
+    async def _fence(self, courses: Sequence[tuple[RequestedMove, str]], *, unplaceable: bool) -> None:
         retire = self.scheduler.ending.retire
         results = await together(
             [retire(course.asked.move, why, unplaceable=unplaceable and bool(why)) for course, why in courses]
@@ -249,14 +254,14 @@ class MoveCourses:
             else:
                 self._postpone(course, "its name is contended")
 
-    async def _publish_again(self, courses: Sequence[MoveCourse]) -> None:
+    async def _publish_again(self, courses: Sequence[RequestedMove]) -> None:
         """Publish again the orders of begun moves, unless a cell has received them."""
         await self._await_cells([course for course in courses if course.state.start is None])
         known = [(course, start) for course in courses if (start := course.state.start) is not None]
         retire = self.scheduler.ending.retire
         ids = [undo_claim_id(course.asked.move) for course, _ in known]
         undone = await together([retire(id_, "", unplaceable=False) for id_ in ids])
-        going: list[tuple[MoveCourse, MoveStart]] = []
+        going: list[tuple[RequestedMove, MoveStart]] = []
         for (course, start), result in zip(known, undone, strict=True):
             if isinstance(result, Retired):
                 # The scheduler that undid this unshelve may have stopped before it marked the instance as
@@ -269,7 +274,7 @@ class MoveCourses:
         if going:
             await self._publish_claims(going)
 
-    async def _await_cells(self, courses: Sequence[MoveCourse]) -> None:
+    async def _await_cells(self, courses: Sequence[RequestedMove]) -> None:
         """Wait for the end of each begun move whose build no cell knows. If no cell records the move either,
         it was lost with commits of its cell, and is refused after a time limit.
         """
@@ -292,13 +297,13 @@ class MoveCourses:
                 why = "it has begun, but no cell has a record of it or of its instance"
                 course.take((refused(course.asked, why, UNKNOWN),))
 
-    async def _publish_claims(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
+    async def _publish_claims(self, going: Sequence[tuple[RequestedMove, MoveStart]]) -> None:
         seeking = [(course, start) for course, start in going if start.seeks]
         found = await claims_of_begun(self.scheduler.placement, [start for _, start in seeking])
         found_claims = [(course, *claim) for (course, _), claim in zip(seeking, found, strict=True)]
         intact = [(course, start, held) for course, start, held in found_claims if held is not None]
         begun = self.scheduler.begin_for([asked_by(start) for _, start, _ in intact])
-        publishing: list[tuple[MoveCourse, Order]] = []
+        publishing: list[tuple[RequestedMove, Order]] = []
         for (course, _, holding), order in zip(intact, begun, strict=True):
             if not order.attempts:  # invalid now, for example because a named host was deleted
                 order = structs.replace(order, alternates=0, verdict=Verdict())
@@ -308,7 +313,7 @@ class MoveCourses:
         lost = [(course, start) for course, start, held in found_claims if held is None]
         await self._publish_without_claim([*(pair for pair in going if not pair[1].seeks), *lost])
 
-    async def _publish_without_claim(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
+    async def _publish_without_claim(self, going: Sequence[tuple[RequestedMove, MoveStart]]) -> None:
         """Publish the order of each move that has no claim, or has lost it, unless a cell has recorded it.
 
         The cell decides how the move ends: an earlier message with its order may still be in the queue.
@@ -321,7 +326,7 @@ class MoveCourses:
                 course.take((start.placed(None, None) if start.seeks else start.stays(),))
 
 
-def messages_of(course: MoveCourse) -> move_state.MoveMessages:
+def messages_of(course: RequestedMove) -> move_state.MoveMessages:
     """Return the messages of a move that has ended; empty if the move waits or is retried."""
     end = course.state.end
     return () if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else end

@@ -5,11 +5,9 @@ from bus.claims import Claimed, Held, NothingHeld, Refused, Released, Retired
 from bus.errors import Retry
 from bus.moves import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import Contended, Id
-from scheduler_worker.core.move_start import SEEKING, no_conductor_reason, refused, undo_claim_id, undoing
-from scheduler_worker.core.placing import LONGEST_PAUSE
-from scheduler_worker.dependencies import log
-from scheduler_worker.handovers import Handovers
-from scheduler_worker.placing import Scheduler
+from features.moves.core.start import SEEKING, no_conductor_reason, refused, undo_claim_id, undoing
+from features.moves.handovers import Handovers
+from scheduler_worker.extension import LONGEST_PAUSE, Scheduler, log
 
 
 class MoveUndoing:

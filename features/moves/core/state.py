@@ -25,9 +25,8 @@ from bus import moves
 from bus.claims import Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.vocabulary import MAX_CAUSE, Value
-from scheduler_worker.core.events import ComeAgain, DeadLetterRequest, End, Publish, TakenOver
-from scheduler_worker.core.move_start import Barred, MoveStart, refused
-from scheduler_worker.core.order import CANCELLED, DELETED
+from features.moves.core.start import Barred, MoveStart, refused
+from scheduler_worker.extension import CANCELLED, DELETED, ComeAgain, DeadLetterRequest, TakenOver, events
 
 MoveMessages = Sequence[moves.MovePlaced | moves.MoveRefused | moves.HandoverProgress]
 MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
@@ -58,7 +57,7 @@ class Stopped:
 
 
 LookedUpMove = MoveStart | Stopped | NotYet | SeenThrough
-MoveEvent = MoveStart | Stopped | SeenThrough | End | Released | Retired | Held | MoveMessages
+MoveEvent = MoveStart | Stopped | SeenThrough | events.End | Released | Retired | Held | MoveMessages
 
 
 class MoveState(msgspec.Struct, frozen=True, gc=False):
@@ -85,9 +84,9 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, barred=barred, start=start or state.start)
         case SeenThrough():
             return replace(state, end=())
-        case Publish(messages=()):  # an earlier delivery of the request began the move
+        case events.Publish(messages=()):  # an earlier delivery of the request began the move
             return replace(state, again=True)
-        case Publish(messages=messages):
+        case events.Publish(messages=messages):
             return replace(state, end=messages)
         case TakenOver():
             return replace(state, taken=event)

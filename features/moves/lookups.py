@@ -18,11 +18,9 @@ from bus.moves import FindMoves, MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
 from bus.vocabulary import Id, portions
-from scheduler_worker.core.held_claim import place_of
-from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
-from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, Stopped
-from scheduler_worker.dependencies import Ending, providers_of, together
-from scheduler_worker.queries import CellQueries, PlacementQueries
+from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
+from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
+from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, place_of, providers_of, together
 
 BUILDS_ASKED = 100  # build ids in one query to a cell
 MOVES_ASKED = 100  # move ids in one query to a cell; the answer contains their phases

@@ -18,8 +18,8 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
-from scheduler_worker.core.move_start import undoing
-from scheduler_worker.core.move_state import (
+from features.moves.core.start import undoing
+from features.moves.core.state import (
     DECIDED,
     Handover,
     Outgoing,
@@ -28,8 +28,7 @@ from scheduler_worker.core.move_state import (
     messages_of,
     no_consumer,
 )
-from scheduler_worker.dependencies import Ending
-from scheduler_worker.queries import PlacementQueries
+from scheduler_worker.extension import Ending, PlacementQueries
 
 log = logging.getLogger(__name__)
 

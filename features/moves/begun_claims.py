@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from bus.claims import MIGRATION, Held, holder_consumer
 from bus.resources import Consumer, FindAllocations
 from bus.vocabulary import Id, portions
-from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.dependencies import PLACEMENT_ASKED
-from scheduler_worker.queries import PlacementQueries
+from features.moves.core.start import MoveStart
+from scheduler_worker.extension import PLACEMENT_ASKED, PlacementQueries
 
 REBUILDS = 16  # earlier attempt numbers of a guest that may have been current when the move was claimed
 

@@ -79,7 +79,6 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     def request(self) -> BuildRequested:
         """Return a build request that finds the destination of the move; its id is the move's id."""
         asked, original = self.asked, self.original
-        hints = msgspec.structs.replace(original.hints or Hints(), reservation=None)
         parts = [GroupPart(group=self.group)] if self.group else []
         leaves = () if asked.same_host else tuple(self.current_roots)
         return BuildRequested(
@@ -91,7 +90,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             aggregates=original.aggregates,
             not_aggregates=original.not_aggregates,
             preferred_traits=original.preferred_traits,
-            hints=hints,
+            hints=original.hints or Hints(),
             wanted_host=asked.wanted_host,
             forced_host=asked.forced_host,
             ignore_hosts=(*asked.ignore_hosts, *leaves),

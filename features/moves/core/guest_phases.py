@@ -1,4 +1,4 @@
-"""Decides guests' states during moves, which move orders are outdated, and which guests an agent must run.
+"""Decides guests' states during moves, and which move orders are outdated.
 
 prepare   no guest → arriving, and devices are reserved for the guest
 send      running → stopped: immediately or, in a live migration, when the copy is complete
@@ -9,12 +9,13 @@ rebuild   the guest runs until its successor replaces it under a new attempt num
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
-from bus.claims import MIGRATION
+from msgspec.structs import asdict
+
 from bus.moves import MoveOrdered, MoveReported
+from compute_sim.extension import GuestState
 
-GuestState = Literal["arriving", "running", "stopped"]
 PhaseEnd = Literal["done", "failed", "hung", "lost"]  # lost: the power failed meanwhile
 
 REMEMBERED = 100_000  # builds
@@ -64,8 +65,14 @@ def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestSta
             return state
 
 
+class MovePhaseReported(MoveReported, frozen=True, tag=True, array_like=True):
+    """An entry in an agent's file of guests: a phase of a move has ended with this outcome."""
+
+
 class MoveSteps:
     """Remembers the last move order of each build on each host, with the report of its outcome."""
+
+    entry: ClassVar[type[MovePhaseReported]] = MovePhaseReported
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
@@ -98,6 +105,12 @@ class MoveSteps:
     def known(self) -> Iterable[MoveReported]:
         return [report for on in self._known.values() for _, report in on.values() if report is not None]
 
+    def recall(self, entry: MovePhaseReported) -> None:
+        self.finished(MoveReported(**asdict(entry)))
+
+    def entries(self) -> Iterable[MovePhaseReported]:
+        return map(entry_of, self.known())
+
     def _put(self, build: str, root: str, step: int, report: MoveReported | None) -> None:
         self._known.setdefault(build, {})[root] = step, report
         self._known.move_to_end(build)
@@ -105,19 +118,5 @@ class MoveSteps:
             self._known.popitem(last=False)
 
 
-Ownership = Literal["ours", "kept", "gone", "unknown"]
-NOTHING = "nothing"  # the holder has no allocation on the guest's host
-
-
-def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether an agent must run (`ours`), stop (`kept`) or destroy (`gone`) a guest, or `unknown`.
-
-    Consumers with allocations on the guest's host decide, in this sequence: the holder consumer of the
-    guest's attempt (`holder_type`: its type, or NOTHING): `kept` for the type MIGRATION, else `gone`; the
-    build (`build_here`): `ours`; a MIGRATION holder of another attempt (`kept_otherwise`): `kept`.
-    """
-    if holder_type != NOTHING:
-        return "kept" if holder_type == MIGRATION else "gone"
-    if build_here:
-        return "ours"
-    return "kept" if kept_otherwise else "unknown"
+def entry_of(report: MoveReported) -> MovePhaseReported:
+    return MovePhaseReported(**asdict(report))
